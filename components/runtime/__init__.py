@@ -1,0 +1,1 @@
+"""What every step shares: artifacts and their cache, progress events, data reading, tracking."""

@@ -1,0 +1,91 @@
+"""The exceptions that qatline raises on purpose.
+
+    QatlineError                      base; ``exit_code`` is what a command ends with
+    ├── ConfigError                   a config, an option or an argument is wrong (exit code 2)
+    ├── SpecError                     a QuantizationSpec or a custom Q/DQ case is wrong
+    ├── UnsupportedModelError         the model can't be quantized as it is
+    ├── PlanError                     a QuantizationPlan does not fit the model
+    ├── CalibrationError              calibration data is missing or unusable
+    ├── DataError                     a data set is missing, broken or inconsistent
+    ├── ExportError                   the ONNX export failed
+    │   └── VerificationError         the exported graph is not what the plan says
+    ├── EngineError                   anything about engines
+    │   ├── BackendUnavailableError   the backend's library, driver or device is not there
+    │   ├── EngineBuildError          the build failed
+    │   └── EngineLoadError           the engine file can't be used here
+    ├── StorageError                  local or remote storage failed
+    ├── TrackingError                 the tracking server failed
+    └── StepError                     a pipeline step failed
+
+Each message says what was expected, what was received, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class QatlineError(Exception):
+    """Base of every exception that qatline raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(QatlineError, ValueError):
+    """A config value, an option or an argument is wrong."""
+
+    exit_code = 2
+
+
+class SpecError(QatlineError, ValueError):
+    """A quantization spec or a custom Q/DQ case is wrong."""
+
+
+class UnsupportedModelError(QatlineError, ValueError):
+    """The model can't be quantized as it is."""
+
+
+class PlanError(QatlineError, ValueError):
+    """A quantization plan does not fit the model that it is applied to."""
+
+
+class CalibrationError(QatlineError, ValueError):
+    """Calibration data is missing or unusable."""
+
+
+class DataError(QatlineError, ValueError):
+    """A data set is missing, broken or inconsistent."""
+
+
+class ExportError(QatlineError, RuntimeError):
+    """The ONNX export failed."""
+
+
+class VerificationError(ExportError):
+    """The exported graph is not what the plan says."""
+
+
+class EngineError(QatlineError, RuntimeError):
+    """Anything that goes wrong with an engine."""
+
+
+class BackendUnavailableError(EngineError):
+    """The backend's library, driver or device is not there."""
+
+
+class EngineBuildError(EngineError):
+    """The engine build failed."""
+
+
+class EngineLoadError(EngineError):
+    """The engine file can't be used on this machine or is damaged."""
+
+
+class StorageError(QatlineError, OSError):
+    """Local or remote storage failed."""
+
+
+class TrackingError(QatlineError, RuntimeError):
+    """The tracking server failed."""
+
+
+class StepError(QatlineError, RuntimeError):
+    """A pipeline step failed."""
