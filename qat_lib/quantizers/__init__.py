@@ -1,0 +1,17 @@
+"""Fake quantization: the op, the contexts it runs in, and the layer that owns a tensor's range."""
+
+from __future__ import annotations
+
+from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, quantization_scale
+from qat_lib.quantizers.modes import collecting, export_mode
+from qat_lib.quantizers.tensor_quantizer import RANGE_POLICIES, TensorQuantizer
+
+__all__ = [
+    "AMAX_FLOOR",
+    "RANGE_POLICIES",
+    "TensorQuantizer",
+    "collecting",
+    "export_mode",
+    "fake_quantize",
+    "quantization_scale",
+]
