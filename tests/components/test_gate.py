@@ -1,0 +1,126 @@
+"""The promotion gate: each check at its bound, just past it, and without a measurement."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+
+from components.gate import Verdict, judge, speedup
+from components.settings import GateSettings
+
+GOOD: dict[str, dict[str, Any]] = {
+    "fp32": {"accuracy": 0.98},
+    "fp32_engine": {"accuracy": 0.98, "latency_ms_p50": 1.0},
+    "qat_engine": {"accuracy": 0.98, "latency_ms_p50": 0.5, "int8_layers": 9, "weighted_layers": 10},
+}
+SOUND: dict[str, Any] = {
+    "infrastructure": {"passed": True, "message": "64 requests equal."},
+    "verification": [],
+    "analysis": [],
+}
+
+
+def settings(**bounds: Any) -> GateSettings:
+    return GateSettings.model_validate(bounds)
+
+
+def verdict_with(
+    bounds: dict[str, Any] | None = None, candidate: dict[str, Any] | None = None, **evidence: Any
+) -> Verdict:
+    results = copy.deepcopy(GOOD)
+    results["qat_engine"].update(candidate or {})
+    return judge(results, settings(**(bounds or {})), **{**SOUND, **evidence})
+
+
+def failed(verdict: Verdict) -> list[str]:
+    return [reason.check for reason in verdict.reasons if not reason.passed]
+
+
+def test_sound_engine_is_promoted_with_one_reason_per_check() -> None:
+    verdict = verdict_with()
+    assert verdict.promoted
+    assert [reason.check for reason in verdict.reasons] == [
+        "accuracy_drop",
+        "int8_fraction",
+        "infrastructure",
+        "verification",
+        "analysis",
+    ]
+    assert verdict.to_dict()["verdict"] == "promote"
+    assert set(verdict.to_dict()["reasons"][0]) == {"check", "passed", "expected", "received", "message"}
+
+
+def test_optional_bounds_add_their_checks() -> None:
+    verdict = verdict_with({"min_accuracy": 0.98, "min_speedup": 2.0})
+    assert verdict.promoted
+    assert {"min_accuracy", "speedup"} <= {reason.check for reason in verdict.reasons}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "candidate", "check"),
+    [
+        ({"max_accuracy_drop": 0.01}, {"accuracy": 0.97}, None),
+        ({"max_accuracy_drop": 0.01}, {"accuracy": 0.9699}, "accuracy_drop"),
+        ({"max_accuracy_drop": 0.0}, {"accuracy": 0.98}, None),
+        ({"min_accuracy": 0.98}, {}, None),
+        ({"min_accuracy": 0.981}, {}, "min_accuracy"),
+        ({"min_int8_fraction": 0.9}, {}, None),
+        ({"min_int8_fraction": 0.9}, {"int8_layers": 8}, "int8_fraction"),
+        ({"min_speedup": 2.0}, {"latency_ms_p50": 0.5}, None),
+        ({"min_speedup": 2.0}, {"latency_ms_p50": 0.51}, "speedup"),
+    ],
+)
+def test_bounds_hold_exactly(bounds: dict[str, Any], candidate: dict[str, Any], check: str | None) -> None:
+    assert failed(verdict_with(bounds, candidate)) == ([check] if check else [])
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, "0.99", True])
+def test_what_was_not_measured_does_not_pass(missing: object) -> None:
+    candidate = {"accuracy": missing, "int8_layers": missing, "latency_ms_p50": missing}
+    verdict = verdict_with({"min_accuracy": 0.1, "min_speedup": 1.0}, candidate)
+    assert failed(verdict) == ["accuracy_drop", "min_accuracy", "int8_fraction", "speedup"]
+    assert all("not measured" in reason.received for reason in verdict.reasons if not reason.passed)
+
+
+def test_engine_that_is_not_there_is_rejected() -> None:
+    verdict = judge({"fp32": {"accuracy": 0.9}}, settings(), **SOUND)
+    assert not verdict.promoted
+
+
+def test_accuracy_gain_is_no_loss() -> None:
+    reason = verdict_with(candidate={"accuracy": 0.99}).reasons[0]
+    assert reason.passed
+    assert "no worse" in reason.message
+
+
+@pytest.mark.parametrize(
+    ("evidence", "check"),
+    [
+        ({"infrastructure": None}, "infrastructure"),
+        ({"infrastructure": {"passed": False, "message": "outputs differ by 3.0"}}, "infrastructure"),
+        ({"infrastructure": {"passed": "yes"}}, "infrastructure"),
+        ({"verification": None}, "verification"),
+        ({"verification": [{"node": "quant_conv", "rule": "P4", "message": "no zero point"}]}, "verification"),
+        ({"analysis": None}, "analysis"),
+        ({"analysis": [{"code": "V03", "severity": "error", "message": "pair on a bias"}]}, "analysis"),
+        ({"analysis": [{"code": "V03", "severity": "warning", "message": "reformat"}]}, None),
+    ],
+)
+def test_evidence_beyond_the_figures(evidence: dict[str, Any], check: str | None) -> None:
+    assert failed(verdict_with(**evidence)) == ([check] if check else [])
+
+
+def test_finding_is_named_in_the_reason() -> None:
+    findings = [{"node": "quant_conv", "rule": "P4", "message": "no zero point"}, {"message": "other"}]
+    reason = next(reason for reason in verdict_with(verification=findings).reasons if reason.check == "verification")
+    assert reason.received == "2 findings"
+    assert reason.message == "P4 quant_conv: no zero point (and 1 more)"
+
+
+def test_speedup_needs_both_latencies() -> None:
+    assert speedup({"latency_ms_p50": 0.5}, {"latency_ms_p50": 1.0}) == 2.0
+    assert speedup({}, {"latency_ms_p50": 1.0}) is None
+    assert speedup({"latency_ms_p50": 0.0}, {"latency_ms_p50": 1.0}) is None
