@@ -1,0 +1,244 @@
+"""A read-only view of an ONNX graph: nodes in topological order, tensors with shape and type, small constants.
+
+Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL`` elements (scales,
+zero points, shapes) can be read as arrays.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qat_lib.analysis.loading import load_model, subgraphs_of
+from qat_lib.analysis.shapes import Dim, TensorType, infer_types
+from qat_lib.errors import ExportError
+
+SMALL = 1 << 20
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Node:
+    """One ONNX node. ``op`` carries the domain in front unless it is the standard one."""
+
+    index: int
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    captures: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def input(self, position: int) -> str:
+        """Return the tensor at an input position, empty when the input is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+
+class OnnxGraph:
+    """The graph of an ONNX model as the analysis reads it.
+
+    Attributes:
+        nodes: nodes in topological order.
+        inputs: graph inputs that are no initializers.
+        outputs: graph outputs.
+        opset: version of the standard operator set.
+        constants: names of tensors that do not depend on a graph input.
+    """
+
+    def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:
+        """View ``model``; read the small tensors of external data relative to ``base_dir``.
+
+        Raises:
+            ExportError: the nodes form a cycle, a tensor has two producers or none.
+        """
+        self._base_dir = base_dir
+        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        sparse = {tensor.values.name for tensor in model.graph.sparse_initializer}
+        self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+        self.inputs = tuple(i.name for i in model.graph.input if i.name not in self._initializers)
+        self.outputs = tuple(o.name for o in model.graph.output)
+        nodes = [_node(index, proto) for index, proto in enumerate(model.graph.node)]
+        self._producers = _producers(nodes, {*self.inputs, *self._initializers, *sparse})
+        self.nodes = _topological(nodes, self._producers, {*self.inputs, *self._initializers, *sparse, ""})
+        consumers: dict[str, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            for name in dict.fromkeys((*node.inputs, *node.captures)):
+                consumers[name].append(node)
+        self._consumers = {name: tuple(found) for name, found in consumers.items()}
+        self.constants = self._find_constants(sparse)
+        self._types: Mapping[str, TensorType] = infer_types(model)
+
+    @classmethod
+    def load(cls, path: str | Path) -> OnnxGraph:
+        """Read an ONNX file, see :func:`~qat_lib.analysis.loading.load_model`."""
+        return cls(load_model(path), base_dir=Path(path).resolve().parent)
+
+    def producer(self, tensor: str) -> Node | None:
+        """Return the node that writes ``tensor``; None for graph inputs and initializers."""
+        return self._producers.get(tensor)
+
+    def consumers(self, tensor: str) -> tuple[Node, ...]:
+        """Return the nodes that read ``tensor``, each once, subgraphs included."""
+        return self._consumers.get(tensor, ())
+
+    def is_constant(self, tensor: str) -> bool:
+        """Return whether ``tensor`` does not depend on a graph input."""
+        return tensor in self.constants
+
+    def shape(self, tensor: str) -> tuple[Dim, ...] | None:
+        """Return the shape with None or a name for a dimension that is not fixed; None when the rank is unknown."""
+        found = self._types.get(tensor)
+        return found.shape if found else None
+
+    def dtype(self, tensor: str) -> str:
+        """Return the element type (``"float32"``, ``"int8"``...), empty when unknown."""
+        found = self._types.get(tensor)
+        return found.dtype if found else ""
+
+    def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
+        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast; else None."""
+        for _ in range(64):
+            node = self._producers.get(tensor)
+            if node is None or node.op not in ("Identity", "Cast"):
+                break
+            tensor = node.input(0)
+        proto = self._initializers.get(tensor)
+        if proto is None:
+            node = self._producers.get(tensor)
+            if node is None or node.op != "Constant" or not node.attributes:
+                return None
+            name, attribute = next(iter(node.attributes.items()))
+            if name != "value":
+                return np.asarray(attribute) if name.startswith(("value_int", "value_float")) else None
+            proto = attribute
+        return self._unpack(proto)
+
+    def _unpack(self, proto: onnx.TensorProto) -> np.ndarray[Any, Any] | None:
+        if any(dim < 0 for dim in proto.dims) or np.prod([float(d) for d in proto.dims]) > SMALL:
+            return None
+        try:
+            if proto.data_location == onnx.TensorProto.EXTERNAL:
+                if self._base_dir is None:
+                    return None
+                loaded = onnx.TensorProto()
+                loaded.CopyFrom(proto)
+                onnx.external_data_helper.load_external_data_for_tensor(loaded, str(self._base_dir))
+                proto = loaded
+            return np.asarray(onnx.numpy_helper.to_array(proto))
+        except (ValueError, TypeError, KeyError, OSError, RuntimeError, onnx.checker.ValidationError) as error:
+            raise ExportError(
+                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't be read: {error}."
+            ) from error
+
+    def _find_constants(self, sparse: set[str]) -> frozenset[str]:
+        found = {*self._initializers, *sparse}
+        for node in self.nodes:
+            reads = [name for name in (*node.inputs, *node.captures) if name]
+            if node.op not in _RANDOM and all(name in found for name in reads):
+                found.update(node.outputs)
+        return frozenset(found)
+
+    @cached_property
+    def node_by_name(self) -> Mapping[str, Node]:
+        """Nodes by name."""
+        return MappingProxyType({node.name: node for node in self.nodes})
+
+
+def _node(index: int, proto: onnx.NodeProto) -> Node:
+    op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
+    attributes, captures = {}, {}
+    for attribute in proto.attribute:
+        for subgraph in subgraphs_of(attribute):
+            captures.update(dict.fromkeys(_captured(subgraph)))
+        if not subgraphs_of(attribute):
+            try:
+                attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
+            except ValueError:  # an attribute without a type says nothing; the rules see it as absent
+                continue
+    return Node(
+        index=index,
+        name=proto.name or f"{proto.op_type}_{index}",
+        op=op,
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        captures=tuple(captures),
+        attributes=attributes,
+    )
+
+
+def _captured(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the outer tensors that a subgraph reads."""
+    inner = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    for node in graph.node:
+        inner.update(node.output)
+    for node in graph.node:
+        reads = list(node.input)
+        for attribute in node.attribute:
+            for subgraph in subgraphs_of(attribute):
+                reads.extend(_captured(subgraph))
+        yield from (name for name in reads if name and name not in inner)
+    yield from (value.name for value in graph.output if value.name not in inner)
+
+
+def _producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
+    producers: dict[str, Node] = {}
+    for node in nodes:
+        for output in filter(None, node.outputs):
+            if output in producers or output in given:
+                raise ExportError(
+                    f"Expected every tensor to have one producer. {output!r} is written by node {node.name!r} and "
+                    "once more elsewhere: the graph is not valid ONNX. Export it again."
+                )
+            producers[output] = node
+    return producers
+
+
+def _topological(nodes: list[Node], producers: Mapping[str, Node], given: set[str]) -> tuple[Node, ...]:
+    """Order nodes after what they read: as the file has them where that is an order, else by Kahn's algorithm."""
+    sources = {node.index: _sources(node, producers, given) for node in nodes}
+    if all(source < index for index, found in sources.items() for source in found):
+        return tuple(nodes)
+    readers: dict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for source in sources[node.index]:
+            readers[source].append(node)
+    order: list[Node] = []
+    ready = deque(node for node in nodes if not sources[node.index])
+    while ready:
+        node = ready.popleft()
+        order.append(node)
+        for reader in readers[node.index]:
+            sources[reader.index].remove(node.index)
+            if not sources[reader.index]:
+                ready.append(reader)
+    if len(order) < len(nodes):
+        stuck = next(node.name for node in nodes if sources[node.index])
+        raise ExportError(
+            f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph is not valid ONNX. "
+            "Export it again."
+        )
+    return tuple(order)
+
+
+def _sources(node: Node, producers: Mapping[str, Node], given: set[str]) -> set[int]:
+    found = set()
+    for name in (*node.inputs, *node.captures):
+        source = producers.get(name)
+        if source is not None:
+            found.add(source.index)
+        elif name not in given:
+            raise ExportError(
+                f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, which no node writes "
+                "and which is no input or initializer: the graph is not valid ONNX. Export it again."
+            )
+    return found

@@ -1,0 +1,103 @@
+"""Shapes and element types of a graph's tensors, by ONNX's own inference on a copy without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import onnx
+
+Dim: TypeAlias = "int | str | None"
+
+#: Tensors above this size are shown to the inference by shape only; shape arithmetic needs small ones.
+_KEEP_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorType:
+    """Shape (None when the rank is unknown) and element type of a tensor."""
+
+    shape: tuple[Dim, ...] | None
+    dtype: str
+
+
+def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
+    """Return the type of every tensor of ``model``'s main graph that can be known.
+
+    Inference that fails leaves what the file itself says; an analysis can do with less.
+    """
+    skeleton = _skeleton(model)
+    try:
+        graph = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False, data_prop=True).graph
+    except (RuntimeError, ValueError, TypeError, onnx.shape_inference.InferenceError):
+        graph = skeleton.graph
+    found = dict(_declared(graph))
+    for tensor in model.graph.initializer:
+        found[tensor.name] = _of_tensor(tensor)
+    for node in model.graph.node:
+        if _holds_tensor(node):
+            found[node.output[0]] = _of_tensor(node.attribute[0].t)
+    return found
+
+
+def dtype_name(data_type: int) -> str:
+    """Return the lower-case NumPy-like name of an ONNX element type, empty for an unknown number."""
+    try:
+        name: str = onnx.TensorProto.DataType.Name(data_type)
+    except ValueError:
+        return ""
+    return {"FLOAT": "float32", "DOUBLE": "float64", "UNDEFINED": ""}.get(name, name.lower())
+
+
+def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy the model with large initializers turned into inputs, so that no weight is copied or serialized."""
+    skeleton = onnx.ModelProto(ir_version=max(model.ir_version, 8))
+    skeleton.opset_import.extend(model.opset_import)
+    graph = skeleton.graph
+    graph.name = model.graph.name or "graph"
+    graph.input.extend(value for value in model.graph.input)
+    graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    declared = {value.name for value in graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _KEEP_BYTES:
+            graph.initializer.append(tensor)
+        elif tensor.name not in declared:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    for node in model.graph.node:
+        if node.ByteSize() > _KEEP_BYTES and _holds_tensor(node):
+            value = node.attribute[0].t
+            graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], value.data_type, list(value.dims)))
+        else:
+            graph.node.append(node)
+    return skeleton
+
+
+def _holds_tensor(node: onnx.NodeProto) -> bool:
+    return bool(
+        node.op_type == "Constant" and node.output and len(node.attribute) == 1 and node.attribute[0].HasField("t")
+    )
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorType]]:
+    values: Iterable[onnx.ValueInfoProto] = (*graph.input, *graph.value_info, *graph.output)
+    for value in values:
+        if not value.type.HasField("tensor_type"):
+            continue
+        tensor = value.type.tensor_type
+        shape: tuple[Dim, ...] | None = None
+        if tensor.HasField("shape"):
+            shape = tuple(_dim(dim) for dim in tensor.shape.dim)
+        yield value.name, TensorType(shape=shape, dtype=dtype_name(tensor.elem_type))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    kind = dim.WhichOneof("value")
+    if kind == "dim_value":
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return str(dim.dim_param) or None if kind == "dim_param" else None
+
+
+def _of_tensor(tensor: onnx.TensorProto) -> TensorType:
+    return TensorType(shape=tuple(int(dim) for dim in tensor.dims), dtype=dtype_name(tensor.data_type))
