@@ -1,0 +1,196 @@
+"""Run one step as a KFP component does: look in the store, else execute, publish, report, track.
+
+The order matters. A result is published before it is tracked, so that a tracking server that fails late
+costs no work: the run fails, and when it is resumed the step is reused.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from components.runtime.artifacts import (
+    Manifest,
+    as_storage_error,
+    describe,
+    is_disk_full,
+    materialize,
+    publish,
+    read_manifest,
+)
+from components.runtime.events import EventProgress, emit
+from components.runtime.fingerprints import code_digest, library_versions, machine_identity, settings_files
+from components.runtime.parent import die_with_launcher
+from components.runtime.step_store import StepStore, step_key, work_directory
+from components.runtime.steps import MACHINE_BOUND, StepDefinition, load_step
+from components.runtime.tracked import log_outputs, log_settings
+from components.runtime.tracking import step_run
+from components.settings import Settings
+from qat_lib.errors import QatlineError, StepError
+
+
+class MetricsArtifact(Protocol):
+    """The part of ``kfp.dsl.Metrics`` that a step needs."""
+
+    def log_metric(self, metric: str, value: float) -> None:
+        """Put one number into the artifact's metadata."""
+
+
+def run_component(
+    step: str,
+    *,
+    settings: Mapping[str, Any],
+    seed: int,
+    inputs: Mapping[str, str],
+    output: str,
+    metrics_artifact: MetricsArtifact | None = None,
+) -> dict[str, float]:
+    """Run the step ``step``, or reuse what an equal run left in the store.
+
+    Args:
+        step: name of the step; its function is ``components.<step>.<step>``.
+        settings: the sections that the step reads, as plain values; a missing section has its defaults.
+        seed: seed of the run.
+        inputs: path of each input directory, by the name of the function's parameter.
+        output: path of the output directory. It is missing or empty before, and finished after.
+        metrics_artifact: where the step's metrics also go, such as a ``kfp.dsl.Metrics``.
+
+    Returns:
+        The step's metrics.
+
+    Raises:
+        QatlineError: the step failed for a reason that the user can act on; an ``error`` event says the same.
+    """
+    die_with_launcher()
+    with _told(step, Path(output)):
+        call = _prepare(load_step(step), settings, seed, inputs)
+        manifest = _reuse_or_execute(call, Path(output))
+        for name, value in manifest.metrics.items():
+            if metrics_artifact is not None:
+                metrics_artifact.log_metric(name, value)
+    return dict(manifest.metrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One execution, ready to go: what is called with what, and the key of the result."""
+
+    definition: StepDefinition
+    sections: Mapping[str, Settings]
+    seed: int
+    inputs: Mapping[str, Path]
+    key: str
+
+    @property
+    def step(self) -> str:
+        return self.definition.name
+
+
+def _prepare(definition: StepDefinition, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]) -> _Call:
+    sections = definition.parse(settings)
+    paths = definition.check_inputs(inputs)
+    plain = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    key = step_key(
+        definition.name,
+        code=code_digest(plain),
+        settings=plain,
+        seed=int(seed) if definition.takes_seed else None,
+        inputs={name: read_manifest(path).digest for name, path in paths.items()},
+        files=settings_files(plain),
+        versions=library_versions(),
+        machine=machine_identity() if definition.name in MACHINE_BOUND else None,
+    )
+    return _Call(definition=definition, sections=sections, seed=int(seed), inputs=paths, key=key)
+
+
+def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
+    started = time.monotonic()
+    store = StepStore.from_environment()
+    emit("step_started", call.step, key=call.key)
+    found = store.find(call.step, call.key) if store else None
+    manifest = found or _execute(call, store.path(call.step, call.key) if store else output)
+    if store:
+        materialize(store.path(call.step, call.key), output)
+    emit(
+        "step_finished",
+        call.step,
+        key=call.key,
+        status="reused" if found else "executed",
+        seconds=time.monotonic() - started,
+        metrics=manifest.metrics,
+    )
+    return manifest
+
+
+def _execute(call: _Call, final: Path) -> Manifest:
+    """Call the step function in a directory beside ``final``, publish it there, and track it."""
+    progress = EventProgress(call.step)
+    with step_run(call.step, warn=progress.warn) as tracker, _work(final) as work:
+        log_settings(tracker, call.sections, seed=call.seed, key=call.key)
+        started = time.monotonic()
+        arguments: dict[str, Any] = {**call.inputs, **call.sections, "out": work, "progress": progress}
+        if call.definition.takes_seed:
+            arguments["seed"] = call.seed
+        metrics = _checked(call.step, call.definition.function(**arguments), progress)
+        seconds = time.monotonic() - started
+        manifest = describe(work, step=call.step, key=call.key, metrics=metrics, seconds=seconds)
+        if not manifest.files:
+            raise StepError(f"step {call.step} wrote nothing into its output directory")
+        publish(work, final, manifest)
+        # When another process was quicker its result stands, and that is what the following steps read.
+        manifest = read_manifest(final)
+        log_outputs(tracker, call.step, final, manifest)
+    return manifest
+
+
+@contextmanager
+def _work(final: Path) -> Iterator[Path]:
+    work = work_directory(final.parent, final.name)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _told(step: str, output: Path) -> Iterator[None]:
+    """Tell the launcher why the step fails, after the step's own files are gone: the disk may have been full."""
+    try:
+        yield
+    except Exception as error:
+        reason: Exception = error
+        if not isinstance(error, QatlineError) and is_disk_full(error):
+            reason = as_storage_error(error, output)
+        known = isinstance(reason, QatlineError)
+        emit(
+            "error",
+            step,
+            type=type(reason).__name__,
+            message=str(reason),
+            exit_code=reason.exit_code if isinstance(reason, QatlineError) else 1,
+            expected=known,
+        )
+        if reason is not error:
+            raise reason from error
+        raise
+
+
+def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -> dict[str, float]:
+    """Return the finite metrics as floats: KFP and JSON have no NaN, and the loss of one must not be silent."""
+    checked = {}
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise StepError(f"step {step}: metric {name} must be a number, received {value!r}") from error
+        if math.isfinite(number):
+            checked[name] = number
+        else:
+            progress.warn(f"metric {name} of step {step} is {number} and is left out")
+    return checked

@@ -1,0 +1,129 @@
+"""The eight steps: where each lives, what it reads, and which of its outputs go to the tracking server.
+
+A step function declares all of that by its signature: positional ``Path`` parameters are the directories
+it reads, ``out`` the one it writes, and a keyword-only parameter whose type is a section of the settings
+is that section. So there is no second list that could disagree with the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.settings import Settings
+from qat_lib.errors import ConfigError, StepError
+
+STEP_NAMES = (
+    "prepare_data",
+    "train_baseline",
+    "quantize_model",
+    "finetune_qat",
+    "export_onnx",
+    "build_engine",
+    "evaluate",
+    "promote",
+)
+
+# What these steps write depends on the processor and the GPU, so another machine must not reuse it.
+MACHINE_BOUND = frozenset({"build_engine", "evaluate"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDefinition:
+    """One step, as its function's signature declares it."""
+
+    name: str
+    function: Callable[..., Mapping[str, float]]
+    inputs: tuple[str, ...]
+    optional_inputs: frozenset[str]
+    sections: Mapping[str, type[Settings]]
+    takes_seed: bool
+
+    def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
+        """Validate the sections that this step reads; a section that is not given has its defaults.
+
+        Raises:
+            ConfigError: a value is wrong, or a section is given that the step does not read.
+        """
+        if unknown := sorted(set(settings) - set(self.sections)):
+            raise ConfigError(f"step {self.name} reads the sections {sorted(self.sections)}; received also {unknown}")
+        parsed = {}
+        for name, section in self.sections.items():
+            try:
+                parsed[name] = section.model_validate(restore_integers(settings.get(name) or {}))
+            except ValueError as error:
+                raise ConfigError(f"section {name} of step {self.name} is wrong: {error}") from error
+        return parsed
+
+    def check_inputs(self, inputs: Mapping[str, str]) -> dict[str, Path]:
+        """Return the input directories by parameter name.
+
+        Raises:
+            StepError: one is missing or unknown.
+        """
+        given = {name: Path(path) for name, path in inputs.items() if path}
+        missing = set(self.inputs) - set(given) - self.optional_inputs
+        if missing or not set(given) <= set(self.inputs):
+            raise StepError(f"step {self.name} expects the inputs {list(self.inputs)}, received {sorted(given)}")
+        return given
+
+
+def load_step(name: str) -> StepDefinition:
+    """Import ``components.<name>`` and read what its function ``<name>`` declares.
+
+    Raises:
+        StepError: there is no such step, or the function does not follow the conventions.
+    """
+    if name not in STEP_NAMES:
+        raise StepError(f"expected a step out of {', '.join(STEP_NAMES)}; received {name!r}")
+    return define_step(name, getattr(importlib.import_module(f"components.{name}"), name))
+
+
+def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> StepDefinition:
+    """Read the declaration of a step from its function's signature.
+
+    Raises:
+        StepError: a parameter is none of: an input ``Path``, ``out``, a section, ``seed``, ``progress``.
+    """
+    inputs, optional, sections, known = [], set(), {}, set()
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if parameter.name in ("out", "seed", "progress"):
+            known.add(parameter.name)
+        elif isinstance(kind, type) and issubclass(kind, Settings):
+            sections[parameter.name] = kind
+        elif kind in (Path, Path | None):
+            inputs.append(parameter.name)
+            if parameter.default is not inspect.Parameter.empty:
+                optional.add(parameter.name)
+        else:
+            raise StepError(f"step {name}: parameter {parameter.name} is no input, no section, nor out, seed, progress")
+    if not {"out", "progress"} <= known:
+        raise StepError(f"step {name} must take out and progress")
+    return StepDefinition(
+        name=name,
+        function=function,
+        inputs=tuple(inputs),
+        optional_inputs=frozenset(optional),
+        sections=sections,
+        takes_seed="seed" in known,
+    )
+
+
+def restore_integers(value: Any) -> Any:
+    """Turn whole floats back into integers, at any depth.
+
+    A dict parameter of a KFP component travels as a protobuf Struct, in which ``{"depth": 3}`` becomes
+    ``{"depth": 3.0}``. Where a float is wanted an integer serves as well; the other way round it does not.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: restore_integers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [restore_integers(item) for item in value]
+    return value
