@@ -1,0 +1,146 @@
+"""Step build_engine: one engine per exported ONNX variant, each loaded again and checked before the step ends."""
+
+# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl
+
+from components.runtime.events import Progress
+from components.runtime.images import ENGINE_IMAGE
+from components.settings import EngineSettings
+from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, load_engine
+from qat_lib.engines import build_engine as build
+from qat_lib.errors import EngineBuildError
+
+VARIANTS = ("fp32", "fp16", "ptq", "qat")
+"""The ONNX files that the step looks for; fp32, ptq and qat must be there."""
+_REQUIRED = ("fp32", "ptq", "qat")
+
+
+def build_engine(
+    onnx: Path,
+    out: Path,
+    *,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
+    dataset: Path | None = None,
+) -> dict[str, float]:
+    """Build an engine for each variant and write it with manifest, layers and a summary.
+
+    Args:
+        onnx: directory of export_onnx.
+        out: existing empty directory; receives ``<variant>.engine`` with its manifest and layers, and ``build.json``.
+        engine: the settings of the build.
+        seed: seed of the random input that each engine answers before the step ends.
+        progress: told about each variant.
+        dataset: directory of prepare_data; its preprocessing and class names go into the manifests.
+
+    Returns:
+        For each variant the engine's size in bytes, the seconds that its build took, and how many of its weighted
+        layers run in INT8.
+
+    Raises:
+        EngineError: a variant is missing, can't be built or does not answer.
+    """
+    variants = [variant for variant in VARIANTS if (onnx / f"{variant}.onnx").is_file()]
+    missing = sorted(set(_REQUIRED) - set(variants))
+    if missing:
+        raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}.onnx. Run export_onnx again.")
+    spec = build_spec(engine, dataset)
+    metrics: dict[str, float] = {}
+    summary: dict[str, Any] = {"backend": choose_backend(spec.backend), "variants": {}}
+    for index, variant in enumerate(variants):
+        progress.update("building", index, len(variants))
+        artifact = build(
+            onnx / f"{variant}.onnx",
+            spec,
+            output=out / f"{variant}.engine",
+            on_progress=lambda phase, current, total: progress.update(phase, current, total),
+        )
+        _check_answers(artifact, seed)
+        for warning in artifact.warnings:
+            progress.warn(f"{variant}: {warning}")
+        summary["variants"][variant] = _summary(artifact)
+        metrics |= {f"{variant}_{name}": value for name, value in _numbers(artifact).items()}
+    progress.update("building", len(variants), len(variants))
+    (out / "build.json").write_text(json.dumps(summary, indent=1) + "\n")
+    return metrics
+
+
+def build_spec(engine: EngineSettings, dataset: Path | None = None) -> BuildSpec:
+    """Return the build spec that the settings describe, for batches of 1 to ``engine.batch_size``."""
+    preprocessing: dict[str, Any] | None = None
+    classes: tuple[str, ...] = ()
+    if dataset is not None:
+        if (dataset / "preprocessing.json").is_file():
+            preprocessing = json.loads((dataset / "preprocessing.json").read_text())
+        if (dataset / "dataset.json").is_file():
+            classes = tuple(map(str, json.loads((dataset / "dataset.json").read_text())["classes"]))
+    return BuildSpec(
+        backend=engine.backend,
+        max_batch=engine.batch_size,
+        threads=engine.threads,
+        workspace_bytes=engine.workspace_mib * 2**20,
+        optimization_level=engine.optimization_level,
+        preprocessing=preprocessing,
+        classes=classes,
+    )
+
+
+def _check_answers(artifact: EngineArtifact, seed: int) -> None:
+    """Load the file that was just written and let it answer one random request."""
+    with load_engine(artifact.path, rebuild=False) as engine:
+        profile = engine.manifest.spec["shapes"][engine.inputs[0].name]
+        engine.infer(engine.random_batch(int(profile.split("x")[0]), seed=seed))
+
+
+def _numbers(artifact: EngineArtifact) -> dict[str, float]:
+    manifest = artifact.manifest
+    return {
+        "bytes": manifest.bytes,
+        "build_seconds": manifest.build_seconds,
+        "int8_layers": manifest.precision.int8_layers,
+        "weighted_layers": manifest.precision.weighted_layers,
+    }
+
+
+def _summary(artifact: EngineArtifact) -> dict[str, Any]:
+    manifest = artifact.manifest
+    return {
+        **_numbers(artifact),
+        "backend_version": manifest.backend_version,
+        "device": dict(manifest.device),
+        "digest": manifest.digest,
+        "layers": dict(manifest.precision.layers),
+        "float_weighted_layers": [
+            layer.name for layer in artifact.layers if layer.weighted and layer.precision != "int8"
+        ],
+        "warnings": list(artifact.warnings),
+    }
+
+
+@dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)
+def build_engine_component(
+    onnx: dsl.Input[dsl.Artifact],
+    engines: dsl.Output[dsl.Artifact],
+    metrics: dsl.Output[dsl.Metrics],
+    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    seed: int = 0,
+    dataset: dsl.Input[dsl.Artifact] = None,
+) -> None:
+    """Build the engines of an export."""
+    from components.runtime.step import run_component
+
+    inputs = {"onnx": onnx.path, **({"dataset": dataset.path} if dataset else {})}
+    run_component(
+        "build_engine",
+        settings=settings,
+        seed=seed,
+        inputs=inputs,
+        output=engines.path,
+        metrics_artifact=metrics,
+    )

@@ -1,0 +1,31 @@
+"""Engines: one interface to TensorRT, OpenVINO and ONNX Runtime. Imports neither TensorFlow nor Keras."""
+
+from qat_lib.engines.backend import available_backends, choose_backend
+from qat_lib.engines.build import EngineArtifact, build_engine
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.load import load_engine
+from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path, read_manifest
+from qat_lib.engines.spec import BuildSpec, ShapeProfile, parse_shapes, parse_size
+from qat_lib.engines.values import EngineLayer, Latency, Percentiles, PrecisionSummary, TensorInfo
+
+__all__ = [
+    "BuildSpec",
+    "Engine",
+    "EngineArtifact",
+    "EngineLayer",
+    "EngineManifest",
+    "Latency",
+    "Percentiles",
+    "PrecisionSummary",
+    "ShapeProfile",
+    "TensorInfo",
+    "available_backends",
+    "build_engine",
+    "choose_backend",
+    "layers_path",
+    "load_engine",
+    "manifest_path",
+    "parse_shapes",
+    "parse_size",
+    "read_manifest",
+]

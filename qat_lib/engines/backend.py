@@ -1,0 +1,134 @@
+"""What a backend must offer, and the table of backends.
+
+A backend is found by name; its module is imported when it is asked for, and the library under it when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.onnx_graph import OnnxGraph
+from qat_lib.engines.spec import BACKENDS, BackendName, BuildSpec
+from qat_lib.engines.values import EngineLayer, TensorInfo
+from qat_lib.errors import BackendUnavailableError
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Called with the phase, the steps done and the steps in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """One build: the ONNX file, its summary, the resolved spec, and how to report and stop.
+
+    Args:
+        onnx: the ONNX file.
+        graph: its summary.
+        spec: a spec with a profile for every input.
+        on_progress: told about phases of the build, where the backend reports them.
+        cancelled: asked now and then; True stops the build with an error that leaves no file.
+    """
+
+    onnx: Path
+    graph: OnnxGraph
+    spec: BuildSpec
+    on_progress: Progress | None = None
+    cancelled: Callable[[], bool] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltEngine:
+    """What a backend hands back: the engine file's bytes and what the backend says about it.
+
+    Args:
+        data: content of the engine file.
+        device: what it was built on.
+        inputs: its inputs.
+        outputs: its outputs.
+        layers: its layers, as they will run.
+        inspector: the backend's own description, kept word for word.
+        log: the build log, one message a line; empty where the backend has none.
+        warnings: what the log warned of, summarized.
+    """
+
+    data: bytes
+    device: Mapping[str, Any]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    layers: tuple[EngineLayer, ...]
+    inspector: Any = None
+    log: str = ""
+    warnings: tuple[str, ...] = field(default_factory=tuple)
+
+
+class EngineBackend(Protocol):
+    """The seam between the common code and one backend."""
+
+    def version(self) -> str:
+        """Return the exact library version; raise BackendUnavailableError where it can't be used."""
+
+    def device(self) -> Mapping[str, Any]:
+        """Describe the device that engines run on here."""
+
+    def build(self, request: BuildRequest) -> BuiltEngine:
+        """Build an engine in memory."""
+
+    def refusal(self, manifest: EngineManifest) -> str | None:
+        """Return why an engine with this manifest can't run here; None where it can."""
+
+    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+        """Load an engine from the bytes of its file."""
+
+
+_FACTORIES: Mapping[BackendName, tuple[str, str]] = {
+    "tensorrt": ("qat_lib.engines.tensorrt.backend", "TensorRTBackend"),
+    "openvino": ("qat_lib.engines.openvino", "OpenVINOBackend"),
+    "onnxruntime": ("qat_lib.engines.onnxruntime", "OnnxRuntimeBackend"),
+}
+
+
+def get_backend(name: BackendName) -> EngineBackend:
+    """Return the backend called ``name``; its library is not imported yet."""
+    module, factory = _FACTORIES[name]
+    return cast(EngineBackend, getattr(importlib.import_module(module), factory)())
+
+
+def available_backends() -> dict[BackendName, str]:
+    """Return what each backend says: its version, or why it can't be used here."""
+    found: dict[BackendName, str] = {}
+    for name in BACKENDS:
+        try:
+            found[name] = get_backend(name).version()
+        except BackendUnavailableError as error:
+            found[name] = str(error)
+    return found
+
+
+def choose_backend(wanted: str) -> BackendName:
+    """Return ``wanted``, or for ``auto`` the first backend that works here: TensorRT, OpenVINO, ONNX Runtime.
+
+    Raises:
+        BackendUnavailableError: the wanted backend, or every backend, is missing here.
+    """
+    if wanted != "auto":
+        name = cast(BackendName, wanted)
+        get_backend(name).version()
+        return name
+    reasons = []
+    for name in BACKENDS:
+        try:
+            get_backend(name).version()
+        except BackendUnavailableError as error:
+            logger.info("backend %s is skipped: %s", name, error)
+            reasons.append(f"{name}: {error}")
+            continue
+        return name
+    raise BackendUnavailableError("No engine backend works here.\n" + "\n".join(reasons))

@@ -1,0 +1,107 @@
+"""Build an engine: read the graph, let the backend build, write engine, manifest and layers together."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+
+from qat_lib.engines import files
+from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
+from qat_lib.engines.environment import git_state
+from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
+from qat_lib.engines.onnx_graph import read_graph, resolve
+from qat_lib.engines.spec import BuildSpec
+from qat_lib.engines.values import EngineLayer, PrecisionSummary
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineArtifact:
+    """A finished engine on disk.
+
+    Args:
+        path: the engine file.
+        manifest: what its manifest says.
+        layers: the layers that the backend reported after the build.
+        warnings: what the backend warned of, summarized.
+    """
+
+    path: Path
+    manifest: EngineManifest
+    layers: tuple[EngineLayer, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def build_engine(
+    onnx_path: Path | str,
+    spec: BuildSpec | None = None,
+    *,
+    output: Path | str | None = None,
+    on_progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> EngineArtifact:
+    """Build an engine from an ONNX file and write it with its manifest and its layer list.
+
+    Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and, where the backend
+    logs its build, ``model.build.log``. All of them appear together, or none does.
+
+    Args:
+        onnx_path: the ONNX file; for an INT8 engine with symmetric INT8 Q/DQ pairs.
+        spec: how to build; default: for this machine.
+        output: the engine file; default: the ONNX file's name with the suffix ``.engine``.
+        on_progress: called with phase, steps done and steps in all, where the backend reports them.
+        cancelled: asked now and then; True stops the build and leaves no file.
+
+    Raises:
+        EngineBuildError: the graph can't be read or built, or the engine can't be written.
+        BackendUnavailableError: the backend's library, driver or device is missing.
+        ConfigError: the spec does not fit the graph.
+    """
+    onnx, spec = Path(onnx_path), spec or BuildSpec()
+    path = Path(output) if output is not None else onnx.with_suffix(".engine")
+    graph = read_graph(onnx)
+    spec = resolve(replace(spec, backend=choose_backend(spec.backend)), graph)
+    backend = get_backend(spec.backend)  # type: ignore[arg-type]  # choose_backend never returns auto
+    digest = files.sha256(onnx)
+    began = time.perf_counter()
+    built = backend.build(BuildRequest(onnx=onnx, graph=graph, spec=spec, on_progress=on_progress, cancelled=cancelled))
+    manifest = EngineManifest(
+        backend=spec.backend,
+        backend_version=backend.version(),
+        device=built.device,
+        digest=sha256(built.data).hexdigest(),
+        bytes=len(built.data),
+        precision=PrecisionSummary.of(built.layers),
+        inputs=built.inputs,
+        outputs=built.outputs,
+        source={"path": str(onnx.resolve()), "sha256": digest},
+        spec=spec.to_dict(),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        build_seconds=round(time.perf_counter() - began, 3),
+        nodes={shown: node for shown, node in graph.nodes.items() if shown != node or node in graph.weighted},
+        preprocessing=spec.preprocessing,
+        classes=spec.classes,
+        git=git_state(),
+    )
+    files.write_together(_contents(path, built, manifest))
+    return EngineArtifact(path=path, manifest=manifest, layers=built.layers, warnings=built.warnings)
+
+
+def _contents(path: Path, built: BuiltEngine, manifest: EngineManifest) -> dict[Path, bytes]:
+    description = {
+        "backend": manifest.backend,
+        "layers": [layer.to_dict() for layer in built.layers],
+        "inspector": built.inspector,
+    }
+    contents = {
+        path: built.data,
+        layers_path(path): (json.dumps(description, indent=1) + "\n").encode(),
+        manifest_path(path): manifest.to_json().encode(),
+    }
+    if built.log:
+        contents = {path.with_suffix(".build.log"): built.log.encode(), **contents}
+    return contents

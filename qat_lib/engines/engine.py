@@ -1,0 +1,203 @@
+"""The engine: what every backend's loaded engine can do, and the checks in front of it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.spec import parse_profile
+from qat_lib.engines.values import Array, EngineLayer, Latency, Percentiles, TensorInfo
+from qat_lib.errors import ConfigError, EngineError
+
+Batch = Array | Mapping[str, Array]
+
+
+class Engine(ABC):
+    """A loaded engine. Use it as a context manager, or call :meth:`close`.
+
+    ``infer`` may be called from several threads. Arrays that it returns belong to the caller.
+    """
+
+    def __init__(self, manifest: EngineManifest) -> None:
+        self.manifest = manifest
+        self._inputs = [_InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs]
+        self._single = self._inputs[0] if len(self._inputs) == 1 else None
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of each input; None stands for a dimension that the profile leaves open."""
+        return self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and dtype of each output."""
+        return self.manifest.outputs
+
+    def infer(self, batch: Batch) -> dict[str, Array]:
+        """Run one batch.
+
+        Args:
+            batch: the input array, or one array per input name; exact dtype, shape within the engine's profile,
+                finite values.
+
+        Returns:
+            One new array per output name.
+
+        Raises:
+            EngineError: an input is missing, or has the wrong dtype, the wrong shape or a value that is not finite.
+        """
+        if self._single is not None and isinstance(batch, np.ndarray):
+            return self._run([self._single(batch)])
+        return self._run(self._arranged(batch))
+
+    def layers(self, *, timed: bool = False) -> list[EngineLayer]:
+        """Return the engine's layers in execution order, as the backend reports them.
+
+        Args:
+            timed: run the engine for a moment with profiling on, and fill in each layer's mean time.
+        """
+        return self._layers(timed)
+
+    def benchmark(
+        self,
+        *,
+        batch_size: int = 1,
+        seconds: float = 2.0,
+        warmup_seconds: float = 0.2,
+        batch: Batch | None = None,
+        seed: int = 0,
+    ) -> Latency:
+        """Measure latency and throughput of requests sent one after the other.
+
+        Args:
+            batch_size: samples in each request.
+            seconds: how long to measure; at least ten requests are timed.
+            warmup_seconds: how long to run before.
+            batch: what to send; default: normal random numbers.
+            seed: seed of the random numbers.
+        """
+        if seconds <= 0 or batch_size < 1:
+            raise ConfigError(f"A benchmark needs seconds > 0 and batch_size >= 1. Received: {seconds}, {batch_size}.")
+        request = self.random_batch(batch_size, seed=seed) if batch is None else batch
+        return self._benchmark(request, batch_size, seconds, warmup_seconds)
+
+    def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
+        """Return normal random input of ``batch_size`` samples, by input name."""
+        generator = np.random.default_rng(seed)
+        return {check.info.name: check.random(generator, batch_size) for check in self._inputs}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the engine's memory; it can't be used afterwards."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ for backends
+    @abstractmethod
+    def _run(self, values: list[Array]) -> dict[str, Array]:
+        """Run checked, contiguous arrays, one per input in the manifest's order."""
+
+    @abstractmethod
+    def _layers(self, timed: bool) -> list[EngineLayer]:
+        """Return the layers, with times where ``timed``."""
+
+    def _benchmark(self, batch: Batch, batch_size: int, seconds: float, warmup_seconds: float) -> Latency:
+        clock = time.perf_counter
+        durations: list[float] = []
+        end = clock() + warmup_seconds
+        self.infer(batch)
+        while clock() < end:
+            self.infer(batch)
+        begin = clock()
+        end = begin + seconds
+        while (start := clock()) < end or len(durations) < 10:
+            self.infer(batch)
+            durations.append(clock() - start)
+        total = clock() - begin
+        return Latency(
+            batch_size=batch_size,
+            iterations=len(durations),
+            end_to_end=Percentiles.of(durations),
+            throughput=batch_size * len(durations) / total,
+        )
+
+    def _arranged(self, batch: Any) -> list[Array]:
+        if isinstance(batch, Mapping):
+            names = {check.info.name for check in self._inputs}
+            if set(batch) != names:
+                raise EngineError(f"The engine's inputs are {sorted(names)}. Received: {sorted(map(str, batch))}.")
+            return [check(batch[check.info.name]) for check in self._inputs]
+        if self._single is None:
+            raise EngineError(
+                f"The engine has {len(self._inputs)} inputs: send a dict of arrays with the keys "
+                f"{[check.info.name for check in self._inputs]}. Received: {type(batch).__name__}."
+            )
+        return [self._single(batch)]
+
+
+class _InputCheck:
+    """Accept an array for one input, or say what is wrong with it."""
+
+    def __init__(self, info: TensorInfo, profile: str) -> None:
+        self.info = info
+        self.profile = parse_profile(profile)
+        self._dtype = np.dtype(info.dtype)
+        self._floating = self._dtype.kind == "f"
+        self._accepted: set[tuple[int, ...]] = set()
+
+    def __call__(self, value: Array) -> Array:
+        if not isinstance(value, np.ndarray) or value.dtype != self._dtype:
+            received = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+            raise EngineError(
+                f"Input {self.info.name} takes a NumPy array of {self._dtype}. Received: {received}. "
+                f"Convert it with .astype(np.{self._dtype})."
+            )
+        if value.shape not in self._accepted:
+            self._check_shape(value.shape)
+        if self._floating and not _finite(value):
+            bad = np.argwhere(~np.isfinite(value))
+            raise EngineError(
+                f"Input {self.info.name} must be finite. Received: {len(bad)} values that are NaN or infinite, the "
+                f"first at index {tuple(map(int, bad[0]))}. Check the preprocessing."
+            )
+        return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+
+    def random(self, generator: np.random.Generator, batch_size: int) -> Array:
+        """Return random values with ``batch_size`` as first dimension, and the profile's optimum for the others."""
+        shape = (batch_size, *self.profile.optimum[1:])
+        self._check_shape(shape)
+        if self._floating:
+            return generator.standard_normal(shape, dtype=np.float32).astype(self._dtype, copy=False)
+        return generator.integers(0, 127, shape).astype(self._dtype)
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        low, high = self.profile.minimum, self.profile.maximum
+        if len(shape) != len(low) or any(
+            not least <= size <= most for least, size, most in zip(low, shape, high, strict=True)
+        ):
+            allowed = f"{low}" if self.profile.is_fixed else f"from {low} to {high}"
+            raise EngineError(
+                f"Input {self.info.name} takes shapes {allowed}. Received: {tuple(shape)}. "
+                "Send another batch, or build the engine with shapes that include this one."
+            )
+        self._accepted.add(tuple(shape))
+
+
+def _finite(value: Array) -> bool:
+    """Return whether all values are finite; a sum is enough unless it overflows."""
+    with np.errstate(all="ignore"):
+        if np.isfinite(np.add.reduce(value, axis=None)):
+            return True
+    return bool(np.isfinite(value).all())

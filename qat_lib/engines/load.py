@@ -1,0 +1,76 @@
+"""Load an engine: check file and manifest against each other and against this machine."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from qat_lib.engines import files
+from qat_lib.engines.backend import get_backend
+from qat_lib.engines.build import build_engine
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.manifest import EngineManifest, read_manifest
+from qat_lib.engines.spec import BACKENDS, BuildSpec
+from qat_lib.errors import EngineLoadError
+
+logger = logging.getLogger(__name__)
+
+
+def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
+    """Load an engine file after checking it against its manifest and this machine.
+
+    Args:
+        path: the engine file; its manifest lies beside it.
+        rebuild: where the engine was built by another library version or for another device, build it again in
+            memory from the ONNX file that the manifest names, if that file is still there unchanged. The engine
+            file itself is not touched. TensorRT engines are never rebuilt silently: that takes minutes.
+
+    Raises:
+        EngineLoadError: file or manifest is missing, damaged, or made for another version or device.
+        BackendUnavailableError: the backend's library, driver or device is missing.
+    """
+    engine = Path(path)
+    data, manifest = _read(engine)
+    if manifest.backend not in BACKENDS:
+        raise EngineLoadError(f"{engine} is for the backend {manifest.backend!r}; this version knows {BACKENDS}.")
+    backend = get_backend(manifest.backend)
+    refusal = backend.refusal(manifest)
+    if refusal is None:
+        return backend.open(data, manifest)
+    if not rebuild or manifest.backend == "tensorrt":
+        raise EngineLoadError(f"{engine} can't run here: {refusal} Build the engine again on this machine.")
+    onnx = Path(manifest.source["path"])
+    if not onnx.is_file() or files.sha256(onnx) != manifest.source["sha256"]:
+        raise EngineLoadError(
+            f"{engine} can't run here: {refusal} It can't be rebuilt either, since the ONNX file it was made of, "
+            f"{onnx}, is gone or has changed. Build the engine again from the ONNX file."
+        )
+    logger.warning("%s can't run here: %s It is rebuilt from %s.", engine, refusal, onnx)
+    with tempfile.TemporaryDirectory(prefix="qatline-rebuild-") as directory:
+        artifact = build_engine(onnx, BuildSpec.from_dict(manifest.spec), output=Path(directory) / engine.name)
+        return backend.open(artifact.path.read_bytes(), artifact.manifest)
+
+
+def _read(engine: Path) -> tuple[bytes, EngineManifest]:
+    try:
+        with files.locked(engine.parent, exclusive=False):
+            data = engine.read_bytes()
+            manifest = read_manifest(engine)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise EngineLoadError(f"There is no engine file at {engine}. Build it first.") from error
+    except OSError as error:
+        raise EngineLoadError(f"The engine file {engine} can't be read: {error.strerror or error}.") from error
+    if len(data) != manifest.bytes:
+        raise EngineLoadError(
+            f"{engine} has {len(data)} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
+            "one that the manifest describes. Copy both again, or build the engine again."
+        )
+    digest = sha256(data).hexdigest()
+    if digest != manifest.digest:
+        raise EngineLoadError(
+            f"{engine} has the digest {digest[:12]}…, its manifest says {manifest.digest[:12]}…: the file is damaged. "
+            "Copy it again, or build the engine again."
+        )
+    return data, manifest

@@ -1,0 +1,150 @@
+"""What an engine build must know of an ONNX file: its inputs and outputs, its nodes, its weighted nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qat_lib.engines.spec import BuildSpec, ShapeProfile
+from qat_lib.engines.values import TensorInfo
+from qat_lib.errors import ConfigError, EngineBuildError
+
+_WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1}
+_THROUGH = {"QuantizeLinear", "DequantizeLinear", "Transpose", "Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxGraph:
+    """Summary of one ONNX file.
+
+    Args:
+        inputs: graph inputs that are not initializers; None stands for a dynamic dimension.
+        outputs: graph outputs.
+        nodes: node name by every name that a backend may show for the node: its own, and its graph output's.
+        weighted: names of the nodes that multiply by constant weights.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    nodes: Mapping[str, str]
+    weighted: tuple[str, ...]
+
+
+def read_graph(path: Path) -> OnnxGraph:
+    """Read the summary of ``path``; weights in external files are not read.
+
+    Raises:
+        EngineBuildError: the file is missing or is no ONNX model.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except FileNotFoundError as error:
+        raise EngineBuildError(f"There is no ONNX file at {path}. Export the model first.") from error
+    except (OSError, DecodeError) as error:
+        raise EngineBuildError(f"{path} is not a readable ONNX model ({error}). Export the model again.") from error
+    graph = model.graph
+    if not graph.node or not graph.output:
+        raise EngineBuildError(f"{path} holds no ONNX graph with nodes and outputs. Export the model again.")
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = tuple(_tensor(value) for value in graph.input if value.name not in constants)
+    outputs = tuple(_tensor(value) for value in graph.output)
+    names = {}
+    for index, node in enumerate(graph.node):
+        name = node.name or f"{node.op_type}_{index}"
+        names[name] = name
+        names.update({output: name for output in node.output if output and output not in names})
+    return OnnxGraph(inputs=inputs, outputs=outputs, nodes=names, weighted=tuple(_weighted(graph, constants)))
+
+
+def resolve(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
+    """Return ``spec`` with a profile for every input of ``graph``.
+
+    Raises:
+        ConfigError: a profile names no input, or does not fit the input's fixed dimensions, or a dynamic dimension
+            other than the batch has no profile.
+    """
+    known = {info.name: info for info in graph.inputs}
+    unknown = sorted(set(spec.shapes) - set(known))
+    if unknown:
+        raise ConfigError(f"shapes names {unknown}, which are no inputs. The model's inputs: {sorted(known)}.")
+    shapes = {name: spec.shapes.get(name) or _default_profile(info, spec.max_batch) for name, info in known.items()}
+    for name, profile in shapes.items():
+        _check(known[name], profile)
+    return replace(spec, shapes=shapes)
+
+
+def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo, ...]:
+    """Return ``infos`` with the dimensions that the profiles fix; what they leave open stays None."""
+    result = []
+    for info in infos:
+        profile = spec.shapes[info.name]
+        pairs = zip(profile.minimum, profile.maximum, strict=True)
+        result.append(replace(info, shape=tuple(low if low == high else None for low, high in pairs)))
+    return tuple(result)
+
+
+def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
+    if None in info.shape[1:]:
+        raise ConfigError(
+            f"Input {info} has dynamic dimensions besides the batch: give shapes for it, "
+            f"such as {info.name}:1x3x224x224,8x3x224x224,32x3x224x224."
+        )
+    rest = tuple(size for size in info.shape[1:] if size is not None)
+    first = info.shape[0] if info.shape else None
+    if not info.shape:
+        return ShapeProfile.fixed(())
+    if first is not None:
+        return ShapeProfile.fixed((first, *rest))
+    return ShapeProfile(minimum=(1, *rest), optimum=(max_batch, *rest), maximum=(max_batch, *rest))
+
+
+def _check(info: TensorInfo, profile: ShapeProfile) -> None:
+    fits = len(info.shape) == len(profile.minimum) and all(
+        size is None or low == size == high
+        for size, low, high in zip(info.shape, profile.minimum, profile.maximum, strict=True)
+    )
+    if not fits:
+        raise ConfigError(f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match.")
+
+
+def _tensor(value: Any) -> TensorInfo:
+    import onnx
+
+    tensor = value.type.tensor_type
+    shape = tuple(
+        dimension.dim_value if dimension.HasField("dim_value") and dimension.dim_value > 0 else None
+        for dimension in tensor.shape.dim
+    )
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return TensorInfo(name=value.name, shape=shape, dtype=dtype.name)
+
+
+def _weighted(graph: Any, constants: set[str]) -> list[str]:
+    """Return the nodes whose weight comes from a constant, through Q/DQ pairs and reshapes at most."""
+    producers = {output: node for node in graph.node for output in node.output}
+
+    def constant(name: str) -> bool:
+        while name not in constants:
+            node = producers.get(name)
+            if node is None:
+                return False
+            if node.op_type == "Constant":
+                return True
+            if node.op_type not in _THROUGH:
+                return False
+            name = node.input[0]
+        return True
+
+    found = []
+    for node in graph.node:
+        port = _WEIGHTED.get(node.op_type)
+        if port is not None and (constant(node.input[port]) or (node.op_type == "MatMul" and constant(node.input[0]))):
+            found.append(node.name or node.output[0])
+    return found

@@ -1,0 +1,279 @@
+"""ONNX Runtime: the numeric reference, and the backend where no other is installed.
+
+The engine file is the ONNX graph after ONNX Runtime's own optimizations, so that loading repeats none of them and the
+layers that run can be read from the file. Symmetric INT8 graphs run in it, but seldom fast: its quick CPU kernels want
+asymmetric UINT8 activations.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qat_lib.engines.backend import BuildRequest, BuiltEngine
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.environment import cpu_device
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.spec import BuildSpec
+from qat_lib.engines.values import Array, EngineLayer
+from qat_lib.errors import BackendUnavailableError, EngineBuildError, EngineError, EngineLoadError
+
+# Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8 and multiply in INT8.
+_FLOAT_WEIGHTED = {
+    "Conv": 1,
+    "ConvTranspose": 1,
+    "FusedConv": 1,
+    "NhwcFusedConv": 1,
+    "Gemm": 1,
+    "FusedGemm": 1,
+    "MatMul": 1,
+    "FusedMatMul": 1,
+    "MatMulNBits": 1,  # INT8 weights, but it multiplies in FP32
+}
+_INT8_WEIGHTED = {
+    "QLinearConv": 3,
+    "QGemm": 3,
+    "QLinearMatMul": 3,
+    "ConvInteger": 1,
+    "MatMulInteger": 1,
+    "MatMulIntegerToFloat": 1,
+    "DynamicQuantizeMatMul": 1,
+}
+_TIMED_RUNS = 50
+
+
+def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` that runs ``onnx`` node by node, with no optimization: the reference.
+
+    Raises:
+        EngineBuildError: ONNX Runtime can't run the graph.
+    """
+    runtime = _onnxruntime()
+    try:
+        return runtime.InferenceSession(str(onnx), _options(0, threads), providers=["CPUExecutionProvider"])
+    except _errors() as error:
+        raise EngineBuildError(f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}") from error
+
+
+class OnnxRuntimeBackend:
+    """ONNX Runtime on this machine's CPU."""
+
+    def version(self) -> str:
+        """Return ONNX Runtime's version."""
+        return str(_onnxruntime().__version__)
+
+    def device(self) -> Mapping[str, Any]:
+        """Describe the CPU."""
+        return cpu_device()
+
+    def build(self, request: BuildRequest) -> BuiltEngine:
+        """Optimize the graph and keep the result."""
+        if request.spec.float_precision != "fp32":
+            raise EngineBuildError(
+                "The onnxruntime backend computes in the types of the graph; float_precision must be fp32. "
+                f"Received: {request.spec.float_precision}. Export an FP16 graph, or take another backend."
+            )
+        runtime = _onnxruntime()
+        with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
+            optimized = Path(directory) / "optimized.onnx"
+            options = _options(request.spec.optimization_level, request.spec.threads)
+            options.optimized_model_filepath = str(optimized)
+            try:
+                runtime.InferenceSession(str(request.onnx), options, providers=["CPUExecutionProvider"])
+            except _errors() as error:
+                raise EngineBuildError(
+                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the graph first."
+                ) from error
+            data = optimized.read_bytes()
+        layers = _graph_layers(data, request.graph.nodes)
+        if request.spec.profile:
+            layers = _with_times(layers, _layer_times(data, request.spec))
+        return BuiltEngine(
+            data=data,
+            device=self.device(),
+            inputs=bounded(request.graph.inputs, request.spec),
+            outputs=request.graph.outputs,
+            layers=tuple(layers),
+        )
+
+    def refusal(self, manifest: EngineManifest) -> str | None:
+        """Refuse another version and another architecture: optimized graphs hold kernels of their own."""
+        if manifest.backend_version != self.version():
+            return f"it was optimized by ONNX Runtime {manifest.backend_version}, here is {self.version()}."
+        here = self.device()
+        if manifest.device["architecture"] != here["architecture"]:
+            return f"it was optimized for {manifest.device['architecture']}, this machine is {here['architecture']}."
+        missing = sorted(set(manifest.device["flags"]) - set(here["flags"]))
+        if missing:
+            return f"it was optimized on {manifest.device['name']}; this CPU lacks {', '.join(missing)}."
+        return None
+
+    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+        """Open a session on the optimized graph."""
+        return OnnxRuntimeEngine(data, manifest)
+
+
+class OnnxRuntimeEngine(Engine):
+    """A session on an optimized graph."""
+
+    def __init__(self, data: bytes, manifest: EngineManifest) -> None:
+        super().__init__(manifest)
+        self._data = data
+        self._spec = BuildSpec.from_dict(manifest.spec)
+        try:
+            self._session = _onnxruntime().InferenceSession(
+                data, _options(0, self._spec.threads), providers=["CPUExecutionProvider"]
+            )
+        except _errors() as error:
+            raise EngineLoadError(
+                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build the engine again."
+            ) from error
+        self._names = [info.name for info in manifest.inputs]
+        self._results = [info.name for info in manifest.outputs]
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._session = None
+
+    def _run(self, values: list[Array]) -> dict[str, Array]:
+        if self._session is None:
+            raise EngineLoadError("The engine is closed. Load it again with load_engine.")
+        try:
+            results = self._session.run(self._results, dict(zip(self._names, values, strict=True)))
+        except _errors() as error:
+            raise EngineError(f"ONNX Runtime failed on the batch: {error}") from error
+        return dict(zip(self._results, results, strict=True))
+
+    def _layers(self, timed: bool) -> list[EngineLayer]:
+        layers = _graph_layers(self._data, self.manifest.nodes)
+        return _with_times(layers, _layer_times(self._data, self._spec)) if timed else layers
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"The onnxruntime backend needs the onnxruntime package ({error}). "
+            "Install it with: pip install 'qatline[engine]'"
+        ) from error
+    return onnxruntime
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what ONNX Runtime raises: its own exceptions share no base but ``Exception``."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    kinds = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
+    own = (getattr(state, kind, None) for kind in (*kinds, "RuntimeException", "EPFail", "NoModel"))
+    return (RuntimeError, *(kind for kind in own if kind is not None))
+
+
+def _options(level: int, threads: int) -> Any:
+    runtime = _onnxruntime()
+    levels = runtime.GraphOptimizationLevel
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = (
+        levels.ORT_DISABLE_ALL,
+        levels.ORT_ENABLE_BASIC,
+        levels.ORT_ENABLE_EXTENDED,
+        levels.ORT_ENABLE_ALL,
+    )[min(level, 3)]
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return options
+
+
+# ---------------------------------------------------------------------- layers
+def _graph_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
+    import onnx
+
+    graph = onnx.load_model_from_string(data).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    restored = {
+        node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
+    }
+    types = _types(graph)
+    layers = []
+    for index, node in enumerate(graph.node):
+        if node.op_type == "Constant":
+            continue
+        port = _INT8_WEIGHTED.get(node.op_type, _FLOAT_WEIGHTED.get(node.op_type))
+        shown = [node.name, *node.output]
+        known = dict.fromkeys(nodes[name] for name in shown if name in nodes)
+        layers.append(
+            EngineLayer(
+                name=node.name or f"{node.op_type}_{index}",
+                kind=node.op_type,
+                nodes=tuple(known) or ((node.name,) if node.name in nodes.values() else ()),
+                precision="int8" if node.op_type in _INT8_WEIGHTED else _precision(node, types),
+                weighted=port is not None and len(node.input) > port and node.input[port] in constants | restored,
+                output_precision=types.get(node.output[0], ""),
+                kernel=f"{node.domain or 'ai.onnx'}:{node.op_type}",
+            )
+        )
+    return layers
+
+
+def _types(graph: Any) -> dict[str, str]:
+    """Return the precision of each tensor that the graph gives a type for, or that a Q/DQ node gives one."""
+    import onnx
+
+    names = {
+        onnx.TensorProto.FLOAT: "fp32",
+        onnx.TensorProto.FLOAT16: "fp16",
+        onnx.TensorProto.INT8: "int8",
+        onnx.TensorProto.UINT8: "int8",
+    }
+    values = (*graph.input, *graph.output, *graph.value_info)
+    types = {value.name: names.get(value.type.tensor_type.elem_type, "other") for value in values}
+    types |= {tensor.name: names.get(tensor.data_type, "other") for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type.startswith("Q") and node.op_type != "QGemm":
+            types[node.output[0]] = "int8"
+        elif node.op_type == "DequantizeLinear":
+            types[node.output[0]] = "fp32"
+    return types
+
+
+def _precision(node: Any, types: Mapping[str, str]) -> str:
+    if node.op_type.startswith("QLinear"):
+        return "int8"
+    return types.get(node.input[0], types.get(node.output[0], "fp32")) if node.input else "fp32"
+
+
+def _layer_times(data: bytes, spec: BuildSpec) -> dict[str, float]:
+    """Return the mean milliseconds of each node, from ONNX Runtime's own profile of some runs."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
+        options = _options(0, spec.threads)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(directory) / "profile")
+        session = _onnxruntime().InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        kinds = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+        batch = {
+            value.name: generator.standard_normal(spec.shapes[value.name].minimum).astype(
+                kinds.get(value.type, np.int64)
+            )
+            for value in session.get_inputs()
+        }
+        for _ in range(_TIMED_RUNS):
+            session.run(None, batch)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    totals: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            totals.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event["dur"] / 1e3)
+    return {name: sum(times) / len(times) for name, times in totals.items()}
+
+
+def _with_times(layers: list[EngineLayer], times: Mapping[str, float]) -> list[EngineLayer]:
+    return [replace(layer, time_ms=times.get(layer.name)) for layer in layers]

@@ -1,0 +1,224 @@
+"""INT8 engines on a CPU: the compiled OpenVINO model, exported to a file and imported again.
+
+What each layer runs in is read from the execution graph of the imported model, the one that answers requests. The
+float precision is always set: left alone, OpenVINO computes in bfloat16 wherever the CPU can, which is neither the
+FP32 that the model was trained in nor what the residual Adds of an INT8 graph fuse with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from qat_lib.engines.backend import BuildRequest, BuiltEngine
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.environment import cpu_device
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.spec import BuildSpec
+from qat_lib.engines.values import Array, EngineLayer
+from qat_lib.errors import BackendUnavailableError, EngineBuildError, EngineLoadError
+
+_FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+_PRECISIONS = {"u8": "int8", "i8": "int8", "f32": "fp32", "f16": "fp16"}
+_WEIGHTED = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
+_NOT_LAYERS = frozenset({"Const", "Input", "Output"})
+# What OpenVINO appends to the name of an ONNX node when it takes the node apart.
+_SUFFIX = re.compile(r"(/WithoutBiases|_original|/transpose_[ab]|/Transpose|/fq_weights_\d+)+$")
+_TIMED_RUNS = 50
+
+
+class OpenVINOBackend:
+    """OpenVINO on this machine's CPU."""
+
+    def version(self) -> str:
+        """Return OpenVINO's full build version."""
+        return str(_openvino().get_version())
+
+    def device(self) -> Mapping[str, Any]:
+        """Describe the CPU."""
+        return cpu_device()
+
+    def build(self, request: BuildRequest) -> BuiltEngine:
+        """Compile the graph and export the compiled model."""
+        core = _openvino().Core()
+        try:
+            model = core.read_model(str(request.onnx))
+            model.reshape({name: _partial_shape(profile) for name, profile in request.spec.shapes.items()})
+            compiled = core.compile_model(model, "CPU", _config(request.spec))
+            data = compiled.export_model().getvalue()
+        except RuntimeError as error:
+            raise EngineBuildError(
+                f"OpenVINO {self.version()} can't compile {request.onnx}: {_reason(error)}. "
+                "Verify the graph first; a Q/DQ pair must be symmetric INT8 with constant scales."
+            ) from error
+        running = core.import_model(data, "CPU", _config(request.spec, profiled=request.spec.profile))
+        layers, inspector = _read_layers(running, request.graph.nodes, timed=request.spec.profile)
+        return BuiltEngine(
+            data=data,
+            device=self.device(),
+            inputs=bounded(request.graph.inputs, request.spec),
+            outputs=request.graph.outputs,
+            layers=tuple(layers),
+            inspector=inspector,
+        )
+
+    def refusal(self, manifest: EngineManifest) -> str | None:
+        """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
+        if manifest.backend_version != self.version():
+            return f"it was built by OpenVINO {manifest.backend_version}, here is {self.version()}."
+        here = self.device()
+        if manifest.device["architecture"] != here["architecture"]:
+            return f"it was built for {manifest.device['architecture']}, this machine is {here['architecture']}."
+        missing = sorted(set(manifest.device["flags"]) - set(here["flags"]))
+        if missing:
+            return f"it was built on {manifest.device['name']}; this CPU lacks {', '.join(missing)}."
+        return None
+
+    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+        """Import the compiled model."""
+        return OpenVINOEngine(data, manifest)
+
+
+class OpenVINOEngine(Engine):
+    """An imported OpenVINO model with one infer request per stream."""
+
+    def __init__(self, data: bytes, manifest: EngineManifest) -> None:
+        super().__init__(manifest)
+        self._data = data
+        self._spec = BuildSpec.from_dict(manifest.spec)
+        compiled = _import(data, manifest, _config(self._spec))
+        self._tensor = _openvino().Tensor
+        self._ports = [compiled.input(info.name) for info in manifest.inputs]
+        self._names = [info.name for info in manifest.outputs]
+        self._compiled = compiled
+        self._requests: SimpleQueue[tuple[Any, list[Any]]] = SimpleQueue()
+        for _ in range(int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))):
+            self._requests.put((compiled.create_infer_request(), []))
+
+    def close(self) -> None:
+        """Drop the compiled model and its requests."""
+        self._requests = SimpleQueue()
+        self._compiled = None
+
+    def _run(self, values: list[Array]) -> dict[str, Array]:
+        if self._compiled is None:
+            raise EngineLoadError("The engine is closed. Load it again with load_engine.")
+        slot = self._requests.get()
+        request = slot[0]
+        try:
+            for port, value in zip(self._ports, values, strict=True):
+                request.set_tensor(port, self._tensor(value, shared_memory=True))
+            request.infer()
+            return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
+        finally:
+            self._requests.put(slot)
+
+    def _layers(self, timed: bool) -> list[EngineLayer]:
+        compiled = self._compiled
+        if timed:
+            compiled = _import(self._data, self.manifest, _config(self._spec, profiled=True))
+        return _read_layers(compiled, self.manifest.nodes, timed=timed)[0]
+
+
+def _openvino() -> Any:
+    try:
+        import openvino
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"The openvino backend needs the openvino package ({error}). Install it with: pip install 'qatline[engine]'"
+        ) from error
+    return openvino
+
+
+def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> Any:
+    try:
+        return _openvino().Core().import_model(data, "CPU", config)
+    except RuntimeError as error:
+        raise EngineLoadError(
+            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build the engine again."
+        ) from error
+
+
+def _config(spec: BuildSpec, *, profiled: bool = False) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": _FLOATS[spec.float_precision],
+        "PERFORMANCE_HINT": spec.hint.upper(),
+        "PERF_COUNT": profiled,
+    }
+    return config | ({"INFERENCE_NUM_THREADS": spec.threads} if spec.threads else {})
+
+
+def _partial_shape(profile: Any) -> Any:
+    openvino = _openvino()
+    pairs = zip(profile.minimum, profile.maximum, strict=True)
+    return openvino.PartialShape([openvino.Dimension(low, high) for low, high in pairs])
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return the last line of OpenVINO's message that is no source position."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if not line.startswith("Exception from")), "no reason given")
+
+
+# ---------------------------------------------------------------------- execution graph
+def _read_layers(
+    compiled: Any, nodes: Mapping[str, str], *, timed: bool
+) -> tuple[list[EngineLayer], list[dict[str, str]]]:
+    """Return the layers of the execution graph, and the graph's own description of them."""
+    if timed:
+        _exercise(compiled)
+    layers, raw = [], []
+    for operation in compiled.get_runtime_model().get_ordered_ops():
+        info = {key: value.astype(str) for key, value in operation.get_rt_info().items()}
+        sources = [port.get_source_output().get_node() for port in operation.inputs()]
+        constant = [_is_constant(source) for source in sources]
+        if info["layerType"] in _NOT_LAYERS or (constant and all(constant)):
+            continue
+        raw.append({"name": operation.get_friendly_name(), **info})
+        layers.append(_layer(operation.get_friendly_name(), info, constant, nodes, timed))
+    return layers, raw
+
+
+def _layer(
+    name: str, info: Mapping[str, str], constant: list[bool], nodes: Mapping[str, str], timed: bool
+) -> EngineLayer:
+    fused = (_SUFFIX.sub("", part) for part in info["originalLayersNames"].split(","))
+    known = dict.fromkeys(nodes.get(part, part) for part in fused if part in nodes or part in nodes.values())
+    time_us = info["execTimeMcs"]
+    precision, written = info["runtimePrecision"], info["outputPrecisions"].split(",")[0]
+    return EngineLayer(
+        name=name,
+        kind=info["layerType"],
+        nodes=tuple(known),
+        precision=_PRECISIONS.get(precision, precision),
+        weighted=info["layerType"] in _WEIGHTED and any(constant[1:2]),
+        output_precision=_PRECISIONS.get(written, written),
+        time_ms=int(time_us) / 1e3 if timed and time_us.isdigit() else None,
+        kernel=info["primitiveType"],
+    )
+
+
+def _is_constant(node: Any) -> bool:
+    """Return whether a node of the execution graph only holds or reshapes constants."""
+    if node.get_rt_info()["layerType"].astype(str) == "Const":
+        return True
+    inputs = node.inputs()
+    return bool(inputs) and all(_is_constant(port.get_source_output().get_node()) for port in inputs)
+
+
+def _exercise(compiled: Any) -> None:
+    """Run some requests so that the execution graph knows how long each layer takes."""
+    generator = np.random.default_rng(0)
+    request = compiled.create_infer_request()
+    batch = {}
+    for index, port in enumerate(compiled.inputs):
+        shape = port.get_partial_shape().get_min_shape()
+        dtype = port.get_element_type().to_dtype()
+        batch[index] = generator.standard_normal(tuple(shape)).astype(dtype)
+    for _ in range(_TIMED_RUNS):
+        request.infer(batch)

@@ -1,0 +1,138 @@
+"""The values that engines speak in: tensors, layers, latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Dimension = int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """One input or output: name, shape (None = any size, within the profile) and NumPy dtype name."""
+
+    name: str
+    shape: tuple[Dimension, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype} ({', '.join('?' if size is None else str(size) for size in self.shape)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLayer:
+    """One layer of a built engine, as the backend itself reports it.
+
+    Args:
+        name: the backend's name.
+        kind: the backend's layer type, such as ``Convolution``.
+        nodes: names of the ONNX nodes that run in it.
+        precision: data type that it computes in: ``int8``, ``fp16``, ``bf16``, ``fp32``, ...
+        weighted: whether it multiplies by constant weights (convolution, dense, ...).
+        output_precision: data type that it writes; empty where the backend does not say.
+        time_ms: mean time of one run in milliseconds; None where it was not profiled.
+        kernel: implementation that the backend picked; empty where it does not say.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    precision: str
+    weighted: bool
+    output_precision: str = ""
+    time_ms: float | None = None
+    kernel: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the layer as JSON types."""
+        return asdict(self) | {"nodes": list(self.nodes)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EngineLayer:
+        """Return the layer that :meth:`to_dict` described."""
+        return cls(**{**values, "nodes": tuple(values["nodes"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionSummary:
+    """How many weighted layers run in INT8, and how many layers run in each precision."""
+
+    int8_layers: int
+    weighted_layers: int
+    layers: Mapping[str, int]
+
+    @classmethod
+    def of(cls, layers: Sequence[EngineLayer]) -> PrecisionSummary:
+        """Count ``layers``."""
+        counts: dict[str, int] = {}
+        for layer in layers:
+            counts[layer.precision] = counts.get(layer.precision, 0) + 1
+        weighted = [layer for layer in layers if layer.weighted]
+        return cls(
+            int8_layers=sum(layer.precision == "int8" for layer in weighted),
+            weighted_layers=len(weighted),
+            layers=dict(sorted(counts.items())),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Percentiles:
+    """Median, 90th and 99th percentile and mean, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+    mean: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float] | Array) -> Percentiles:
+        """Summarize durations given in seconds."""
+        values = np.asarray(seconds, np.float64) * 1e3
+        p50, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
+        return cls(p50=p50, p90=p90, p99=p99, mean=float(values.mean()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Result of a benchmark.
+
+    Args:
+        batch_size: samples in each request.
+        iterations: requests that were timed.
+        end_to_end: one request from NumPy array to NumPy array.
+        compute: time on the device alone; None where the backend has no such clock.
+        throughput: samples per second over the timed requests.
+        cuda_graph: whether requests were replayed from a CUDA graph.
+    """
+
+    batch_size: int
+    iterations: int
+    end_to_end: Percentiles
+    throughput: float
+    compute: Percentiles | None = None
+    cuda_graph: bool = False
+
+    @property
+    def p50_ms(self) -> float:
+        """Median of one request, in milliseconds."""
+        return self.end_to_end.p50
+
+    @property
+    def p90_ms(self) -> float:
+        """90th percentile of one request, in milliseconds."""
+        return self.end_to_end.p90
+
+    @property
+    def p99_ms(self) -> float:
+        """99th percentile of one request, in milliseconds."""
+        return self.end_to_end.p99
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON types."""
+        return asdict(self)

@@ -1,0 +1,58 @@
+"""The build_engine step: three variants in, three checked engines out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from components.build_engine import build_engine
+from components.runtime.events import NullProgress
+from components.settings import EngineSettings
+from qat_lib.engines import read_manifest
+from qat_lib.engines.reference_networks import ResidualNetwork, write_network
+from qat_lib.errors import EngineBuildError
+
+SETTINGS = EngineSettings.model_validate({"batch_size": 4, "backend": "openvino"})
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("onnx")
+    write_network(directory / "fp32.onnx", ResidualNetwork())
+    write_network(directory / "ptq.onnx", ResidualNetwork(), "int8")
+    write_network(directory / "qat.onnx", ResidualNetwork(seed=1), "int8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dataset")
+    (directory / "preprocessing.json").write_text(json.dumps({"scale": 0.0625}))
+    (directory / "dataset.json").write_text(json.dumps({"classes": list("0123456789")}))
+    return directory
+
+
+def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: Path) -> None:
+    metrics = build_engine(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress(), dataset=dataset)
+    assert (metrics["fp32_int8_layers"], metrics["fp32_weighted_layers"]) == (0, 7)
+    assert metrics["ptq_int8_layers"] == metrics["qat_int8_layers"] == 7
+    assert metrics["qat_bytes"] == (tmp_path / "qat.engine").stat().st_size
+    summary = json.loads((tmp_path / "build.json").read_text())
+    assert summary["backend"] == "openvino"
+    assert len(summary["variants"]["fp32"]["float_weighted_layers"]) == 7
+    for variant in ("fp32", "ptq", "qat"):
+        manifest = read_manifest(tmp_path / f"{variant}.engine")
+        assert manifest.preprocessing == {"scale": 0.0625}
+        assert len(manifest.classes) == 10
+        assert manifest.spec["shapes"]["input"] == "1x1x8x8,4x1x8x8,4x1x8x8"
+        assert (tmp_path / f"{variant}.layers.json").is_file()
+
+
+def test_a_missing_variant_stops_the_step(export: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "onnx"
+    partial.mkdir()
+    (partial / "fp32.onnx").write_bytes((export / "fp32.onnx").read_bytes())
+    with pytest.raises(EngineBuildError, match=r"holds no ptq, qat\.onnx"):
+        build_engine(partial, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())

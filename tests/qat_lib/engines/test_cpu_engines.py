@@ -1,0 +1,153 @@
+"""Engines of the two CPU backends: they answer like the reference, and say what they run in."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qat_lib.engines import BuildSpec, EngineArtifact, build_engine, layers_path, load_engine, manifest_path
+from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.errors import EngineBuildError, EngineError
+
+
+def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Path) -> None:
+    reference = reference_session(int8_onnx)
+    with load_engine(built.path) as engine:
+        for batch_size in (1, 3, 8):
+            batch = engine.random_batch(batch_size, seed=batch_size)
+            (expected,) = reference.run(None, batch)
+            received = engine.infer(batch["input"])["logits"]
+            assert received.shape == (batch_size, 10)
+            # ONNX Runtime quantizes biases when it optimizes: half a percent of the largest logit.
+            tolerance = 1e-5 if built.manifest.backend == "openvino" else 0.05
+            np.testing.assert_allclose(received, expected, atol=tolerance)
+
+
+def test_fp32_engine_equals_the_reference(cpu_backend: str, fp32_onnx: Path, tmp_path: Path) -> None:
+    artifact = build_engine(fp32_onnx, BuildSpec(backend=cpu_backend), output=tmp_path / "fp32.engine")  # type: ignore[arg-type]
+    assert artifact.manifest.precision.int8_layers == 0
+    assert artifact.manifest.precision.weighted_layers == 7
+    with load_engine(artifact.path) as engine:
+        batch = engine.random_batch(4)
+        (expected,) = reference_session(fp32_onnx).run(None, batch)
+        np.testing.assert_allclose(engine.infer(batch)["logits"], expected, atol=1e-5)
+
+
+def test_openvino_runs_every_weighted_layer_in_int8_and_says_which_nodes_it_fused(
+    int8_onnx: Path, tmp_path: Path
+) -> None:
+    artifact = build_engine(int8_onnx, BuildSpec(backend="openvino"), output=tmp_path / "int8.engine")
+    weighted = [layer for layer in artifact.layers if layer.weighted]
+    assert [layer.precision for layer in weighted] == ["int8"] * 7
+    assert artifact.manifest.precision.int8_layers == artifact.manifest.precision.weighted_layers == 7
+    residual = next(layer for layer in weighted if "stage1_block1_conv2" in layer.nodes)
+    assert {"stage1_block1_add", "stage1_block1_relu"} <= set(residual.nodes)
+    assert any("predictions" in layer.nodes for layer in weighted)  # its output carries the graph output's name
+
+
+def test_precision_is_read_and_not_assumed(int8_onnx: Path, tmp_path: Path) -> None:
+    """ONNX Runtime leaves these convolutions in FP32, and the layer list says so."""
+    artifact = build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "int8.engine")
+    assert artifact.manifest.precision.int8_layers < artifact.manifest.precision.weighted_layers == 7
+
+
+def test_layers_carry_times_only_when_asked(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        assert all(layer.time_ms is None for layer in engine.layers())
+        timed = engine.layers(timed=True)
+    assert sum(layer.time_ms or 0 for layer in timed) > 0
+    assert [layer.name for layer in timed] == [layer.name for layer in built.layers]
+
+
+def test_profiled_build_writes_times(cpu_backend: str, int8_onnx: Path, tmp_path: Path) -> None:
+    spec = BuildSpec(backend=cpu_backend, profile=True)  # type: ignore[arg-type]
+    artifact = build_engine(int8_onnx, spec, output=tmp_path / "model.engine")
+    written = json.loads(layers_path(artifact.path).read_text())["layers"]
+    assert any(layer["time_ms"] for layer in written)
+
+
+def test_manifest_holds_what_a_reader_needs(built: EngineArtifact, int8_onnx: Path) -> None:
+    manifest = json.loads(manifest_path(built.path).read_text())
+    assert manifest["bytes"] == built.path.stat().st_size
+    assert manifest["inputs"] == [{"name": "input", "shape": [None, 1, 8, 8], "dtype": "float32"}]
+    assert manifest["outputs"][0]["name"] == "logits"
+    assert manifest["classes"] == list("0123456789")
+    assert manifest["source"]["path"] == str(int8_onnx)
+    assert manifest["device"]["flags"]
+
+
+def test_returned_arrays_belong_to_the_caller(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        first = engine.infer(engine.random_batch(2, seed=1))["logits"]
+        kept = first.copy()
+        engine.infer(engine.random_batch(2, seed=2))
+        np.testing.assert_array_equal(first, kept)
+
+
+def test_threads_share_an_engine(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        batches = [engine.random_batch(2, seed=seed) for seed in range(16)]
+        expected = [engine.infer(batch)["logits"] for batch in batches]
+        with ThreadPoolExecutor(4) as pool:
+            received = list(pool.map(lambda batch: engine.infer(batch)["logits"], batches))
+    for one, other in zip(expected, received, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_benchmark_measures_what_it_says(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        latency = engine.benchmark(batch_size=4, seconds=0.05, warmup_seconds=0)
+    assert latency.batch_size == 4
+    assert latency.iterations >= 10
+    assert 0 < latency.p50_ms <= latency.p90_ms <= latency.p99_ms
+    assert latency.throughput == pytest.approx(4e3 / latency.end_to_end.mean, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (np.zeros((1, 1, 8, 8)), "takes a NumPy array of float32. Received: float64"),
+        ([[0.0]], "Received: list"),
+        (np.zeros((1, 8, 8, 1), np.float32), r"takes shapes from \(1, 1, 8, 8\) to \(8, 1, 8, 8\)"),
+        (np.zeros((9, 1, 8, 8), np.float32), r"Received: \(9, 1, 8, 8\)"),
+        (np.zeros((0, 1, 8, 8), np.float32), r"Received: \(0, 1, 8, 8\)"),
+        (np.full((1, 1, 8, 8), np.nan, np.float32), "64 values that are NaN or infinite"),
+        (np.full((1, 1, 8, 8), np.inf, np.float32), "64 values that are NaN or infinite"),
+        ({"image": np.zeros((1, 1, 8, 8), np.float32)}, r"inputs are \['input'\]. Received: \['image'\]"),
+    ],
+)
+def test_wrong_input_is_named(built: EngineArtifact, batch: object, message: str) -> None:
+    with load_engine(built.path) as engine, pytest.raises(EngineError, match=message):
+        engine.infer(batch)  # type: ignore[arg-type]
+
+
+def test_large_finite_input_is_no_error(built: EngineArtifact) -> None:
+    """A sum that overflows is not taken for a NaN, and a strided view is accepted."""
+    with load_engine(built.path) as engine:
+        large = np.full((1, 1, 8, 8), 3e38, np.float32)
+        assert engine.infer(large)["logits"].shape == (1, 10)
+        strided = np.asfortranarray(engine.random_batch(4)["input"])
+        np.testing.assert_allclose(
+            engine.infer(strided)["logits"], engine.infer(np.ascontiguousarray(strided))["logits"], atol=1e-6
+        )
+
+
+def test_closed_engine_says_so(built: EngineArtifact) -> None:
+    engine = load_engine(built.path)
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        engine.infer(np.zeros((1, 1, 8, 8), np.float32))
+
+
+def test_unreadable_onnx_is_named(cpu_backend: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    with pytest.raises(EngineBuildError, match=r"not a readable ONNX model|holds no ONNX graph"):
+        build_engine(broken, BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
+    with pytest.raises(EngineBuildError, match="There is no ONNX file"):
+        build_engine(tmp_path / "missing.onnx", BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == [broken]
