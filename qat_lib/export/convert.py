@@ -1,0 +1,186 @@
+"""Convert a traced Keras model to an onnx-ir model with tf2onnx, weights bound and layers known."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.errors import ExportError
+from qat_lib.export.graph import BATCH_NORM, LAYER, QUANTIZER, BatchNorm
+from qat_lib.export.trace import MARKER, Trace, trace_model
+
+OLDEST_OPSET = 13
+"""QuantizeLinear has an axis since operator set 13."""
+
+
+def newest_opset() -> int:
+    """Return the newest operator set that the installed tf2onnx writes and ONNX Runtime reads."""
+    import onnxruntime  # noqa: F401 - a missing package must show here, not at the parity check
+    from tf2onnx import constants
+
+    # ONNX Runtime reads every operator set that tf2onnx knows how to write; tf2onnx is the narrower of the two.
+    return int(max(constants.OPSET_TO_IR_VERSION))
+
+
+def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
+    """Convert a Keras model as it stands: Q/DQ pairs still carry no range, weights the Keras layout.
+
+    Args:
+        model: built Keras Functional or Sequential model, quantized or not.
+        opset: ONNX operator set, :data:`OLDEST_OPSET` to :func:`newest_opset`.
+        batch: fixed batch size; None (default) leaves it open.
+
+    Returns:
+        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``) and whose Q and DQ nodes know
+        their quantizer (``node.meta["quantizer"]``).
+
+    Raises:
+        ExportError: the operator set is out of range, or tf2onnx has no counterpart for an op.
+        UnsupportedModelError: the model has no graph of layers.
+    """
+    if not OLDEST_OPSET <= opset <= newest_opset():
+        raise ExportError(f"Expected an opset from {OLDEST_OPSET} to {newest_opset()}. Received: {opset}.")
+    trace = trace_model(model, batch=batch)
+    result = ir.serde.deserialize_model(_run_tf2onnx(trace, opset))
+    _bind_weights(result, trace)
+    _name_io(result, trace, batch)
+    _attribute(result, trace)
+    return result
+
+
+def _run_tf2onnx(trace: Trace, opset: int) -> Any:
+    import tensorflow as tf
+    from tf2onnx import tfonnx
+
+    outputs = [name for name, _ in trace.outputs]
+    with _quiet("tf2onnx"), tf.Graph().as_default() as graph:
+        tf.import_graph_def(trace.graph_def, name="")
+        try:
+            converted = tfonnx.process_tf_graph(
+                graph,
+                opset=opset,
+                input_names=[*trace.inputs, *trace.weights],
+                output_names=outputs,
+                continue_on_error=False,
+            )
+        except Exception as error:  # noqa: BLE001 - tf2onnx raises bare exceptions of many types
+            raise ExportError(
+                f"tf2onnx could not convert the model to operator set {opset}: {error}. "
+                "Replace the layer that it names, or try a newer operator set."
+            ) from error
+        proto = converted.make_model("qatline")
+    known = {"", "ai.onnx", "ai.onnx.ml"}
+    foreign = sorted({f"{node.op_type} ({node.name})" for node in proto.graph.node if node.domain not in known})
+    unmapped = sorted({f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, opset)})
+    if foreign or unmapped:
+        raise ExportError(
+            f"tf2onnx has no ONNX counterpart in operator set {opset} for: {', '.join([*foreign, *unmapped][:8])}. "
+            "Replace the layer, or try a newer operator set."
+        )
+    return proto
+
+
+def _is_onnx_op(op_type: str, opset: int) -> bool:
+    import onnx
+
+    try:
+        return bool(onnx.defs.get_schema(op_type, opset, ""))
+    except onnx.defs.SchemaError:
+        return False
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a library's log below errors for the time of the block."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _bind_weights(model: ir.Model, trace: Trace) -> None:
+    """Make initializers of the graph inputs that stand for weights."""
+    graph = model.graph
+    for value in list(graph.inputs):
+        variable = trace.weights.get(value.name or "")
+        if variable is None:
+            continue
+        graph.inputs.remove(value)
+        array = np.asarray(variable)
+        value.const_value = ir.Tensor(array, name=value.name)
+        value.shape = ir.Shape(array.shape)
+        graph.register_initializer(value)
+
+
+def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
+    """Name inputs and outputs as Keras does, and the open dimensions."""
+    graph = model.graph
+    order = {name: index for index, name in enumerate(trace.inputs)}
+    graph.inputs.sort(key=lambda value: order[value.name or ""])
+    names = dict(trace.outputs)
+    for value in graph.outputs:
+        value.name = names[value.name or ""]
+    for value in graph.inputs:
+        value.name = trace.inputs[value.name or ""]
+        if value.name in {output.name for output in graph.outputs}:
+            value.name += "_input"
+    for value in [*graph.inputs, *graph.outputs]:
+        if value.shape is not None:
+            value.shape = ir.Shape([_dim(d, i, value.name or "", batch) for i, d in enumerate(value.shape)])
+
+
+def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
+    if isinstance(dim, int) and dim >= 0:
+        return dim
+    if index == 0:
+        return "batch" if batch is None else batch
+    return f"{name}_dim_{index}"
+
+
+def _attribute(model: ir.Model, trace: Trace) -> None:
+    """Say of each node which layer it came from, and of each Q and DQ which quantizer it stands for."""
+    for node in model.graph:
+        for name in (node.name, *(output.name for output in node.outputs), *(v.name for v in node.inputs if v)):
+            scope = (name or "").split("/", 1)[0]
+            if scope in trace.scopes:
+                node.meta[LAYER] = trace.scopes[scope]
+                break
+    norms = {path: norm for path, operation in trace.operations.items() if (norm := _batch_norm(operation)) is not None}
+    for node in model.graph:
+        if node.meta.get(LAYER) in norms:
+            node.meta[BATCH_NORM] = norms[node.meta[LAYER]]
+        if node.op_type != "DequantizeLinear":
+            continue
+        quantize = node.inputs[0].producer() if node.inputs[0] else None
+        found = re.search(rf"/{MARKER}([^/:]+):\d+$", node.outputs[0].name or "")
+        if found and quantize is not None:
+            node.meta[QUANTIZER] = quantize.meta[QUANTIZER] = found.group(1)
+
+
+def _batch_norm(operation: Any) -> BatchNorm | None:
+    """Return the parameters of a BatchNormalization layer, or of the one that a wrapper holds."""
+    import keras
+
+    if not isinstance(operation, keras.Layer):
+        return None
+    layers = [x for x in operation._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)]
+    if len(layers) != 1:
+        return None
+    (layer,) = layers
+    mean, variance = np.asarray(layer.moving_mean), np.asarray(layer.moving_variance)
+    return BatchNorm(
+        gamma=np.asarray(layer.gamma) if layer.scale else np.ones_like(mean),
+        beta=np.asarray(layer.beta) if layer.center else np.zeros_like(mean),
+        mean=mean,
+        variance=variance,
+        epsilon=float(layer.epsilon),
+    )

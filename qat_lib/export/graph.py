@@ -1,0 +1,208 @@
+"""Small, typed helpers over onnx-ir that every lowering pass uses.
+
+A pass is written as an edit of a model that it owns; :func:`lowering_pass` makes a pure function of it, which
+returns a new model and leaves its argument as it was (tensors are shared, not copied).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec
+
+import numpy as np
+import onnx_ir as ir
+
+P = ParamSpec("P")
+
+LAYER = "keras_layer"
+"""Key of ``node.meta``: path of the Keras layer that the node came from."""
+
+BATCH_NORM = "batch_norm"
+"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its :class:`BatchNorm` parameters."""
+
+FACTOR = "factor"
+"""Key of ``node.meta`` of a weight's DQ: signed float64 factor for each channel that was folded into its scale."""
+
+QUANTIZER = "quantizer"
+"""Key of ``node.meta`` of a Q or DQ node: name of the quantizer that it stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNorm:
+    """Parameters of a BatchNormalization layer, one float32 value a channel."""
+
+    gamma: np.ndarray
+    beta: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    epsilon: float
+
+    @property
+    def factor(self) -> np.ndarray:
+        """``gamma / sqrt(variance + epsilon)`` in float64."""
+        return self.gamma.astype(np.float64) / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+
+    @property
+    def offset(self) -> np.ndarray:
+        """``beta - mean * factor`` in float64."""
+        return self.beta.astype(np.float64) - self.mean.astype(np.float64) * self.factor
+
+
+def lowering_pass(rewrite: Callable[Concatenate[ir.Model, P], None]) -> Callable[Concatenate[ir.Model, P], ir.Model]:
+    """Turn an in-place rewrite into a pure function from model to model."""
+
+    @functools.wraps(rewrite)
+    def pure(model: ir.Model, *args: P.args, **kwargs: P.kwargs) -> ir.Model:
+        copy = model.clone()
+        rewrite(copy, *args, **kwargs)
+        copy.graph.sort()
+        drop_unused(copy)
+        return copy
+
+    return pure
+
+
+def drop_unused(model: ir.Model) -> None:
+    """Remove nodes that feed nothing, and initializers that nothing reads."""
+    graph = model.graph
+    outputs = set(graph.outputs)
+    for node in reversed(graph):
+        if not any(output in outputs or output.uses() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and value not in outputs:
+            del graph.initializers[name]
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether ``node`` is one of the standard operators named."""
+    return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
+
+
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Return input ``index`` of ``node``, or None when it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def producer(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that computes ``value``; None for inputs, initializers and absent values."""
+    return None if value is None else value.producer()
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return the array of an initializer or a Constant node; None when ``value`` is not constant."""
+    if value is None:
+        return None
+    tensor = value.const_value if value.is_initializer() else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else np.asarray(tensor.numpy())
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """Return the number in a constant of one element; None when ``value`` is something else."""
+    array = constant(value)
+    return None if array is None or array.size != 1 else float(array.reshape(()))
+
+
+def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
+    """Register ``array`` as an initializer; the name is made unique."""
+    unique, count = name, 0
+    while unique in graph.initializers:
+        count += 1
+        unique = f"{name}_{count}"
+    array = np.asarray(array)
+    value = ir.Value(
+        name=unique,
+        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        shape=ir.Shape(array.shape),
+        const_value=ir.Tensor(array, name=unique),
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """Return the Python value of an attribute; integer lists come as lists."""
+    attr = node.attributes.get(name)
+    if attr is None:
+        return default
+    return list(attr.value) if isinstance(attr.value, tuple) else attr.value
+
+
+def set_ints(node: ir.Node, name: str, values: Sequence[int]) -> None:
+    """Set an attribute that is a list of integers."""
+    node.attributes[name] = ir.AttrInt64s(name, [int(v) for v in values])
+
+
+def set_int(node: ir.Node, name: str, value: int) -> None:
+    """Set an attribute that is an integer."""
+    node.attributes[name] = ir.AttrInt64(name, int(value))
+
+
+def consumers(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that read ``value``, one entry for each node, in a stable order."""
+    return list(dict.fromkeys(use.node for use in value.uses()))
+
+
+def only_consumer(value: ir.Value) -> ir.Node | None:
+    """Return the one node that reads ``value``, if it is the only reader and ``value`` is no graph output."""
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    return uses[0].node
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """Return the number of dimensions, or None when it is unknown."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def dims(value: ir.Value | None) -> list[int | None] | None:
+    """Return the dimensions with None for the unknown ones, or None when even the rank is unknown."""
+    if value is None or value.shape is None:
+        return None
+    return [dim if isinstance(dim, int) else None for dim in value.shape]
+
+
+def replace(old: ir.Value, new: ir.Value) -> None:
+    """Let every reader of ``old`` read ``new``; a graph output keeps its name."""
+    if old.is_graph_output():
+        name = old.name
+        old.name = None
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.name = name
+        if new.shape is None:
+            new.shape = old.shape
+    else:
+        old.replace_all_uses_with(new)
+
+
+def new_node(
+    op_type: str,
+    inputs: Iterable[ir.Value | None],
+    attributes: dict[str, Any] | None = None,
+    *,
+    origin: ir.Node,
+    shape: Sequence[Any] | ir.Shape | None = None,
+    dtype: ir.DataType | None = None,
+) -> ir.Node:
+    """Build a node of one output that belongs to the Keras layer of ``origin``."""
+    node = ir.node(op_type, list(inputs), attributes)
+    for key in (LAYER, BATCH_NORM):
+        if key in origin.meta:
+            node.meta[key] = origin.meta[key]
+    output = node.outputs[0]
+    if shape is not None:
+        output.shape = shape if isinstance(shape, ir.Shape) else ir.Shape(shape)
+    output.dtype = dtype if dtype is not None else origin.outputs[0].dtype
+    return node
+
+
+def insert_before(anchor: ir.Node, node: ir.Node) -> ir.Value:
+    """Put ``node`` into the graph of ``anchor``, before it, and return its output."""
+    graph = anchor.graph
+    if not isinstance(graph, ir.Graph):
+        raise TypeError("The anchor node belongs to no graph.")
+    graph.insert_before(anchor, node)
+    return node.outputs[0]

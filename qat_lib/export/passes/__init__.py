@@ -1,0 +1,31 @@
+"""The lowering passes: one file each, each a pure function from model to model."""
+
+from __future__ import annotations
+
+from qat_lib.export.passes.activation_ranges import write_activation_ranges
+from qat_lib.export.passes.bias import merge_bias
+from qat_lib.export.passes.fold_batchnorm import fold_batchnorm
+from qat_lib.export.passes.fold_constants import fold_constants
+from qat_lib.export.passes.identities import remove_identities
+from qat_lib.export.passes.layout import remove_transposes
+from qat_lib.export.passes.names import name_canonically
+from qat_lib.export.passes.padding import merge_padding
+from qat_lib.export.passes.pooling import use_global_pools
+from qat_lib.export.passes.quantized_weights import store_quantized_weights
+from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
+from qat_lib.export.passes.static_shapes import fix_reshape_targets
+
+__all__ = [
+    "fix_reshape_targets",
+    "fold_batchnorm",
+    "fold_constants",
+    "merge_bias",
+    "merge_padding",
+    "name_canonically",
+    "recover_batchnorm",
+    "remove_identities",
+    "remove_transposes",
+    "store_quantized_weights",
+    "use_global_pools",
+    "write_activation_ranges",
+]

@@ -1,0 +1,88 @@
+"""Write the learned range into each activation's Q/DQ pair, in the one canonical form.
+
+Canonical: a scalar float32 scale, a scalar INT8 zero point of 0 (never absent: ONNX would take UINT8 and TensorRT
+INT8), the axis always written, both nodes reading the same two constants, one pair a tensor and quantizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.errors import ExportError
+from qat_lib.export.graph import QUANTIZER, add_constant, constant, consumers, is_op, lowering_pass, replace, set_int
+from qat_lib.export.ranges import LearnedRange
+
+
+def find_range(name: str, ranges: Mapping[str, LearnedRange]) -> LearnedRange:
+    """Return the range of a marker, whose name TensorFlow may have made unique with a number.
+
+    Raises:
+        ExportError: no quantizer has that name.
+    """
+    if name in ranges:
+        return ranges[name]
+    stem, _, number = name.rpartition("_")
+    if number.isdigit() and stem in ranges:
+        return ranges[stem]
+    raise ExportError(
+        f"Expected the marker of a known quantizer. Received: {name!r}; the model has {sorted(ranges)[:8]}. "
+        "Quantizers must keep the names they were built with."
+    )
+
+
+def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
+    """Return the (Q, DQ) pairs that carry a quantizer's name, in graph order."""
+    pairs = []
+    for node in model.graph:
+        source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta and source is not None:
+            pairs.append((source, node))
+    return pairs
+
+
+@lowering_pass
+def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
+    """Give each activation pair its scale ``amax / 127``; weights are left to their own pass.
+
+    Raises:
+        ExportError: a marker belongs to no quantizer, or an activation's range is not a single number.
+    """
+    graph = model.graph
+    seen: dict[tuple[ir.Value, str], ir.Node] = {}
+    constants: dict[str, tuple[ir.Value, ir.Value]] = {}
+    for quantize, dequantize in quantizer_pairs(model):
+        source = quantize.inputs[0]
+        if source is None or constant(source) is not None:
+            continue
+        learned = find_range(dequantize.meta[QUANTIZER], ranges)
+        if np.size(learned.amax) != 1:
+            raise ExportError(
+                f"Expected one range for the activation quantized by {learned.name!r}. Received: {np.size(learned.amax)}. "
+                "TensorRT and ONNX runtimes take per-channel ranges for weights only: build the quantizer without channel_axes."
+            )
+        first = seen.setdefault((source, learned.name), dequantize)
+        if first is not dequantize:
+            replace(dequantize.outputs[0], first.outputs[0])
+            continue
+        if learned.name not in constants:
+            constants[learned.name] = (
+                add_constant(graph, learned.scale.reshape(()), f"{learned.name}/scale"),
+                add_constant(graph, np.zeros((), np.int8), f"{learned.name}/zero_point"),
+            )
+        for node in (quantize, dequantize):
+            for index, value in enumerate(constants[learned.name], start=1):
+                node.replace_input_with(index, value)
+            set_int(node, "axis", 1)
+            node.meta[QUANTIZER] = learned.name
+
+
+def dangling(model: ir.Model) -> list[ir.Node]:
+    """Return the Q nodes whose integers something else than a DQ reads."""
+    return [
+        node
+        for node in model.graph
+        if is_op(node, "QuantizeLinear") and any(not is_op(n, "DequantizeLinear") for n in consumers(node.outputs[0]))
+    ]

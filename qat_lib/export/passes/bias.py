@@ -1,0 +1,123 @@
+"""Merge the Add of a constant behind a convolution or a matrix product into its bias."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    add_constant,
+    attribute,
+    constant,
+    is_op,
+    lowering_pass,
+    new_node,
+    only_consumer,
+    operand,
+    rank,
+    replace,
+)
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+WEIGHTED = (*CONVOLUTIONS, "Gemm", "MatMul")
+
+
+def weight_shape(node: ir.Node) -> tuple[int, ...] | None:
+    """Return the shape of the weight of a weighted operator; None when it is not constant or behind a DQ of one."""
+    value = operand(node, 1)
+    source = None if value is None else value.producer()
+    if source is not None and is_op(source, "DequantizeLinear"):
+        value = operand(source, 0)
+    array = constant(value)
+    return None if array is None else array.shape
+
+
+def channel_axis(node: ir.Node) -> int:
+    """Return the axis of the output channels in the weight's ONNX layout."""
+    if is_op(node, "Conv"):
+        return 0
+    if is_op(node, "Gemm"):
+        return 0 if attribute(node, "transB", 0) else 1
+    return 1
+
+
+def output_channels(node: ir.Node) -> int | None:
+    """Return the number of output channels of a weighted operator with a constant weight."""
+    shape = weight_shape(node)
+    if shape is None or len(shape) <= channel_axis(node) or (is_op(node, "MatMul") and len(shape) != 2):
+        return None
+    groups = attribute(node, "group", 1) if is_op(node, "ConvTranspose") else 1
+    return int(shape[channel_axis(node)]) * int(groups)
+
+
+def per_channel(value: ir.Value | None, channels: int, size: int | None, axis: int) -> np.ndarray | None:
+    """Return a constant as one value a channel, when it broadcasts along ``axis`` of a tensor of rank ``size`` only."""
+    array = constant(value)
+    if array is None or size is None or array.ndim > size:
+        return None
+    full = array.reshape((1,) * (size - array.ndim) + array.shape)
+    if any(dim != 1 for i, dim in enumerate(full.shape) if i != axis) or full.shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(full.reshape(-1), (channels,))
+
+
+def output_axis(node: ir.Node, size: int) -> int:
+    """Return the axis of the channels in the output of a weighted operator."""
+    return 1 if is_op(node, *CONVOLUTIONS) else size - 1
+
+
+@lowering_pass
+def merge_bias(model: ir.Model) -> None:
+    """Move ``Conv(x) + constant`` into the convolution's bias, and ``MatMul(x) + constant`` (rank 2) into a Gemm."""
+    graph = model.graph
+    for node in list(graph):
+        channels = output_channels(node) if is_op(node, *WEIGHTED) else None
+        add = only_consumer(node.outputs[0]) if channels is not None else None
+        size = rank(node.outputs[0])
+        if channels is None or add is None or size is None or not is_op(add, "Add"):
+            continue
+        other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
+        extra = per_channel(other, channels, size, output_axis(node, size))
+        if extra is None or add.outputs[0].shape is None or rank(add.outputs[0]) != size:
+            continue
+        merged = _with_bias(graph, node, extra)
+        if merged is None:
+            continue
+        replace(add.outputs[0], merged.outputs[0])
+        graph.remove(add, safe=True)
+
+
+def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | None:
+    """Add ``extra`` to the bias of a weighted operator; a MatMul of rank 2 becomes a Gemm."""
+    if is_op(node, "MatMul"):
+        return _as_gemm(graph, node, extra)
+    if is_op(node, "Gemm") and (attribute(node, "beta", 1.0) != 1.0 or attribute(node, "alpha", 1.0) != 1.0):
+        return None
+    old = operand(node, 2)
+    bias = constant(old)
+    if old is not None and bias is None:
+        return None
+    total = extra if bias is None else np.broadcast_to(bias.reshape(-1), extra.shape).astype(np.float64) + extra
+    set_bias(graph, node, total)
+    return node
+
+
+def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
+    """Write the float32 bias of a Conv, ConvTranspose or Gemm."""
+    name = f"{node.meta.get('keras_layer', node.name)}/bias"
+    value = add_constant(graph, np.ascontiguousarray(bias, np.float32), name)
+    if len(node.inputs) < 3:
+        node.resize_inputs(3)
+    node.replace_input_with(2, value)
+
+
+def _as_gemm(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> ir.Node | None:
+    if rank(node.inputs[0]) != 2:
+        return None
+    gemm = new_node("Gemm", node.inputs, origin=node, shape=node.outputs[0].shape)
+    gemm.name = node.name
+    graph.insert_before(node, gemm)
+    replace(node.outputs[0], gemm.outputs[0])
+    graph.remove(node, safe=True)
+    set_bias(graph, gemm, bias)
+    return gemm

@@ -1,0 +1,119 @@
+"""Compute what depends on constants alone: casts and reshapes of biases, the pieces of a BatchNorm, shapes.
+
+Q and DQ of a weight are left as they are: folding them away is how INT8 gets lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, replace
+
+KEEP = ("QuantizeLinear", "DequantizeLinear", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+LARGEST_GROWTH = 1 << 20
+"""Elements up to which a constant may be larger than what it is computed from (a Tile or Expand stays a node)."""
+
+Fold = Callable[[ir.Node, list[np.ndarray]], np.ndarray]
+
+
+def _reshape(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+    data, shape = inputs
+    target = [data.shape[i] if d == 0 and not attribute(node, "allowzero", 0) else int(d) for i, d in enumerate(shape)]
+    return data.reshape(target)
+
+
+def _squeeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+    if len(inputs) > 1:
+        return np.squeeze(inputs[0], tuple(int(a) for a in inputs[1]))
+    return np.squeeze(inputs[0])
+
+
+def _unsqueeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+    return np.expand_dims(inputs[0], tuple(int(a) for a in inputs[1]))
+
+
+def _cast(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+    return inputs[0].astype(ir.DataType(attribute(node, "to")).numpy())
+
+
+def _transpose(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+    return np.transpose(inputs[0], attribute(node, "perm"))
+
+
+def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(inputs, axis=attribute(node, "axis"))
+
+
+FOLDS: dict[str, Fold] = {
+    "Identity": lambda node, x: x[0],
+    "Cast": _cast,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose,
+    "Concat": _concat,
+    "Add": lambda node, x: x[0] + x[1],
+    "Sub": lambda node, x: x[0] - x[1],
+    "Mul": lambda node, x: x[0] * x[1],
+    "Sqrt": lambda node, x: np.sqrt(x[0]),
+    "Reciprocal": lambda node, x: np.reciprocal(x[0]),
+    "Neg": lambda node, x: np.negative(x[0]),
+    "Shape": lambda node, x: np.asarray(x[0].shape, np.int64),
+}
+"""The operators that make up nearly all constant subgraphs; the others go through ONNX's reference evaluator."""
+
+
+def _evaluate(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
+    fold = FOLDS.get(node.op_type)
+    if fold is not None and (node.op_type != "Shape" or not node.attributes):
+        result = np.asarray(fold(node, inputs))
+        return result.astype(inputs[0].dtype, copy=False) if node.op_type not in ("Cast", "Shape") else result
+    return _reference(node, inputs, opset)
+
+
+def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    proto = ir.to_proto(node)
+    names = [name for name in proto.input if name]
+    declared = [
+        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for n, x in zip(dict.fromkeys(names), inputs, strict=False)
+    ]
+    graph = onnx.helper.make_graph([proto], "fold", declared, [onnx.ValueInfoProto(name=proto.output[0])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+    try:
+        return np.asarray(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))[0])
+    except Exception:  # noqa: BLE001 - what the evaluator can't compute simply stays in the graph
+        return None
+
+
+@lowering_pass
+def fold_constants(model: ir.Model) -> None:
+    """Replace each node whose inputs are all constant by its value, except Q, DQ and random operators."""
+    graph = model.graph
+    opset = model.opset_imports.get("", 17)
+    for node in list(graph):
+        if node.domain not in ("", "ai.onnx") or is_op(node, *KEEP) or len(node.outputs) != 1:
+            continue
+        if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+            continue
+        present = [value for value in node.inputs if value is not None]
+        if node.op_type == "Constant":
+            value = constant(node.outputs[0])
+        else:
+            arrays = [constant(value) for value in present]
+            if not arrays or any(array is None for array in arrays):
+                continue
+            inputs = [array for array in arrays if array is not None]
+            value = _evaluate(node, inputs, opset)
+            if value is not None and value.size > LARGEST_GROWTH and value.size > 2 * sum(x.size for x in inputs):
+                continue
+        if value is None or node.outputs[0].is_graph_output():
+            continue
+        replace(node.outputs[0], add_constant(graph, value, node.outputs[0].name or f"{node.op_type}_value"))
+        graph.remove(node, safe=True)

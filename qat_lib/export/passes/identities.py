@@ -1,0 +1,45 @@
+"""Remove operators that change nothing: Identity, inference Dropout, casts to the type a tensor already has."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from qat_lib.export.graph import attribute, constant, is_op, lowering_pass, operand, replace
+
+
+def _changes_nothing(node: ir.Node) -> bool:
+    source = operand(node, 0)
+    if source is None:
+        return False
+    if is_op(node, "Identity"):
+        return True
+    if is_op(node, "Dropout"):
+        mode = constant(operand(node, 2))
+        return (operand(node, 2) is None or (mode is not None and not mode.any())) and not any(
+            output.uses() for output in node.outputs[1:]
+        )
+    if is_op(node, "Cast"):
+        return source.dtype is not None and source.dtype == ir.DataType(attribute(node, "to"))
+    if is_op(node, "Transpose"):
+        perm = attribute(node, "perm")
+        return perm is not None and perm == sorted(perm)
+    if is_op(node, "Pad"):
+        pads = constant(operand(node, 1))
+        return pads is not None and not pads.any()
+    if is_op(node, "Concat", "Sum", "Max", "Min"):
+        return len(node.inputs) == 1
+    return False
+
+
+@lowering_pass
+def remove_identities(model: ir.Model) -> None:
+    """Let the readers of such a node read its input; an output of the graph keeps its name."""
+    for node in list(model.graph):
+        source = operand(node, 0)
+        if source is None or not _changes_nothing(node):
+            continue
+        output = node.outputs[0]
+        if output.is_graph_output() and (source.is_graph_input() or source.is_initializer() or source.is_graph_output()):
+            continue  # A graph output needs a node of its own.
+        replace(output, source)
+        model.graph.remove(node, safe=True)

@@ -1,0 +1,105 @@
+"""Merge zero padding into the convolution or pool behind it, where the arithmetic allows.
+
+Into a convolution: always (its own padding is zeros). Into an average pool: when the padding counts. Into a max pool,
+which pads with minus infinity: when no value of the tensor is negative, so that zero never wins wrongly. A Q/DQ pair in
+between changes nothing: zero quantizes to zero exactly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    attribute,
+    constant,
+    is_op,
+    lowering_pass,
+    only_consumer,
+    operand,
+    producer,
+    rank,
+    replace,
+    scalar,
+    set_int,
+    set_ints,
+)
+
+NON_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs", "Softplus", "Exp")
+KEEPS_SIGN = ("MaxPool", "AveragePool", "GlobalAveragePool", "QuantizeLinear", "DequantizeLinear", "Reshape", "Flatten")
+KEEPS_SIGN_OF_ALL = ("Concat", "Add", "Mul", "Max")
+
+
+def is_non_negative(value: ir.Value | None) -> bool:
+    """Whether the graph itself shows that no element of ``value`` is below zero."""
+    node = producer(value)
+    if node is None:
+        array = constant(value)
+        return array is not None and bool(np.all(array >= 0))
+    if is_op(node, *NON_NEGATIVE):
+        return True
+    if is_op(node, "Clip"):
+        low = scalar(operand(node, 1))
+        return low is not None and low >= 0
+    if is_op(node, *KEEPS_SIGN):
+        return is_non_negative(node.inputs[0])
+    if is_op(node, "Pad"):
+        return (scalar(operand(node, 2)) or 0.0) >= 0 and is_non_negative(node.inputs[0])
+    return is_op(node, *KEEPS_SIGN_OF_ALL) and all(is_non_negative(x) for x in node.inputs)
+
+
+def zero_padding(node: ir.Node) -> list[int] | None:
+    """Return [top, left, bottom, right] of a Pad that adds zeros to H and W of an NCHW tensor only."""
+    pads = constant(operand(node, 1))
+    if not is_op(node, "Pad") or pads is None or len(pads) != 8 or operand(node, 3) is not None:
+        return None
+    mode = attribute(node, "mode", "constant")
+    if mode != "constant" or (operand(node, 2) is not None and scalar(operand(node, 2)) != 0.0):
+        return None
+    spatial = [int(pads[i]) for i in (2, 3, 6, 7)]
+    return spatial if int(np.abs(pads).sum()) == sum(spatial) and min(spatial) >= 0 else None
+
+
+@lowering_pass
+def merge_padding(model: ir.Model) -> None:
+    """Add the widths of a Pad to the ``pads`` of its only reader, looking through one Q/DQ pair."""
+    for node in list(model.graph):
+        extra = zero_padding(node)
+        if extra is None or node.inputs[0] is None:
+            continue
+        reader = only_consumer(node.outputs[0])
+        value = node.outputs[0]
+        between = []
+        while reader is not None and is_op(reader, "QuantizeLinear", "DequantizeLinear"):
+            between.append(reader)
+            value = reader.outputs[0]
+            reader = only_consumer(value)
+        if reader is None or reader.inputs[0] is not value or not _absorb(reader, extra, node.inputs[0]):
+            continue
+        replace(node.outputs[0], node.inputs[0])
+        for passed in between:
+            passed.outputs[0].shape = node.inputs[0].shape
+        model.graph.remove(node, safe=True)
+
+
+def _absorb(node: ir.Node, extra: list[int], source: ir.Value) -> bool:
+    """Add ``extra`` to the padding of ``node`` if the result stays the same; say whether it was done."""
+    if rank(source) != 4 or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return False
+    pads = [a + b for a, b in zip(attribute(node, "pads", [0, 0, 0, 0]), extra, strict=True)]
+    if is_op(node, "MaxPool", "AveragePool"):
+        kernel = attribute(node, "kernel_shape")
+        if attribute(node, "ceil_mode", 0) or any(p >= k for p, k in zip(pads, kernel * 2, strict=True)):
+            return False
+        if is_op(node, "MaxPool") and not is_non_negative(source):
+            return False
+        if is_op(node, "AveragePool"):
+            counted = attribute(node, "count_include_pad", 0) or not any(attribute(node, "pads", [0]))
+            if not counted:
+                return False
+            set_int(node, "count_include_pad", 1)
+    elif not is_op(node, "Conv"):
+        return False
+    node.attributes.pop("auto_pad", None)
+    set_ints(node, "pads", pads)
+    return True

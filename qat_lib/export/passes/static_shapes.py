@@ -1,0 +1,36 @@
+"""Write the target of a Reshape as a constant wherever only one dimension is open.
+
+Keras computes the target from the batch size at run time (Shape, Gather, Concat in ONNX). With one open dimension the
+same is said by a -1, and the shape arithmetic, which TensorRT runs on the host, goes away.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_pass, operand
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Fill in the shapes that ONNX can infer; keep those that the conversion already knows."""
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    known = {v: v.shape for n in model.graph for v in n.outputs if v.shape is not None and v.shape.is_static()}
+    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    for value, shape in known.items():
+        value.shape = shape
+
+
+@lowering_pass
+def fix_reshape_targets(model: ir.Model) -> None:
+    """Replace computed Reshape targets by constants with at most one -1."""
+    infer_shapes(model)
+    for node in model.graph:
+        if not is_op(node, "Reshape") or constant(operand(node, 1)) is not None:
+            continue
+        shape = dims(node.outputs[0])
+        if shape is None or sum(d is None for d in shape) > 1 or 0 in shape:
+            continue
+        target = np.asarray([-1 if d is None else d for d in shape], np.int64)
+        node.replace_input_with(1, add_constant(model.graph, target, f"{node.name}/shape"))

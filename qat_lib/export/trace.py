@@ -1,0 +1,158 @@
+"""Trace a Keras Functional or Sequential model into a TensorFlow graph whose every op says its layer.
+
+Weights enter the graph as placeholders instead of frozen constants: the conversion then handles only the
+structure, whatever the size of the model, and the learned arrays are bound to the ONNX graph by identity afterwards.
+Each call of a layer gets a name scope of its own (``L12/``), set absolutely, because Keras 3 enters name scopes
+twice and uniquifies them: the names that it gives lie about layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.quantizers import TensorQuantizer, export_mode
+
+MARKER = "qdq__"
+"""Prefix of the marker op that a quantizer emits in export mode; its name follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A traced model.
+
+    Attributes:
+        graph_def: TensorFlow ``GraphDef`` with shapes, without weights.
+        inputs: graph tensor -> Keras input name, in the model's order.
+        outputs: graph tensor and Keras output name, in the model's order.
+        weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
+        scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or ``backbone/conv1``.
+        operations: path of the layer -> the Keras layer or operation.
+    """
+
+    graph_def: Any
+    inputs: dict[str, str]
+    outputs: list[tuple[str, str]]
+    weights: dict[str, Any]
+    scopes: dict[str, str]
+    operations: dict[str, Any]
+
+
+@dataclass
+class _Walker:
+    """Calls each operation of a model, and of the models in it, within its own scope."""
+
+    scopes: dict[str, str] = field(default_factory=dict)
+    operations: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, model: Any, inputs: Any, prefix: str = "") -> list[Any]:
+        """Return the flat outputs of ``model`` for ``inputs``."""
+        functional = _functional(model)
+        tensors = {id(ref): x for ref, x in zip(functional.inputs, keras.tree.flatten(inputs), strict=True)}
+        for depth in sorted(functional._nodes_by_depth, reverse=True):
+            for node in functional._nodes_by_depth[depth]:
+                if node.operation is None or node.is_input or any(id(x) not in tensors for x in node.input_tensors):
+                    continue
+                args, kwargs = node.arguments.fill_in(tensors)
+                outputs = self._call(node.operation, args, kwargs, prefix)
+                for ref, x in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
+                    tensors[id(ref)] = x
+        return [tensors[id(ref)] for ref in functional.outputs]
+
+    def _call(self, operation: Any, args: Any, kwargs: Any, prefix: str) -> Any:
+        path = prefix + operation.name
+        if isinstance(operation, keras.Model) and _is_graph(operation):
+            return self.run(operation, args[0] if args else kwargs["inputs"], path + "/")
+        scope = f"L{len(self.scopes)}"
+        self.scopes[scope] = path
+        self.operations[path] = operation
+        with tf.name_scope(scope + "/"):
+            return operation(*args, **kwargs)
+
+
+def _is_graph(model: Any) -> bool:
+    return isinstance(model, keras.Sequential) or hasattr(model, "_nodes_by_depth")
+
+
+def _functional(model: Any) -> Any:
+    if isinstance(model, keras.Sequential):
+        # A Sequential model keeps the Functional one that it runs; both share their layers.
+        return model._functional
+    return model
+
+
+def trace_model(model: Any, *, batch: int | None = None) -> Trace:
+    """Trace ``model`` in inference mode.
+
+    Args:
+        model: built Keras Functional or Sequential model.
+        batch: fixed batch size; None (default) leaves it open.
+
+    Raises:
+        UnsupportedModelError: the model has no graph of layers (a subclassed model) or is not built.
+    """
+    if not isinstance(model, keras.Model) or not _is_graph(model):
+        raise UnsupportedModelError(
+            f"Expected a Keras Functional or Sequential model. Received: {type(model).__name__}. "
+            "Rebuild a subclassed model with the Functional API (keras.Input, layers, keras.Model)."
+        )
+    if not model.built or (isinstance(model, keras.Sequential) and model._functional is None):
+        raise UnsupportedModelError(
+            f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or start it with keras.Input."
+        )
+    functional = _functional(model)
+    variables = _weight_variables(model)
+    specs = [tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}") for i, x in enumerate(functional.inputs)]
+    weight_specs = [tf.TensorSpec(v.shape, v.dtype, name=f"w{i}") for i, v in enumerate(variables)]
+    walker = _Walker()
+
+    def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))), export_mode():
+            return walker.run(model, inputs)
+
+    try:
+        concrete = _concrete(forward, specs, weight_specs)
+    except ValueError as error:
+        if "scope name" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            "Expected layer names of letters, digits, '_', '.', '-' and '/'. "
+            f"Received a name that TensorFlow refuses ({error}). Rename the layer."
+        ) from error
+    names = [tensor.name for tensor in concrete.inputs]
+    inputs, weights, captured = (
+        names[: len(specs)],
+        names[len(specs) : len(specs) + len(variables)],
+        names[len(specs) + len(variables) :],
+    )
+    return Trace(
+        graph_def=concrete.graph.as_graph_def(add_shapes=True),
+        inputs=dict(zip(inputs, _unique([x.name for x in functional.inputs]), strict=True)),
+        outputs=list(zip((y.name for y in concrete.outputs), _unique(functional.output_names), strict=True)),
+        weights=dict(zip(weights, variables, strict=True)) | dict(zip(captured, concrete.captured_inputs, strict=True)),
+        scopes=walker.scopes,
+        operations=walker.operations,
+    )
+
+
+def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[Any]) -> Any:
+    return tf.function(forward, autograph=False).get_concrete_function(specs, weight_specs)
+
+
+def _weight_variables(model: Any) -> list[Any]:
+    """Return the model's variables without the quantizers' own, which the markers stand for."""
+    ranges = {id(v) for layer in model._flatten_layers() if isinstance(layer, TensorQuantizer) for v in layer.variables}
+    return [v for v in model.variables if id(v) not in ranges]
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Return the names with a number behind those that came before."""
+    result: list[str] = []
+    for index, name in enumerate(names):
+        result.append(name if name not in result else f"{name}_{index}")
+    return result
