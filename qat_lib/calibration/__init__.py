@@ -1,0 +1,9 @@
+"""Calibration: ranges from data, before any fine-tuning."""
+
+from __future__ import annotations
+
+from qat_lib.calibration.calibrate import CalibrationReport, TensorStatistics, calibrate
+from qat_lib.calibration.histogram import Histogram
+from qat_lib.calibration.methods import METHODS, range_from_histogram
+
+__all__ = ["METHODS", "CalibrationReport", "Histogram", "TensorStatistics", "calibrate", "range_from_histogram"]

@@ -1,0 +1,134 @@
+"""calibrate: run data through a quantized model with quantization off, and set every range from what came by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.calibration.histogram import Histogram
+from qat_lib.calibration.methods import METHODS, range_from_histogram
+from qat_lib.errors import CalibrationError
+from qat_lib.quantize import model_quantizers
+from qat_lib.quantizers import TensorQuantizer, collecting
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorStatistics:
+    """What calibration saw of one tensor, and the range that it chose."""
+
+    amax: float
+    observed_max: float
+    method: str
+    values: int
+    counts: np.ndarray | None = field(default=None, repr=False)
+    edges: np.ndarray | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport:
+    """The statistics of every calibrated quantizer, by name."""
+
+    tensors: dict[str, TensorStatistics]
+    batches: int
+    samples: int
+
+
+class _Histograms:
+    """Collects one histogram for each quantizer; a shared quantizer gets one for all its tensors."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Histogram] = {}
+
+    def observe(self, quantizer: TensorQuantizer, tensor: Any) -> None:
+        if quantizer.range_policy == "current":
+            return
+        largest = float(tf.reduce_max(tf.abs(tf.cast(tensor, tf.float32))))
+        if not np.isfinite(largest):
+            raise CalibrationError(
+                f"The tensor of quantizer {quantizer.name!r} has NaN or infinite values. "
+                "Check the calibration data and the model: its FP32 outputs must be finite."
+            )
+        self.found.setdefault(quantizer.name, Histogram()).add(tensor, largest)
+
+
+def calibrate(
+    model: Any,
+    data: Any,
+    method: str = "percentile",
+    *,
+    percentile: float = 99.99,
+    batch_size: int = 32,
+    freeze: bool = True,
+    on_batch: Callable[[int], None] | None = None,
+) -> CalibrationReport:
+    """Set the range of every activation quantizer from data.
+
+    Args:
+        model: a quantized model; its ranges are set in place.
+        data: batches of inputs (an iterable, a tf.data.Dataset), each an array or tuple whose first item is the
+            input; or one array ``(samples, ...)``, cut into batches of ``batch_size``.
+        method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with a calibrator of
+            its own uses that.
+        percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
+        batch_size: size of the batches that an array is cut into.
+        freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's QAT guide advises.
+        on_batch: called with the number of batches done.
+
+    Returns:
+        What was seen of each tensor.
+
+    Raises:
+        CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
+    """
+    if method not in METHODS:
+        raise CalibrationError(f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}.")
+    quantizers = model_quantizers(model)
+    if not quantizers:
+        raise CalibrationError(f"The model {model.name!r} has no quantizer: pass it through quantize_model first.")
+    histograms = _Histograms()
+    batches = samples = 0
+    with collecting(histograms):
+        for x in _batches(data, batch_size):
+            model(x, training=False)
+            batches += 1
+            samples += _samples(x)
+            if on_batch is not None:
+                on_batch(batches)
+    if samples == 0:
+        raise CalibrationError("The calibration data is empty: give at least one batch.")
+    report = {}
+    for name, histogram in histograms.found.items():
+        quantizer = quantizers[name]
+        chosen = quantizer.calibrator or method
+        quantizer.amax = range_from_histogram(histogram, chosen, percentile, quantizer.num_bits)
+        if freeze:
+            quantizer.freeze()
+        report[name] = TensorStatistics(
+            amax=float(quantizer.amax),
+            observed_max=histogram.observed_max,
+            method=chosen,
+            values=int(histogram.counts.sum()),
+            counts=histogram.counts,
+            edges=histogram.edges,
+        )
+    return CalibrationReport(tensors=report, batches=batches, samples=samples)
+
+
+def _batches(data: Any, batch_size: int) -> Iterator[Any]:
+    if isinstance(data, np.ndarray) or tf.is_tensor(data):
+        for start in range(0, len(data), batch_size):
+            yield tf.convert_to_tensor(data[start : start + batch_size])
+        return
+    if not isinstance(data, Iterable):
+        raise CalibrationError(f"Expected an array or an iterable of batches. Received: {type(data).__name__}.")
+    for batch in data:
+        yield batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+def _samples(x: Any) -> int:
+    first = next(iter(x.values())) if isinstance(x, dict) else x[0] if isinstance(x, (list, tuple)) else x
+    return int(np.shape(first)[0])

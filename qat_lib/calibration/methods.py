@@ -1,0 +1,95 @@
+"""From a histogram to a range: the four calibrators.
+
+Sources: percentile and MSE as in Wu et al. 2020 (https://arxiv.org/abs/2004.09602); entropy as in Migacz 2017, "8-bit
+Inference with TensorRT".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from qat_lib.calibration.histogram import Histogram
+from qat_lib.errors import CalibrationError
+
+LEVELS = 128
+CANDIDATES = 100
+
+
+def range_from_histogram(histogram: Histogram, method: str, percentile: float = 99.99, num_bits: int = 8) -> float:
+    """Return the range that ``method`` takes from a histogram of magnitudes.
+
+    Args:
+        histogram: what was seen.
+        method: ``"max"`` the largest magnitude; ``"percentile"`` the magnitude below which ``percentile`` percent of
+            the values lie; ``"entropy"`` the range with the least Kullback-Leibler divergence between the values before
+            and after; ``"mse"`` the one with the least mean squared quantization error.
+        percentile: in (0, 100]. Default 99.99.
+        num_bits: width of the integers.
+
+    Raises:
+        CalibrationError: the method is not known or the percentile is out of range.
+    """
+    if method not in METHODS:
+        raise CalibrationError(f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}.")
+    if not 0 < percentile <= 100:
+        raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
+    if histogram.upper == 0.0:
+        return 0.0
+    return min(METHODS[method](histogram, percentile, num_bits), histogram.observed_max)
+
+
+def _maximum(histogram: Histogram, percentile: float, num_bits: int) -> float:
+    return histogram.observed_max
+
+
+def _percentile(histogram: Histogram, percentile: float, num_bits: int) -> float:
+    cumulative = np.cumsum(histogram.counts)
+    index = int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100.0))
+    return float(histogram.edges[min(index, len(histogram.counts) - 1) + 1])
+
+
+def _mse(histogram: Histogram, percentile: float, num_bits: int) -> float:
+    centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
+    high = 2 ** (num_bits - 1) - 1
+    candidates = np.linspace(histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES)
+    errors = []
+    for amax in candidates:
+        scale = amax / high
+        error = centers - np.clip(np.rint(centers / scale), 0, high) * scale
+        errors.append(float(np.sum(histogram.counts * error**2)))
+    return float(candidates[int(np.argmin(errors))])
+
+
+def _entropy(histogram: Histogram, percentile: float, num_bits: int) -> float:
+    levels = 2 ** (num_bits - 1)
+    counts = histogram.counts.astype(np.float64)
+    counts[0] = counts[1] if len(counts) > 1 else counts[0]  # zeros (after a ReLU) say nothing about the range
+    last = int(np.max(np.nonzero(histogram.counts)[0])) + 1
+    if last <= levels:
+        return histogram.observed_max
+    ends = np.unique(np.linspace(levels, last, min(CANDIDATES, last - levels + 1)).astype(int))
+    divergences = [_divergence(counts[:last], int(end), levels) for end in ends]
+    return float(histogram.edges[int(ends[int(np.argmin(divergences))])])
+
+
+def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
+    """Kullback-Leibler divergence of the clipped distribution from its quantized form."""
+    clipped = counts[:end].copy()
+    clipped[-1] += counts[end:].sum()
+    group = np.arange(end) * levels // end
+    sums = np.bincount(group, weights=counts[:end], minlength=levels)
+    filled = np.bincount(group, weights=(counts[:end] > 0).astype(float), minlength=levels)
+    quantized = np.where(counts[:end] > 0, sums[group] / np.maximum(filled[group], 1), 0.0)
+    p, q = clipped / clipped.sum(), quantized / max(quantized.sum(), 1e-12)
+    used = p > 0
+    return float(np.sum(p[used] * np.log(p[used] / np.maximum(q[used], 1e-12))))
+
+
+METHODS: dict[str, Callable[[Histogram, float, int], float]] = {
+    "max": _maximum,
+    "percentile": _percentile,
+    "entropy": _entropy,
+    "mse": _mse,
+}

@@ -1,0 +1,62 @@
+"""The cases for families of networks, as published with NVIDIA's toolkit: unions of the general ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from keras import layers
+
+from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
+from qat_lib.custom_qdq_cases.patterns import BNQDQCase, MaxPoolQDQCase, ResidualConnectionQDQCase
+from qat_lib.layer_graph import LayerGraph
+from qat_lib.spec import QuantizationSpec
+
+
+class _UnionCase(CustomQDQInsertionCase):
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = ()
+
+    def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
+        """Return the entries of all parts."""
+        found = QuantizationSpec()
+        for part in self.parts:
+            found.layers.extend(part().case(keras_model, qspec).layers)
+        return found
+
+
+class ResNetV1QDQCase(_UnionCase):
+    """ResNet v1: residual connections."""
+
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase,)
+
+
+class MobileNetQDQCase(_UnionCase):
+    """MobileNet: residual connections."""
+
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase,)
+
+
+class ResNetV2QDQCase(_UnionCase):
+    """ResNet v2: residual connections, batch normalization without a convolution before it, max pooling."""
+
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase, BNQDQCase, MaxPoolQDQCase)
+
+
+class InceptionQDQCase(_UnionCase):
+    """Inception: max pooling, which stands beside quantized convolutions on one tensor."""
+
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (MaxPoolQDQCase,)
+
+
+class EfficientNetQDQCase(_UnionCase):
+    """EfficientNet: residual connections, and both inputs of the Multiply in a squeeze-and-excite block."""
+
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase,)
+
+    def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
+        """Name the residual Adds and the gates."""
+        found = super().case(keras_model, qspec)
+        for name, layer in LayerGraph(keras_model).layers():
+            if isinstance(layer, layers.Multiply) and check_is_quantizable_by_layer_name(qspec, name):
+                found.add(name, quantize_weight=False, quantization_index=[0, 1])
+        return found

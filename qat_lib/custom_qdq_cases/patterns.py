@@ -1,0 +1,92 @@
+"""The general cases: residual connections, batch normalization without a convolution before it, max pooling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras import layers
+
+from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
+from qat_lib.layer_graph import Call, LayerGraph
+from qat_lib.layer_traits import CONVOLUTIONS, is_identity
+from qat_lib.spec import QuantizationSpec
+
+ACTIVATIONS = (layers.Activation, layers.ReLU, layers.LeakyReLU, layers.PReLU, layers.ELU)
+
+
+class ResidualConnectionQDQCase(CustomQDQInsertionCase):
+    """Quantize every input of an Add except one that comes from a convolution, so that the Add fuses into it.
+
+    A convolution may be followed by batch normalization, an activation and dropout. With several convolution branches
+    the last one stays unquantized; where an activation stands between (EfficientNet), the first.
+    """
+
+    def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
+        """Name every Add with the inputs that get a Q/DQ pair."""
+        graph = LayerGraph(keras_model)
+        found = QuantizationSpec()
+        for call in graph.calls:
+            if not isinstance(call.operation, layers.Add) or not check_is_quantizable_by_layer_name(qspec, call.layer):
+                continue
+            branches = {i: has for i, t in enumerate(call.inputs) if (has := convolution_branch(graph, t))}
+            chosen = list(range(len(call.inputs)))
+            if branches:
+                active = any(kind == "activated" for kind in branches.values())
+                chosen.remove(min(branches) if active else max(branches))
+            if chosen:
+                found.add(call.layer, quantize_weight=False, quantization_index=chosen)
+        return found
+
+
+class BNQDQCase(CustomQDQInsertionCase):
+    """Quantize the input of every batch normalization that does not follow a convolution, and so can't fuse into it."""
+
+    def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
+        """Name every such BatchNormalization."""
+        graph = LayerGraph(keras_model)
+        found = QuantizationSpec()
+        for call in graph.calls:
+            if not isinstance(call.operation, layers.BatchNormalization):
+                continue
+            parent = graph.producer(call.inputs[0])
+            if not is_convolution(parent) and check_is_quantizable_by_layer_name(qspec, call.layer):
+                found.add(call.layer, quantize_weight=False)
+        return found
+
+
+class MaxPoolQDQCase(CustomQDQInsertionCase):
+    """Quantize the input of every two-dimensional max pooling."""
+
+    def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
+        """Name every MaxPooling2D."""
+        found = QuantizationSpec()
+        for name, layer in LayerGraph(keras_model).layers():
+            if isinstance(layer, layers.MaxPooling2D) and check_is_quantizable_by_layer_name(qspec, name):
+                found.add(name, quantize_weight=False)
+        return found
+
+
+def is_convolution(call: Call) -> bool:
+    """Whether the call is that of a convolution, transposed ones included."""
+    transposed = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
+    return isinstance(call.operation, CONVOLUTIONS + transposed)
+
+
+def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:
+    """Return ``"plain"`` or ``"activated"`` if a convolution's chain ends in ``tensor``, else None.
+
+    Plain chains are Conv and Conv-BN; activated ones Conv-BN-Activation, with dropout after it or not.
+    """
+    call = graph.producer(tensor)
+    while is_identity(call.operation) and call.inputs:
+        call = graph.producer(call.inputs[0])
+    activated = isinstance(call.operation, ACTIVATIONS)
+    if activated:
+        call = graph.producer(call.inputs[0])
+        if not isinstance(call.operation, layers.BatchNormalization):
+            return None
+    if isinstance(call.operation, layers.BatchNormalization):
+        call = graph.producer(call.inputs[0])
+    if not is_convolution(call):
+        return None
+    return "activated" if activated else "plain"

@@ -1,0 +1,210 @@
+"""LayerGraph: a read-only view of a Functional or Sequential model as a flat graph of calls and tensors.
+
+Nested models are flattened, shared layers appear once for each call. This is the one module that reads Keras's
+graph records (`Function._nodes_by_depth`, `Node.arguments`): Keras has no public view of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import keras
+
+from qat_lib.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """One call of a layer or operation.
+
+    Attributes:
+        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls of a shared one.
+        layer: unique name of the layer, prefixed by its nested model's name where two models use one name.
+        operation: the Keras layer or operation itself.
+        inputs: names of the tensors that it reads, in the order of its arguments.
+        outputs: names of the tensors that it makes: ``"<call>:<index>"``.
+        arguments: Keras's record of the call's arguments.
+        training: the ``training`` argument that an enclosing model was called with, if any.
+    """
+
+    name: str
+    layer: str
+    operation: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    arguments: Any
+    training: bool | None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is an input of the model."""
+        return isinstance(self.operation, keras.layers.InputLayer)
+
+    @property
+    def class_name(self) -> str:
+        """Name of the operation's class."""
+        return type(self.operation).__name__
+
+    def fill(self, read: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call's arguments with input number ``i`` replaced by ``read(i)``."""
+        counter = iter(range(len(self.inputs)))
+
+        def replace(value: Any) -> Any:
+            return read(next(counter)) if isinstance(value, keras.KerasTensor) else value
+
+        args = keras.tree.map_structure(replace, self.arguments.args)
+        kwargs = keras.tree.map_structure(replace, self.arguments.kwargs)
+        return tuple(args), dict(kwargs)
+
+
+class LayerGraph:
+    """The flat graph of a Functional or Sequential Keras model.
+
+    Args:
+        model: a built model.
+
+    Raises:
+        UnsupportedModelError: the model is subclassed or not built.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        function = functional_of(model)
+        builder = _Flattener()
+        builder.add(function, None, "")
+        self.calls: tuple[Call, ...] = tuple(builder.calls)
+        self.inputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.inputs)
+        self.outputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.outputs)
+        self.shapes: dict[str, tuple[int | None, ...]] = builder.shapes
+        self.dtypes: dict[str, str] = builder.dtypes
+
+    @cached_property
+    def by_name(self) -> dict[str, Call]:
+        """Every call by its name."""
+        return {call.name: call for call in self.calls}
+
+    @cached_property
+    def _producers(self) -> dict[str, Call]:
+        return {tensor: call for call in self.calls for tensor in call.outputs}
+
+    @cached_property
+    def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
+        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for call in self.calls for tensor in call.outputs}
+        for call in self.calls:
+            for index, tensor in enumerate(call.inputs):
+                found[tensor].append((call, index))
+        return found
+
+    def producer(self, tensor: str) -> Call:
+        """Return the call that makes ``tensor``."""
+        return self._producers[tensor]
+
+    def consumers(self, tensor: str) -> list[tuple[Call, int]]:
+        """Return the calls that read ``tensor``, each with the number of the input that reads it."""
+        return self._consumers[tensor]
+
+    def layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield each layer or operation once, as (unique name, object)."""
+        seen: set[str] = set()
+        for call in self.calls:
+            if call.layer not in seen:
+                seen.add(call.layer)
+                yield call.layer, call.operation
+
+    def calls_of(self, layer: str) -> list[Call]:
+        """Return every call of the layer with that unique name."""
+        return [call for call in self.calls if call.layer == layer]
+
+
+def functional_of(model: Any) -> Any:
+    """Return the Functional graph of a model.
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"Expected a keras.Model. Received: {type(model).__name__}.")
+    if isinstance(model, keras.Sequential):
+        if getattr(model, "_functional", None) is None:
+            raise UnsupportedModelError(
+                f"The Sequential model {model.name!r} is not built, so its graph is not known. "
+                "Give it an input shape: put keras.Input(shape) first, or call it on data once."
+            )
+        return model._functional
+    if not hasattr(model, "_nodes_by_depth"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} {model.name!r} is a subclassed model, whose graph is not known. "
+            "Build a Functional model: `inputs = keras.Input(shape); "
+            "model = keras.Model(inputs, subclassed.call(inputs))` does it where `call` uses layers and keras.ops only "
+            "and does not branch on `training`."
+        )
+    return model
+
+
+class _Flattener:
+    """Collects the calls of a model and, in place of a nested model's call, those inside of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.names: dict[int, str] = {}
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._layers: dict[int, str] = {}
+        self._used: set[str] = set()
+        self._count: dict[str, int] = {}
+
+    def add(self, function: Any, training: bool | None, prefix: str) -> None:
+        """Add every call of ``function``; the tensors that it reads from outside are named already."""
+        for depth in sorted(function._nodes_by_depth, reverse=True):
+            for node in function._nodes_by_depth[depth]:
+                if node.is_input and prefix and isinstance(node.operation, keras.layers.InputLayer):
+                    continue
+                if isinstance(node.operation, keras.Model):
+                    self._add_nested(node, training, prefix)
+                else:
+                    self._add_call(node, training, prefix)
+
+    def _add_nested(self, node: Any, training: bool | None, prefix: str) -> None:
+        inner = functional_of(node.operation)
+        given = node.arguments.kwargs.get("training", training)
+        for outer, own in zip(node.input_tensors, inner.inputs, strict=True):
+            self.names[id(own)] = self.names[id(outer)]
+        self.add(inner, given, f"{prefix}{node.operation.name}_")
+        for outer, own in zip(node.outputs, inner.outputs, strict=True):
+            self.names[id(outer)] = self.names[id(own)]
+
+    def _add_call(self, node: Any, training: bool | None, prefix: str) -> None:
+        layer = self._layer_name(node.operation, prefix)
+        count = self._count[layer] = self._count.get(layer, -1) + 1
+        name = layer if count == 0 else f"{layer}@{count}"
+        outputs = tuple(f"{name}:{i}" for i in range(len(node.outputs)))
+        for tensor, output in zip(node.outputs, outputs, strict=True):
+            self.names[id(tensor)] = output
+            self.shapes[output] = tuple(tensor.shape)
+            self.dtypes[output] = str(tensor.dtype)
+        self.calls.append(
+            Call(
+                name=name,
+                layer=layer,
+                operation=node.operation,
+                inputs=tuple(self.names[id(t)] for t in node.input_tensors),
+                outputs=outputs,
+                arguments=node.arguments,
+                training=node.arguments.kwargs.get("training", training),
+            )
+        )
+
+    def _layer_name(self, operation: Any, prefix: str) -> str:
+        known = self._layers.get(id(operation))
+        if known is not None:
+            return known
+        name = base = operation.name if operation.name not in self._used else f"{prefix}{operation.name}"
+        suffix = 1
+        while name in self._used:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        self._used.add(name)
+        self._layers[id(operation)] = name
+        return name

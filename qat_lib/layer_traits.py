@@ -1,0 +1,97 @@
+"""What the planner and the cases need to know about Keras layers: which keep a tensor's range, which are nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import layers
+
+# Layers that are the identity at inference: tensors on both sides of them are one tensor.
+IDENTITY = (
+    layers.Identity,
+    layers.Dropout,
+    layers.SpatialDropout1D,
+    layers.SpatialDropout2D,
+    layers.SpatialDropout3D,
+    layers.GaussianDropout,
+    layers.GaussianNoise,
+    layers.AlphaDropout,
+    layers.ActivityRegularization,
+)
+
+# Layers whose outputs are values of their input, or zero: a quantized tensor stays on its grid.
+RANGE_PRESERVING = (
+    layers.MaxPooling1D,
+    layers.MaxPooling2D,
+    layers.MaxPooling3D,
+    layers.GlobalMaxPooling1D,
+    layers.GlobalMaxPooling2D,
+    layers.GlobalMaxPooling3D,
+    layers.AdaptiveMaxPooling1D,
+    layers.AdaptiveMaxPooling2D,
+    layers.AdaptiveMaxPooling3D,
+    layers.Flatten,
+    layers.Reshape,
+    layers.Permute,
+    layers.RepeatVector,
+    layers.ZeroPadding1D,
+    layers.ZeroPadding2D,
+    layers.ZeroPadding3D,
+    layers.Cropping1D,
+    layers.Cropping2D,
+    layers.Cropping3D,
+    layers.UpSampling1D,
+    layers.UpSampling3D,
+)
+
+CONVOLUTIONS = (
+    layers.Conv1D,
+    layers.Conv2D,
+    layers.Conv3D,
+    layers.DepthwiseConv1D,
+    layers.DepthwiseConv2D,
+    layers.SeparableConv1D,
+    layers.SeparableConv2D,
+)
+MATMULS = (layers.Dense, layers.EinsumDense)
+WEIGHTED = CONVOLUTIONS + MATMULS
+AVERAGE_POOLS = (
+    layers.AveragePooling1D,
+    layers.AveragePooling2D,
+    layers.AveragePooling3D,
+    layers.GlobalAveragePooling1D,
+    layers.GlobalAveragePooling2D,
+    layers.GlobalAveragePooling3D,
+    layers.AdaptiveAveragePooling1D,
+    layers.AdaptiveAveragePooling2D,
+    layers.AdaptiveAveragePooling3D,
+)
+MAX_POOLS = (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)
+
+
+def is_identity(operation: Any) -> bool:
+    """Whether the operation passes its one input on unchanged at inference."""
+    if isinstance(operation, layers.Activation):
+        return operation.activation is keras.activations.linear
+    return isinstance(operation, IDENTITY) or type(operation).__name__ in ("StochasticDepth", "DropConnect")
+
+
+def is_relu(operation: Any) -> bool:
+    """Whether the operation is a plain ReLU, which keeps a symmetric grid; a capped or leaky one does not."""
+    if isinstance(operation, layers.ReLU):
+        return operation.max_value is None and not operation.negative_slope and not operation.threshold
+    if isinstance(operation, layers.Activation):
+        return operation.activation is keras.activations.relu
+    return False
+
+
+def preserves_range(operation: Any) -> bool:
+    """Whether each output value is a value of the one input, or zero."""
+    if isinstance(operation, layers.UpSampling2D):
+        return operation.interpolation == "nearest"
+    if isinstance(operation, layers.Resizing):
+        return operation.interpolation == "nearest" and not operation.antialias
+    if isinstance(operation, layers.RandomCrop):
+        return False
+    return isinstance(operation, RANGE_PRESERVING) or is_relu(operation) or is_identity(operation)

@@ -1,0 +1,218 @@
+"""QuantizationPlan: every quantizer that a model will get and every layer that it leaves alone, with reasons."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from qat_lib.errors import PlanError
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consumer:
+    """One reader of a tensor: input number ``input`` of the call ``layer``."""
+
+    layer: str
+    input: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizerEntry:
+    """One quantizer.
+
+    Attributes:
+        name: name of the TensorQuantizer layer, in Keras and in ONNX.
+        kind: ``"activation"``, ``"weight"``, or ``"internal"`` for a tensor inside of a layer.
+        tensor: ``"<call>:<output>"`` for an activation, ``"<layer>/<weight>"`` for a weight or internal tensor.
+        consumers: who reads the quantized tensor (empty for a weight).
+        channel_axes: axes with a range of their own, in Keras's layout; None = one range.
+        group: name of the tied group that shares this quantizer's range, or None.
+        num_bits: width of the integers.
+        calibrator: calibrator of this tensor; None = the one given to ``calibrate``.
+        range_policy: what training does to the range.
+        reason: why the tensor is quantized.
+    """
+
+    name: str
+    kind: str
+    tensor: str
+    consumers: tuple[Consumer, ...] = ()
+    channel_axes: tuple[int, ...] | None = None
+    group: str | None = None
+    num_bits: int = 8
+    calibrator: str | None = None
+    range_policy: str = "ema"
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedLayer:
+    """One layer that gets no quantizer: its class, the named reason and, in words, the detail."""
+
+    layer: str
+    class_name: str
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationPlan:
+    """What :func:`qat_lib.apply_plan` will do to a model.
+
+    It is plain data: print it, compare it (:meth:`diff`), write it (:meth:`to_json`), read it back, change it
+    (:meth:`without`), and apply it.
+    """
+
+    model: str
+    mode: str
+    quantizers: tuple[QuantizerEntry, ...]
+    skipped: tuple[SkippedLayer, ...]
+    wrapped: tuple[str, ...] = ()
+
+    def by_kind(self, kind: str) -> list[QuantizerEntry]:
+        """Return the entries of one kind: ``"activation"``, ``"weight"`` or ``"internal"``."""
+        return [entry for entry in self.quantizers if entry.kind == kind]
+
+    def without(self, *names: str) -> QuantizationPlan:
+        """Return a plan that lacks the named quantizers.
+
+        Raises:
+            PlanError: there is no quantizer of that name.
+        """
+        known = {entry.name for entry in self.quantizers}
+        if missing := [name for name in names if name not in known]:
+            raise PlanError(f"The plan has no quantizer {missing[0]!r}. Names: {', '.join(sorted(known))}.")
+        return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
+
+    def diff(self, other: QuantizationPlan) -> list[str]:
+        """Return what differs, a line each: ``-`` only here, ``+`` only in ``other``, ``~`` changed."""
+        mine = {entry.name: entry for entry in self.quantizers}
+        theirs = {entry.name: entry for entry in other.quantizers}
+        lines = []
+        for name in sorted(mine.keys() | theirs.keys()):
+            if name not in theirs:
+                lines.append(f"- {name}: {mine[name].tensor} ({mine[name].reason})")
+            elif name not in mine:
+                lines.append(f"+ {name}: {theirs[name].tensor} ({theirs[name].reason})")
+            elif mine[name] != theirs[name]:
+                a, b = asdict(mine[name]), asdict(theirs[name])
+                changes = ", ".join(f"{key}: {a[key]} -> {b[key]}" for key in a if a[key] != b[key])
+                lines.append(f"~ {name}: {changes}")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data."""
+        return {
+            "version": PLAN_VERSION,
+            "model": self.model,
+            "mode": self.mode,
+            "quantizers": [_entry_dict(entry) for entry in self.quantizers],
+            "skipped": [
+                {"layer": s.layer, "class": s.class_name, "reason": s.reason, "detail": s.detail} for s in self.skipped
+            ],
+            "wrapped": list(self.wrapped),
+        }
+
+    def to_json(self) -> str:
+        """Return the plan as JSON."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> QuantizationPlan:
+        """Build a plan from what :meth:`to_dict` gave.
+
+        Raises:
+            PlanError: the data is no plan, or one of another version.
+        """
+        try:
+            if data["version"] != PLAN_VERSION:
+                raise PlanError(f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}.")
+            return cls(
+                model=data["model"],
+                mode=data["mode"],
+                quantizers=tuple(_quantizer(item) for item in data["quantizers"]),
+                skipped=tuple(_skipped(item) for item in data["skipped"]),
+                wrapped=tuple(data.get("wrapped", ())),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PlanError(f"This is not a quantization plan: {type(error).__name__}: {error}.") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> QuantizationPlan:
+        """Build a plan from JSON.
+
+        Raises:
+            PlanError: the text is not JSON or no plan.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise PlanError(f"The quantization plan is not JSON: {error}.") from error
+        return cls.from_dict(data)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the plan's content, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        """Return the plan as a table."""
+        rows = [("tensor", "read by", "quantizer", "why")]
+        rows += [(e.tensor, _readers(e), e.name, e.reason) for e in self.quantizers]
+        left = [("layer", "class", "left alone", "")]
+        left += [(s.layer, s.class_name, s.reason, s.detail) for s in self.skipped]
+        title = f"{self.model}: {len(self.quantizers)} quantizers ({self.mode} mode)"
+        return "\n".join([title, *_table(rows), "", *_table(left)])
+
+
+def _entry_dict(entry: QuantizerEntry) -> dict[str, Any]:
+    axes = entry.channel_axes
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "tensor": entry.tensor,
+        "consumers": [{"layer": c.layer, "input": c.input} for c in entry.consumers],
+        "channel_axes": None if axes is None else list(axes),
+        "group": entry.group,
+        "bits": entry.num_bits,
+        "calibrator": entry.calibrator,
+        "range_policy": entry.range_policy,
+        "reason": entry.reason,
+    }
+
+
+def _quantizer(item: dict[str, Any]) -> QuantizerEntry:
+    axes = item.get("channel_axes")
+    return QuantizerEntry(
+        name=item["name"],
+        kind=item["kind"],
+        tensor=item["tensor"],
+        consumers=tuple(Consumer(layer=c["layer"], input=c["input"]) for c in item.get("consumers", ())),
+        channel_axes=None if axes is None else tuple(axes),
+        group=item.get("group"),
+        num_bits=item.get("bits", 8),
+        calibrator=item.get("calibrator"),
+        range_policy=item.get("range_policy", "ema"),
+        reason=item.get("reason", ""),
+    )
+
+
+def _skipped(item: dict[str, Any]) -> SkippedLayer:
+    return SkippedLayer(
+        layer=item["layer"], class_name=item["class"], reason=item["reason"], detail=item.get("detail", "")
+    )
+
+
+def _readers(entry: QuantizerEntry) -> str:
+    return ", ".join(f"{c.layer}[{c.input}]" for c in entry.consumers) or "-"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    rows = list(rows)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

@@ -1,0 +1,122 @@
+"""How raw pixels become the model's input: one definition for training, calibration, parity and engines.
+
+An engine that is fed differently from how the model was trained is the commonest silent error in this
+field. So the definition is a value that is saved next to the model and applied by NumPy everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qat_lib.errors import DataError
+
+FloatBatch = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """Turn raw images into ``(pixel * scale - mean) / std``, computed in float32.
+
+    Args:
+        image_shape: ``(height, width, channels)`` of one image.
+        dtype: data type of the raw images: ``uint8`` or ``float32``.
+        scale: factor on raw pixels, > 0.
+        mean: per channel, after the scale; one value serves all channels.
+        std: per channel, after the scale, > 0; one value serves all channels.
+        color: what the channels are: ``rgb``, ``gray`` or ``channels``.
+        resize: how images of another size are brought to ``image_shape`` before this: ``bilinear``
+            (Pillow, antialiased), or None when they must have that size.
+
+    Raises:
+        DataError: a value is out of its range, or ``mean`` or ``std`` does not fit the channels.
+
+    Example:
+        >>> import numpy as np
+        >>> p = Preprocessing(image_shape=(1, 1, 1), scale=1 / 255, mean=(0.5,), std=(0.5,))
+        >>> p.apply(np.full((2, 1, 1, 1), 255, np.uint8)).ravel().tolist()
+        [1.0, 1.0]
+    """
+
+    image_shape: tuple[int, int, int]
+    dtype: str = "uint8"
+    scale: float = 1.0 / 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    color: str = "rgb"
+    resize: str | None = None
+
+    def __post_init__(self) -> None:
+        channels = self.image_shape[-1] if len(self.image_shape) == 3 else 0
+        if len(self.image_shape) != 3 or min(self.image_shape) < 1:
+            raise DataError(f"image_shape: expected (height, width, channels), received {self.image_shape}")
+        if self.dtype not in ("uint8", "float32"):
+            raise DataError(f"dtype of raw images: expected uint8 or float32, received {self.dtype!r}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, channels) or not np.all(np.isfinite(values)):
+                raise DataError(f"{name}: expected 1 or {channels} finite values, received {list(values)}")
+        if not (np.isfinite(self.scale) and self.scale > 0) or min(self.std) <= 0:
+            raise DataError(f"scale and std must be above zero; received scale={self.scale}, std={list(self.std)}")
+
+    def apply(self, batch: npt.NDArray[Any]) -> FloatBatch:
+        """Return the model's input, float32 ``(batch, height, width, channels)``; ``batch`` stays as it is.
+
+        Raises:
+            DataError: the images have another shape or data type than this definition is for.
+        """
+        if batch.shape[1:] != self.image_shape or batch.dtype.name != self.dtype:
+            expected = f"{self.dtype} (batch, {', '.join(map(str, self.image_shape))})"
+            raise DataError(f"raw images: expected {expected}, received {batch.dtype.name} {batch.shape}")
+        # astype always copies here, so the steps below may work in place.
+        out: FloatBatch = batch.astype(np.float32)
+        out *= np.float32(self.scale)
+        if any(self.mean):
+            out -= np.asarray(self.mean, np.float32)
+        if any(value != 1.0 for value in self.std):
+            out /= np.asarray(self.std, np.float32)
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; ``from_dict`` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Preprocessing:
+        """Read the JSON form.
+
+        Raises:
+            DataError: a key is missing or unknown, or a value is wrong.
+        """
+        known = {field.name for field in fields(cls)}
+        if "image_shape" not in data or not set(data) <= known:
+            raise DataError(f"preprocessing: expected the keys {sorted(known)}, received {sorted(data)}")
+        try:
+            values = {name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()}
+            return cls(**values)
+        except TypeError as error:
+            raise DataError(f"preprocessing: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write the JSON form to ``path``."""
+        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Preprocessing:
+        """Read what ``save`` wrote.
+
+        Raises:
+            DataError: there is no such file, or it holds something else.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: expected a preprocessing definition: {error}") from error
+        if not isinstance(data, dict):
+            raise DataError(f"{path}: expected a JSON object, received {type(data).__name__}")
+        return cls.from_dict(data)

@@ -1,0 +1,278 @@
+"""The three base wrappers: a Keras layer with fake-quantized inputs and weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from qat_lib.errors import SpecError
+from qat_lib.quantize_wrappers.registry import REGISTRY, SUFFIX
+from qat_lib.quantizers import TensorQuantizer
+
+PACKAGE = "qat_lib"
+
+
+class BaseQuantizeWrapper(keras.layers.Wrapper):
+    """Wrap a layer so that its inputs, and in a subclass its weights, are fake-quantized.
+
+    A subclass named ``<KerasClass>QuantizeWrapper`` registers itself for that class by being defined.
+
+    Args:
+        layer: the layer to wrap; it must not be a model.
+        quantize_inputs: whether the wrapper quantizes its inputs with quantizers of its own. Default True.
+            ``quantize_model`` passes False, because there a quantizer belongs to a tensor and all its readers share it.
+        quantize_weights: whether the weights are quantized. Default True; layers without weights ignore it.
+        quantization_index: which of several inputs are quantized; None, the default, means all.
+        quantize_internal: whether tensors inside of the layer are quantized, such as the one between the halves of a
+            separable convolution. None, the default, does as ``quantize_inputs``.
+        input_options: keyword arguments of the input and internal quantizers.
+        weight_options: keyword arguments of the weight quantizers; ``channel_axes`` replaces the usual axes.
+        **kwargs: keyword arguments of ``keras.layers.Layer``; the name defaults to ``quant_<layer>``.
+
+    Raises:
+        SpecError: ``layer`` is not a layer, or is a model.
+    """
+
+    layer_class: ClassVar[type | None] = None
+    default_quantize_input: ClassVar[bool] = True
+    default_quantize_weight: ClassVar[bool] = True
+    internal_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the subclass with Keras, for loading, and under the layer class that it serves."""
+        super().__init_subclass__(**kwargs)
+        keras.saving.register_keras_serializable(package=PACKAGE)(cls)
+        REGISTRY.register(cls)
+
+    def __init__(
+        self,
+        layer: Any,
+        *,
+        quantize_inputs: bool = True,
+        quantize_weights: bool = True,
+        quantization_index: tuple[int, ...] | list[int] | None = None,
+        quantize_internal: bool | None = None,
+        input_options: Mapping[str, Any] | None = None,
+        weight_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(layer, keras.layers.Layer) or isinstance(layer, keras.Model):
+            raise SpecError(f"A wrapper needs a Keras layer that is not a model. Received: {type(layer).__name__}.")
+        kwargs.setdefault("name", f"quant_{layer.name}")
+        kwargs.setdefault("dtype", layer.dtype_policy)
+        super().__init__(layer, autocast=False, **kwargs)
+        self.quantize_inputs = quantize_inputs
+        self.quantize_weights = quantize_weights
+        self.quantization_index = None if quantization_index is None else tuple(quantization_index)
+        self.quantize_internal = quantize_inputs if quantize_internal is None else quantize_internal
+        self.input_options = dict(input_options or {})
+        self.weight_options = dict(weight_options or {})
+        self.supports_masking = getattr(layer, "supports_masking", False)
+        self.input_quantizers: list[TensorQuantizer | None] = []
+        self.weight_quantizers: list[TensorQuantizer] = []
+        self.internal_quantizers: list[TensorQuantizer] = []
+
+    def build(self, input_shape: Any = None, **shapes: Any) -> None:
+        """Build the wrapped layer, then the wrapper's own input quantizers."""
+        if not self.layer.built:
+            self.layer.build(input_shape, **shapes) if input_shape is not None else self.layer.build(**shapes)
+            self.layer.built = True
+        if self.quantize_inputs and not self.input_quantizers:
+            self._build_input_quantizers(input_shape)
+        self.built = True
+
+    def _build_input_quantizers(self, input_shape: Any) -> None:
+        shapes = input_shape if _is_list_of_shapes(input_shape) else [input_shape]
+        chosen = range(len(shapes)) if self.quantization_index is None else self.quantization_index
+        if beyond := [i for i in chosen if i >= len(shapes)]:
+            raise SpecError(
+                f"quantization_index {beyond[0]} of {self.layer.name!r} is out of range: it has {len(shapes)} inputs."
+            )
+        for i, shape in enumerate(shapes):
+            quantizer = None
+            if i in chosen:
+                suffix = f"_{i}" if len(shapes) > 1 else ""
+                quantizer = TensorQuantizer(name=f"{self.layer.name}_input{suffix}_quantizer", **self.input_options)
+                quantizer.build(shape)
+            self.input_quantizers.append(quantizer)
+
+    def quantized_inputs(self, inputs: Any, training: bool | None) -> Any:
+        """Return ``inputs`` after the wrapper's own input quantizers, if it has any."""
+        if not self.input_quantizers:
+            return inputs
+        flat = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        flat = [x if q is None else q(x, training=training) for x, q in zip(flat, self.input_quantizers, strict=True)]
+        return flat if isinstance(inputs, (list, tuple)) else flat[0]
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+        """Call the layer on quantized inputs; shapes and data types are those of the layer."""
+        return self.call_layer(self.quantized_inputs(inputs, training), training=training, mask=mask, **kwargs)
+
+    def call_layer(self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+        """Call the wrapped layer with the arguments that it takes."""
+        accepted = inspect.signature(self.layer.call).parameters
+        if training is not None and "training" in accepted:
+            kwargs["training"] = training
+        if mask is not None and "mask" in accepted:
+            kwargs["mask"] = mask
+        return self.layer(*inputs, **kwargs)
+
+    def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the wrapped layer's output shape."""
+        return self.layer.compute_output_shape(*args, **kwargs)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the wrapped layer's symbolic output."""
+        accepted = inspect.signature(self.layer.call).parameters
+        kwargs = {key: value for key, value in kwargs.items() if key in accepted}
+        return self.layer.compute_output_spec(*args, **kwargs)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Return the wrapped layer's mask."""
+        return self.layer.compute_mask(inputs, previous_mask)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments, the wrapped layer among them."""
+        return {
+            **super().get_config(),
+            "quantize_inputs": self.quantize_inputs,
+            "quantize_weights": self.quantize_weights,
+            "quantization_index": None if self.quantization_index is None else list(self.quantization_index),
+            "quantize_internal": self.quantize_internal,
+            "input_options": self.input_options,
+            "weight_options": self.weight_options,
+        }
+
+
+class NonWeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
+    """Base for layers without weights to quantize: pooling, merging, normalization."""
+
+    default_quantize_weight: ClassVar[bool] = False
+
+
+class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
+    """Base for layers whose weights are quantized, one range for each output channel.
+
+    Args:
+        layer: the layer to wrap.
+        kernel_type: attribute of the layer that holds the weight, or a list of such attributes. Default: the
+            class's ``kernel_types``, else ``"kernel"``.
+        **kwargs: see :class:`BaseQuantizeWrapper`.
+    """
+
+    kernel_types: ClassVar[Mapping[str, tuple[int, ...]] | None] = None
+
+    def __init__(self, layer: Any, kernel_type: str | list[str] | tuple[str, ...] | None = None, **kwargs: Any) -> None:
+        super().__init__(layer, **kwargs)
+        given = [kernel_type] if isinstance(kernel_type, str) else list(kernel_type or ())
+        own = dict(self.kernel_types or {"kernel": (-1,)})
+        usual = {"kernel": (-1,), "depthwise_kernel": (-2, -1), "pointwise_kernel": (-1,), "embeddings": None}
+        self.kernels: dict[str, Any] = {k: own.get(k, usual.get(k, (-1,))) for k in given} if given else own
+
+    def planned_weights(self) -> dict[str, tuple[int, ...] | None]:
+        """Return the name of each weight that is quantized, with the axes that keep a range (None = one range)."""
+        return {_leaf(kernel): axes for kernel, axes in self.kernels.items()}
+
+    def build(self, input_shape: Any = None, **shapes: Any) -> None:
+        """Build the layer and one quantizer for each of its weights."""
+        super().build(input_shape, **shapes)
+        if not self.quantize_weights or self.weight_quantizers:
+            return
+        for kernel, axes in self.kernels.items():
+            variable = self.kernel_variable(kernel)
+            options = {"channel_axes": axes, "range_policy": "current", "narrow_range": True, **self.weight_options}
+            quantizer = TensorQuantizer(name=f"{self.layer.name}_{_leaf(kernel)}_quantizer", **options)
+            quantizer.build(tuple(variable.shape))
+            quantizer.bind_weight(variable)
+            self.weight_quantizers.append(quantizer)
+
+    def kernel_variable(self, kernel: str) -> Any:
+        """Return the weight variable named ``kernel``.
+
+        Raises:
+            SpecError: the layer has no such weight.
+        """
+        # Keras 3 calls a depthwise layer's weight "kernel", Keras 2 called it "depthwise_kernel".
+        names = (f"_{kernel}", kernel, "kernel" if kernel == "depthwise_kernel" else kernel)
+        found = (getattr(self.layer, name, None) for name in names)
+        variable = next((v for v in found if isinstance(v, keras.Variable)), None)
+        if variable is None:
+            raise SpecError(
+                f"{type(self.layer).__name__} {self.layer.name!r} has no weight {kernel!r}: "
+                f"give {type(self).__name__} the kernel_type that names it."
+            )
+        return variable
+
+    def call_layer(self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+        """Call the wrapped layer with its weights replaced by the quantized ones."""
+        if not self.weight_quantizers:
+            return super().call_layer(*inputs, training=training, mask=mask, **kwargs)
+        quantized = self.quantized_weights(training)
+        # The scope makes the layer read these values in place of its variables and leaves the layer as it is. It hides
+        # an enclosing scope, so every variable of the layer goes in with its present value.
+        mapping = [(v, quantized.get(id(v), v.value)) for v in self.layer.variables]
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            outputs = super().call_layer(*inputs, training=training, mask=mask, **kwargs)
+        before = {id(v): value for v, value in mapping}
+        for variable in self.layer.non_trainable_variables:
+            after = scope.get_current_value(variable)
+            if after is not None and after is not before[id(variable)]:
+                variable.assign(after)
+        return outputs
+
+    def quantized_weights(self, training: bool | None) -> dict[int, Any]:
+        """Return each quantized weight under the id of its variable."""
+        weights = {}
+        for kernel, quantizer in zip(self.kernels, self.weight_quantizers, strict=True):
+            variable = self.kernel_variable(kernel)
+            weights[id(variable)] = quantizer(tf.convert_to_tensor(variable.value), training=training)
+        return weights
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        config = super().get_config()
+        if type(self) is WeightedBaseQuantizeWrapper:
+            config["kernel_type"] = list(self.kernels)
+        return config
+
+
+def _leaf(kernel: str) -> str:
+    return kernel.removeprefix("_")
+
+
+def _is_list_of_shapes(shape: Any) -> bool:
+    return isinstance(shape, (list, tuple)) and bool(shape) and isinstance(shape[0], (list, tuple))
+
+
+def weighted(layer_class: type, *, default: bool = True, **kernels: tuple[int, ...] | None) -> Any:
+    """Return a wrapper class for ``layer_class``; ``kernels`` maps its weights to the axes that keep a range."""
+    return type(
+        f"{layer_class.__name__}{SUFFIX}",
+        (WeightedBaseQuantizeWrapper,),
+        {
+            "__doc__": f"Quantize the inputs and the weights of ``keras.layers.{layer_class.__name__}``.",
+            "__module__": "qat_lib.quantize_wrappers",
+            "layer_class": layer_class,
+            "kernel_types": kernels or {"kernel": (-1,)},
+            "default_quantize_input": default,
+            "default_quantize_weight": default,
+        },
+    )
+
+
+def unweighted(layer_class: type, *, default: bool = False) -> Any:
+    """Return a wrapper class for a layer without weights; ``default`` says whether its inputs are quantized unasked."""
+    return type(
+        f"{layer_class.__name__}{SUFFIX}",
+        (NonWeightedBaseQuantizeWrapper,),
+        {
+            "__doc__": f"Quantize the inputs of ``keras.layers.{layer_class.__name__}``.",
+            "__module__": "qat_lib.quantize_wrappers",
+            "layer_class": layer_class,
+            "default_quantize_input": default,
+        },
+    )

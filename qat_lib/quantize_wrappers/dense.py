@@ -1,0 +1,10 @@
+"""Wrappers of the layers that multiply by a matrix, and of Embedding, whose table has one range."""
+
+from __future__ import annotations
+
+from keras import layers
+
+from qat_lib.quantize_wrappers.base import weighted
+
+DenseQuantizeWrapper = weighted(layers.Dense)
+EmbeddingQuantizeWrapper = weighted(layers.Embedding, default=False, embeddings=None)

@@ -1,0 +1,22 @@
+"""Wrappers of the layers that merge tensors and of those that move or repeat values; all are off by default."""
+
+from __future__ import annotations
+
+from keras import layers
+
+from qat_lib.quantize_wrappers.base import unweighted
+
+AddQuantizeWrapper = unweighted(layers.Add)
+SubtractQuantizeWrapper = unweighted(layers.Subtract)
+MultiplyQuantizeWrapper = unweighted(layers.Multiply)
+AverageQuantizeWrapper = unweighted(layers.Average)
+MaximumQuantizeWrapper = unweighted(layers.Maximum)
+MinimumQuantizeWrapper = unweighted(layers.Minimum)
+ConcatenateQuantizeWrapper = unweighted(layers.Concatenate)
+UpSampling1DQuantizeWrapper = unweighted(layers.UpSampling1D)
+UpSampling2DQuantizeWrapper = unweighted(layers.UpSampling2D)
+UpSampling3DQuantizeWrapper = unweighted(layers.UpSampling3D)
+ZeroPadding1DQuantizeWrapper = unweighted(layers.ZeroPadding1D)
+ZeroPadding2DQuantizeWrapper = unweighted(layers.ZeroPadding2D)
+ZeroPadding3DQuantizeWrapper = unweighted(layers.ZeroPadding3D)
+ResizingQuantizeWrapper = unweighted(layers.Resizing)

@@ -1,0 +1,65 @@
+"""Which wrapper serves which layer class.
+
+Keyed by class and resolved through the MRO. A wrapper that a user defines registers through its name,
+``<KerasClass>QuantizeWrapper``: Keras's aliases count (``GlobalMaxPool2D`` is ``GlobalMaxPooling2D``), and a name that
+Keras does not know is taken as the name of the user's own layer class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+SUFFIX = "QuantizeWrapper"
+
+
+class WrapperRegistry:
+    """Maps layer classes to wrapper classes; the last one registered for a class wins."""
+
+    def __init__(self) -> None:
+        self._by_class: dict[type, Any] = {}
+        self._by_name: dict[str, Any] = {}
+
+    def register(self, wrapper: Any) -> None:
+        """Register a wrapper class under its ``layer_class``, or under what its name says."""
+        layer_class = wrapper.__dict__.get("layer_class")
+        if layer_class is None and wrapper.__name__.endswith(SUFFIX):
+            name = wrapper.__name__.removesuffix(SUFFIX)
+            layer_class = keras_class(name)
+            if layer_class is None:
+                self._by_name[name] = wrapper
+                return
+        if layer_class is not None:
+            self._by_class[layer_class] = wrapper
+
+    def find(self, layer_class: type) -> Any:
+        """Return the wrapper class for a layer class or its nearest base; None where there is none."""
+        for base in layer_class.__mro__:
+            if base is keras.layers.Layer:
+                break
+            if base in self._by_class:
+                return self._by_class[base]
+            if base.__name__ in self._by_name and not base.__module__.startswith("keras."):
+                return self._by_name[base.__name__]
+        return None
+
+    def class_named(self, name: str) -> Any:
+        """Return the layer class, or for a user's own class its name, that ``name`` stands for if it has a wrapper."""
+        found = keras_class(name)
+        if found is not None:
+            return found if self.find(found) is not None else None
+        return name if name in self._by_name else next((c for c in self._by_class if c.__name__ == name), None)
+
+    def class_names(self) -> list[str]:
+        """Return the names of every class with a wrapper, sorted."""
+        return sorted({cls.__name__ for cls in self._by_class} | set(self._by_name))
+
+
+def keras_class(name: str) -> type | None:
+    """Return the Keras layer class of that name or alias."""
+    found = getattr(keras.layers, name, None)
+    return found if isinstance(found, type) and issubclass(found, keras.layers.Layer) else None
+
+
+REGISTRY = WrapperRegistry()

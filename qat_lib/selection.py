@@ -1,0 +1,115 @@
+"""Which entry of which spec, if any, decides about a layer.
+
+A layer named explicitly wins over a regular expression, that over its class, any of them over the default table;
+the user over a case. With all else equal the last entry wins, and the last case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qat_lib.errors import SpecError
+from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.spec import LayerConfig, QuantizationSpec
+
+logger = logging.getLogger("qat_lib")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What happens to one layer: the entry that decides, and who asked for it, in words."""
+
+    config: LayerConfig
+    source: str
+
+
+class Selector:
+    """Decides about layers from the user's spec, the cases' specs and the default table.
+
+    Args:
+        mode: ``"full"`` or ``"partial"``; in partial mode there is no default table.
+        spec: the user's spec, or None.
+        cases: (name, spec) of each custom Q/DQ case.
+    """
+
+    def __init__(
+        self, mode: str, spec: QuantizationSpec | None, cases: Iterable[tuple[str, QuantizationSpec]] = ()
+    ) -> None:
+        self.mode = mode
+        ranked = [(name, case.layers) for name, case in reversed(list(cases))]
+        if spec is not None:
+            ranked.insert(0, ("spec", spec.layers))
+        self._sources = [(name, _Entries(entries)) for name, entries in ranked]
+
+    def decide(self, layer: str, operation: Any) -> Decision | None:
+        """Return the decision about a layer, or None where nothing speaks of it."""
+        for name, entries in self._sources:
+            config, how = entries.find(layer, type(operation))
+            if config is not None:
+                return Decision(config=config, source=f"{name}: {how}")
+        wrapper = REGISTRY.find(type(operation))
+        if self.mode == "full" and wrapper is not None and wrapper.default_quantize_input:
+            config = LayerConfig(name=layer, quantize_weight=wrapper.default_quantize_weight)
+            return Decision(config=config, source="default")
+        return None
+
+
+class _Entries:
+    """The entries of one spec, by how they name layers; a later entry replaces an earlier one."""
+
+    def __init__(self, entries: Sequence[LayerConfig]) -> None:
+        self.names = {e.name: e for e in entries if not e.is_keras_class and not e.is_regex}
+        self.patterns = [(re.compile(e.name), e) for e in reversed(entries) if e.is_regex]
+        self.classes = [(class_for(e.name), e) for e in reversed(entries) if e.is_keras_class]
+
+    def find(self, layer: str, layer_class: type) -> tuple[LayerConfig | None, str]:
+        if layer in self.names:
+            return self.names[layer], f"layer {layer}"
+        for pattern, entry in self.patterns:
+            if pattern.fullmatch(layer):
+                return entry, f"pattern {entry.name}"
+        for known, entry in self.classes:
+            if _is_class(layer_class, known):
+                return entry, f"class {entry.name}"
+        return None, ""
+
+
+def class_for(name: str) -> Any:
+    """Return the layer class that ``name`` stands for.
+
+    Raises:
+        SpecError: no wrapper supports it.
+    """
+    found = REGISTRY.class_named(name)
+    if found is None:
+        near = difflib.get_close_matches(name, REGISTRY.class_names(), n=3)
+        hint = f" Did you mean {', '.join(near)}?" if near else f" Supported: {', '.join(REGISTRY.class_names())}."
+        raise SpecError(
+            f"No wrapper supports the layer class {name!r}.{hint} "
+            f"To add one, define a class named {name}QuantizeWrapper that derives from a base wrapper."
+        )
+    return found
+
+
+def _is_class(layer_class: type, known: Any) -> bool:
+    if isinstance(known, str):
+        return any(base.__name__ == known for base in layer_class.__mro__)
+    return issubclass(layer_class, known)
+
+
+def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
+    """Warn about each layer name or pattern of the spec that fits no layer, with the nearest names."""
+    for entry in spec.layers if spec is not None else ():
+        if entry.is_keras_class or entry.name in layers:
+            continue
+        if entry.is_regex and any(re.fullmatch(entry.name, layer) for layer in layers):
+            continue
+        near = difflib.get_close_matches(entry.name, layers, n=3)
+        hint = f" Nearest: {', '.join(near)}." if near else ""
+        what = "pattern" if entry.is_regex else "layer"
+        logger.warning("The spec names the %s %r, which %s does not have.%s", what, entry.name, model, hint)

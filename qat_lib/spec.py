@@ -1,0 +1,231 @@
+"""QuantizationSpec: what the user, or a custom Q/DQ case, asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qat_lib.errors import SpecError
+
+CALIBRATORS = ("max", "percentile", "entropy", "mse")
+RANGE_POLICIES = ("frozen", "ema", "last", "learned")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """One entry of a :class:`QuantizationSpec`: which layers, and what of them is quantized.
+
+    Attributes:
+        name: a layer's name, a Keras class's name, or a regular expression for layer names.
+        is_keras_class: whether ``name`` is a class, such as ``"Add"``; subclasses and Keras's aliases count.
+        is_regex: whether ``name`` is a regular expression that must match the whole layer name.
+        quantize_input: whether the layer's inputs are quantized.
+        quantize_weight: whether its weights are (layers without weights ignore it).
+        quantization_index: which inputs, of a layer with several; None = all.
+        num_bits: width of the integers, 2 to 16; None = 8. TensorRT and OpenVINO run 8.
+        per_channel: whether weights get one range for each output channel; None = yes.
+        calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
+        range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's default.
+    """
+
+    name: str
+    is_keras_class: bool = False
+    is_regex: bool = False
+    quantize_input: bool = True
+    quantize_weight: bool = True
+    quantization_index: tuple[int, ...] | None = None
+    num_bits: int | None = None
+    per_channel: bool | None = None
+    calibrator: str | None = None
+    range_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value once."""
+        if not isinstance(self.name, str) or not self.name:
+            raise SpecError(f"A spec entry needs the name of a layer or class, as a string. Received: {self.name!r}.")
+        for key in ("is_keras_class", "is_regex", "quantize_input", "quantize_weight"):
+            if not isinstance(getattr(self, key), bool):
+                raise SpecError(f"{key} of {self.name!r} must be true or false. Received: {getattr(self, key)!r}.")
+        if self.is_keras_class and self.is_regex:
+            raise SpecError(f"{self.name!r} can't be a class and a regular expression at once: choose one.")
+        object.__setattr__(self, "quantization_index", _index_tuple(self.name, self.quantization_index))
+        if self.num_bits is not None and not (isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16):
+            raise SpecError(f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: {self.num_bits!r}.")
+        _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
+        _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
+        if self.is_regex:
+            try:
+                re.compile(self.name)
+            except re.error as error:
+                raise SpecError(f"{self.name!r} is not a regular expression: {error}.") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as plain data, without what is at its default."""
+        plain = {key: value for key, value in asdict(self).items() if value != _DEFAULTS.get(key, object())}
+        if "quantization_index" in plain:
+            plain["quantization_index"] = list(plain["quantization_index"])
+        return plain
+
+
+_DEFAULTS = {f.name: f.default for f in fields(LayerConfig) if f.name != "name"}
+
+
+def _index_tuple(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    items = [value] if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(items, Sequence) or any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in items):
+        raise SpecError(f"quantization_index of {name!r} must be input numbers, counted from 0. Received: {value!r}.")
+    return tuple(sorted(set(items))) or None
+
+
+def _check_choice(name: str, key: str, value: Any, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise SpecError(f"{key} of {name!r} must be one of {', '.join(choices)}. Received: {value!r}.")
+
+
+@dataclass
+class QuantizationSpec:
+    """Which layers are quantized differently from the default, and how.
+
+    Example:
+        >>> spec = QuantizationSpec()
+        >>> spec.add("conv2d_1", quantize_input=False)
+        >>> spec.add("Add", is_keras_class=True)
+        >>> spec.add(r"block3_.*", is_regex=True, calibrator="max")
+
+    A layer's own name wins over a regular expression, that over its class, and any of them over the default;
+    among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both False the layer is left
+    alone.
+    """
+
+    layers: list[LayerConfig] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str | Sequence[str],
+        is_keras_class: bool | Sequence[bool] = False,
+        quantize_input: bool | Sequence[bool] = True,
+        quantize_weight: bool | Sequence[bool] = True,
+        quantization_index: int | Sequence[Any] | None = None,
+        *,
+        is_regex: bool | Sequence[bool] = False,
+        num_bits: int | Sequence[int | None] | None = None,
+        per_channel: bool | Sequence[bool | None] | None = None,
+        calibrator: str | Sequence[str | None] | None = None,
+        range_policy: str | Sequence[str | None] | None = None,
+    ) -> QuantizationSpec:
+        """Add one entry, or several at once when ``name`` is a list.
+
+        With a list of names, every other argument is one value for all of them or a list of equal length. For
+        ``quantization_index`` that list holds one item (None, a number or a list of numbers) for each name.
+
+        Returns:
+            The spec itself, so that calls can be chained.
+
+        Raises:
+            SpecError: a value is wrong, or a list has another length than ``name``.
+        """
+        values = {
+            "is_keras_class": is_keras_class,
+            "is_regex": is_regex,
+            "quantize_input": quantize_input,
+            "quantize_weight": quantize_weight,
+            "quantization_index": quantization_index,
+            "num_bits": num_bits,
+            "per_channel": per_channel,
+            "calibrator": calibrator,
+            "range_policy": range_policy,
+        }
+        if isinstance(name, str):
+            self.layers.append(LayerConfig(name=name, **_only_values(name, values)))
+            return self
+        names = list(name)
+        columns = {key: _column(key, value, names) for key, value in values.items()}
+        self.layers.extend(
+            LayerConfig(name=n, **{key: column[i] for key, column in columns.items()}) for i, n in enumerate(names)
+        )
+        return self
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return the entries as plain data, ready for JSON or YAML."""
+        return [entry.to_dict() for entry in self.layers]
+
+    @classmethod
+    def from_list(cls, entries: Iterable[Any]) -> QuantizationSpec:
+        """Build a spec from what :meth:`to_list` gave.
+
+        Raises:
+            SpecError: an entry is not a mapping or has an unknown key.
+        """
+        if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
+            raise SpecError(f"A quantization spec is a list of entries. Received: {type(entries).__name__}.")
+        return cls([_entry(item) for item in entries])
+
+    def to_yaml(self, path: str | Path | None = None) -> str:
+        """Return the spec as YAML, and write it to ``path`` if given."""
+        text: str = yaml.safe_dump(self.to_list(), sort_keys=False)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    @classmethod
+    def from_yaml(cls, source: str | Path) -> QuantizationSpec:
+        """Read a spec from a YAML or JSON file.
+
+        Raises:
+            SpecError: the file can't be read, is not YAML, or holds no list of entries.
+        """
+        try:
+            data = yaml.safe_load(Path(source).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise SpecError(f"The quantization spec {str(source)!r} can't be read: {error}.") from error
+        return cls.from_list(data if data is not None else [])
+
+    def to_json(self) -> str:
+        """Return the spec as JSON."""
+        return json.dumps(self.to_list(), indent=1)
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.layers)
+
+
+def _only_values(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    for key, value in values.items():
+        if key != "quantization_index" and isinstance(value, (list, tuple)):
+            if len(value) != 1:
+                raise SpecError(
+                    f"{key} has {len(value)} values for the one layer {name!r}: give one value, or a list of names."
+                )
+            values = {**values, key: value[0]}
+    return values
+
+
+def _column(key: str, value: Any, names: list[str]) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        return [value] * len(names)
+    if len(value) != len(names):
+        raise SpecError(f"{key} must be one value or a list of {len(names)}, as name is. Received {len(value)} values.")
+    return list(value)
+
+
+def _entry(item: Any) -> LayerConfig:
+    if isinstance(item, LayerConfig):
+        return item
+    if not isinstance(item, dict):
+        raise SpecError(f"An entry of a quantization spec is a mapping with at least 'name'. Received: {item!r}.")
+    known = {f.name for f in fields(LayerConfig)}
+    unknown = sorted(set(map(str, item)) - known)
+    if unknown or "name" not in item:
+        problem = f"unknown key {unknown[0]!r}" if unknown else "no 'name'"
+        raise SpecError(
+            f"Entry {item!r} of the quantization spec has {problem}. Known keys: {', '.join(sorted(known))}."
+        )
+    return LayerConfig(**item)
