@@ -1,0 +1,247 @@
+"""Step evaluate: the engines on the test part, against FP32 Keras and against each other."""
+
+# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kfp import dsl
+from numpy.typing import NDArray
+
+from components.evaluation import metrics as figures
+from components.evaluation.inference import Classifier
+from components.evaluation.infrastructure import check_in_fresh_process, summarize
+from components.evaluation.samples import WorstSamples
+from components.runtime.events import Progress
+from components.runtime.images import ENGINE_IMAGE
+from components.runtime.reader import load_info, numpy_batches
+from components.settings import EngineSettings
+from qat_lib.engines import Engine, load_engine
+from qat_lib.errors import DataError, EngineLoadError
+
+REFERENCE = "fp32"
+CANDIDATE = "qat_engine"
+_VARIANTS = ("fp32", "fp16", "ptq", "qat")
+_WORST = 8
+_MIDDLE_BATCH = 8
+
+Outputs = NDArray[np.float32]
+Row = dict[str, Any]
+
+
+def evaluate(
+    dataset: Path,
+    baseline: Path,
+    onnx: Path,
+    engines: Path,
+    out: Path,
+    *,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
+) -> dict[str, float]:
+    """Measure accuracy, agreement with FP32, latency, throughput and memory of each engine, and check its file.
+
+    Args:
+        dataset: directory of prepare_data.
+        baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 Keras reference.
+        onnx: directory of export_onnx, for the numeric reference.
+        engines: directory of build_engine.
+        out: existing empty directory; receives ``evaluation.json`` and the pictures in ``worst_samples/``.
+        engine: batch size of the throughput figure and seconds of each benchmark.
+        seed: seed of random requests.
+        progress: told about samples and benchmarks.
+
+    Returns:
+        The figures of each row as ``<row>_<figure>``, where they are numbers.
+
+    Raises:
+        DataError: the reference predictions do not fit the test part.
+        EngineLoadError: an engine is missing or can't be used here.
+    """
+    info = load_info(dataset)
+    reference = _reference(baseline)
+    with ExitStack() as stack:
+        loaded = _load(engines, stack)
+        classifiers = {row: Classifier(one, tuple(info.image_shape)) for row, one in loaded.items()}
+        labels, outputs, worst = _predict(dataset, classifiers, reference, list(info.classes), progress)
+        latencies = _benchmark(classifiers, engine, seed, progress)
+        rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
+    rows = {REFERENCE: _keras_row(baseline, rows["fp32_engine"]), **rows}
+    outputs = {REFERENCE: reference, **outputs}
+    for row, values in rows.items():
+        values |= _quality(outputs[row], labels)
+    checks = _check_files(engines, onnx, seed, progress)
+    for row, check in checks.items():
+        rows[row]["memory_mib"] = check.get("memory_mib")
+    confusions = {row: figures.confusion(values, labels, len(info.classes)) for row, values in outputs.items()}
+    report = {
+        "version": 1,
+        "samples": len(labels),
+        "classes": list(info.classes),
+        "results": rows,
+        "confusion": {row: matrix.tolist() for row, matrix in confusions.items()},
+        "per_class": figures.per_class(confusions, info.classes, REFERENCE),
+        "agreement": {row: figures.agreement(values, reference) for row, values in outputs.items()},
+        "calibration_error": {row: figures.calibration_error(values, labels) for row, values in outputs.items()},
+        "worst_samples": worst.write(out / "worst_samples", CANDIDATE),
+        "latency": latencies,
+        "infrastructure_check": summarize(checks, CANDIDATE),
+    }
+    (out / "evaluation.json").write_text(json.dumps(report, indent=1) + "\n")
+    return {
+        f"{row}_{name}": float(value)
+        for row, values in rows.items()
+        for name, value in values.items()
+        if isinstance(value, int | float)
+    }
+
+
+def _reference(baseline: Path) -> Outputs:
+    path = baseline / "predictions.npy"
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"The FP32 predictions {path} can't be read ({error}). Run train_baseline again.") from error
+    if values.ndim != 2 or not np.isfinite(values).all():
+        raise DataError(f"{path} must hold finite values of shape (samples, classes). Received: shape {values.shape}.")
+    return np.asarray(values, np.float32)
+
+
+def _load(engines: Path, stack: ExitStack) -> dict[str, Engine]:
+    found = {variant: engines / f"{variant}.engine" for variant in _VARIANTS}
+    missing = [name for name in ("fp32", "ptq", "qat") if not found[name].is_file()]
+    if missing:
+        raise EngineLoadError(f"{engines} holds no {', '.join(missing)}.engine. Run build_engine again.")
+    return {
+        f"{variant}_engine": stack.enter_context(load_engine(path)) for variant, path in found.items() if path.is_file()
+    }
+
+
+def _predict(
+    dataset: Path,
+    classifiers: Mapping[str, Classifier],
+    reference: Outputs,
+    classes: list[str],
+    progress: Progress,
+) -> tuple[NDArray[np.int64], dict[str, Outputs], WorstSamples]:
+    """Stream the test part once through every engine."""
+    collected: dict[str, list[Outputs]] = {row: [] for row in classifiers}
+    labels: list[NDArray[np.int64]] = []
+    worst, seen = WorstSamples(_WORST), 0
+    batch_size = min(classifier.largest_batch for classifier in classifiers.values())
+    for images, truth in numpy_batches(dataset, "test", batch_size):
+        expected = reference[seen : seen + len(truth)]
+        if len(expected) < len(truth):
+            break
+        labels.append(truth)
+        for row, classifier in classifiers.items():
+            collected[row].append(classifier(images))
+        candidate = collected[CANDIDATE][-1]
+        if candidate.shape != expected.shape:
+            raise DataError(f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives {expected.shape[1]}.")
+        ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
+        facts = [
+            {"label": classes[t], "fp32": classes[r], "engine": classes[e]}
+            for t, r, e in zip(truth, theirs.argmax(axis=1), ours.argmax(axis=1), strict=True)
+        ]
+        worst.add(np.abs(ours - theirs).max(axis=1), images, facts, seen)
+        seen += len(truth)
+        progress.update("evaluating", seen, len(reference))
+    if seen != len(reference) or not seen:
+        raise DataError(
+            f"The FP32 predictions are for {len(reference)} samples, the test part does not have as many. "
+            "Run train_baseline again on this data set."
+        )
+    return np.concatenate(labels), {row: np.concatenate(parts) for row, parts in collected.items()}, worst
+
+
+def _benchmark(
+    classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure each engine at batch 1, at a middle batch and at the batch of the throughput figure."""
+    wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
+    runs = sorted((classifier.nearest_batch(size), row) for row, classifier in classifiers.items() for size in wanted)
+    results: dict[str, list[dict[str, Any]]] = {row: [] for row in classifiers}
+    # Batch by batch, engine after engine: what is compared with each other is measured close together.
+    for done, (size, row) in enumerate(dict.fromkeys(runs)):
+        progress.update("benchmark", done, len(runs))
+        latency = classifiers[row].engine.benchmark(batch_size=size, seconds=settings.benchmark_seconds, seed=seed)
+        results[row].append(latency.to_dict())
+    progress.update("benchmark", len(runs), len(runs))
+    return results
+
+
+def _engine_row(engine: Engine, latencies: list[dict[str, Any]]) -> Row:
+    """Return an engine's row; an engine for one batch size has no latency at batch 1."""
+    single = {latency["batch_size"]: latency["end_to_end"] for latency in latencies}.get(1, {})
+    precision = engine.manifest.precision
+    return {
+        "bytes": engine.manifest.bytes,
+        "latency_ms_p50": single.get("p50"),
+        "latency_ms_p99": single.get("p99"),
+        "throughput": latencies[-1]["throughput"],
+        "batch_size": latencies[-1]["batch_size"],
+        "int8_layers": precision.int8_layers,
+        "weighted_layers": precision.weighted_layers,
+        "backend": engine.manifest.backend,
+    }
+
+
+def _keras_row(baseline: Path, fp32_engine: Row) -> Row:
+    """Return the FP32 Keras row; latencies only where train_baseline measured them."""
+    path = baseline / "metrics.json"
+    measured = json.loads(path.read_text()) if path.is_file() else {}
+    model = baseline / "model.keras"
+    return {
+        "bytes": model.stat().st_size if model.is_file() else None,
+        "latency_ms_p50": measured.get("latency_ms_p50"),
+        "latency_ms_p99": measured.get("latency_ms_p99"),
+        "throughput": measured.get("throughput"),
+        "batch_size": fp32_engine["batch_size"],
+        "int8_layers": 0,
+        "weighted_layers": fp32_engine["weighted_layers"],
+        "backend": "keras",
+    }
+
+
+def _quality(outputs: Outputs, labels: NDArray[np.int64]) -> Row:
+    row: Row = {"accuracy": figures.accuracy(outputs, labels)}
+    if outputs.shape[1] > 5:
+        row["top5"] = figures.top_k_accuracy(outputs, labels, 5)
+    return row
+
+
+def _check_files(engines: Path, onnx: Path, seed: int, progress: Progress) -> dict[str, dict[str, Any]]:
+    variants = [variant for variant in _VARIANTS if (engines / f"{variant}.engine").is_file()]
+    checks = {}
+    for index, variant in enumerate(variants):
+        progress.update("checking", index, len(variants))
+        files = engines / f"{variant}.engine", onnx / f"{variant}.onnx"
+        checks[f"{variant}_engine"] = check_in_fresh_process(*files, seed=seed)
+    progress.update("checking", len(variants), len(variants))
+    return checks
+
+
+@dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)
+def evaluate_component(
+    dataset: dsl.Input[dsl.Artifact],
+    baseline: dsl.Input[dsl.Artifact],
+    onnx: dsl.Input[dsl.Artifact],
+    engines: dsl.Input[dsl.Artifact],
+    evaluation: dsl.Output[dsl.Artifact],
+    metrics: dsl.Output[dsl.Metrics],
+    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    seed: int = 0,
+) -> None:
+    """Evaluate the engines on the test part."""
+    from components.runtime.step import run_component
+
+    inputs = {"dataset": dataset.path, "baseline": baseline.path, "onnx": onnx.path, "engines": engines.path}
+    run_component(
+        "evaluate", settings=settings, seed=seed, inputs=inputs, output=evaluation.path, metrics_artifact=metrics
+    )

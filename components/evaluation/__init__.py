@@ -1,0 +1,1 @@
+"""What the evaluate step measures, one concern per module."""

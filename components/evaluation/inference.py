@@ -1,0 +1,62 @@
+"""Run engines over a data set: the layout that each wants, the batches that each takes, outputs collected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qat_lib.engines import Engine
+from qat_lib.engines.spec import parse_profile
+from qat_lib.errors import DataError
+
+Array = NDArray[Any]
+
+
+class Classifier:
+    """An engine that takes images as the reader gives them: float32, NHWC, any number of samples.
+
+    Args:
+        engine: an engine with one input, NHWC or NCHW.
+        image_shape: (height, width, channels) of the images.
+
+    Raises:
+        DataError: the engine's input does not fit the images.
+    """
+
+    def __init__(self, engine: Engine, image_shape: tuple[int, ...]) -> None:
+        self.engine = engine
+        (info,) = engine.inputs
+        profile = parse_profile(engine.manifest.spec["shapes"][info.name])
+        self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
+        shape = profile.optimum[1:]
+        self._channels_first = shape != image_shape
+        if self._channels_first and shape != (image_shape[-1], *image_shape[:-1]):
+            raise DataError(
+                f"The engine takes images of shape {shape}, the data set has {image_shape} (height, width, channels). "
+                "Build the engine from a model that was trained on this data."
+            )
+
+    @property
+    def largest_batch(self) -> int:
+        """Largest batch that the engine takes."""
+        return self._largest
+
+    def nearest_batch(self, size: int) -> int:
+        """Return the batch size nearest to ``size`` that the engine takes."""
+        return min(max(size, self._smallest), self._largest)
+
+    def __call__(self, images: Array) -> Array:
+        """Return the engine's first output for ``images``, (samples, classes)."""
+        parts = [images[start : start + self._largest] for start in range(0, len(images), self._largest)]
+        return np.concatenate([self._run(part) for part in parts])
+
+    def _run(self, images: Array) -> Array:
+        samples = len(images)
+        if samples < self._smallest:  # an engine for one batch size: fill up, and cut the answer
+            images = np.concatenate([images, np.repeat(images[-1:], self._smallest - samples, axis=0)])
+        if self._channels_first:
+            images = np.ascontiguousarray(np.moveaxis(images, -1, 1))
+        outputs: Array = next(iter(self.engine.infer(images).values()))[:samples]
+        return outputs

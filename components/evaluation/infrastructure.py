@@ -1,0 +1,47 @@
+"""Before an engine may be promoted: does its file load in a fresh process and answer as the ONNX reference does?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_REQUESTS = 32
+_TIMEOUT_SECONDS = 600
+
+
+def check_in_fresh_process(engine: Path, onnx: Path, *, seed: int, requests: int = _REQUESTS) -> dict[str, Any]:
+    """Run ``qat_lib.engines.check`` on an engine file in its own interpreter.
+
+    Returns:
+        The fields of ``EngineCheck``; ``passed`` is False, with the reason in ``message``, also where the process
+        crashed or hung.
+    """
+    command = [sys.executable, "-m", "qat_lib.engines.check", str(engine), "--onnx", str(onnx)]
+    command += ["--requests", str(requests), "--seed", str(seed)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return _failed(engine, f"did not finish within {_TIMEOUT_SECONDS} s")
+    if done.returncode < 0:
+        return _failed(engine, f"was ended by signal {-done.returncode}")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return _failed(engine, f"ended with exit code {done.returncode}: {last}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def summarize(checks: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, Any]:
+    """Return the check of ``candidate`` with all checks beside it; it passes only if all engines passed."""
+    failed = [name for name, check in checks.items() if not check["passed"]]
+    worst = failed[0] if failed and candidate not in failed else candidate
+    return {**checks[worst], "passed": not failed, "engines": {name: dict(check) for name, check in checks.items()}}
+
+
+def _failed(engine: Path, what: str) -> dict[str, Any]:
+    message = f"The fresh process that loaded {engine.name} {what}."
+    return {"passed": False, "message": message, "requests": 0, "largest_difference": None, "memory_mib": None}

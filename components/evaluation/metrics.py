@@ -1,0 +1,91 @@
+"""Figures of a classifier from its outputs: accuracy, confusion, agreement, calibration error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Labels = NDArray[np.int64]
+
+_BINS = 15
+
+
+def accuracy(outputs: Floats, labels: Labels) -> float:
+    """Return the share of samples whose largest output is the label, in [0, 1].
+
+    Args:
+        outputs: logits or probabilities, (samples, classes).
+        labels: class indices, (samples,).
+    """
+    return float((outputs.argmax(axis=1) == labels).mean())
+
+
+def top_k_accuracy(outputs: Floats, labels: Labels, k: int) -> float:
+    """Return the share of samples whose label is among the ``k`` largest outputs."""
+    best = np.argpartition(outputs, -k, axis=1)[:, -k:]
+    return float((best == labels[:, None]).any(axis=1).mean())
+
+
+def confusion(outputs: Floats, labels: Labels, classes: int) -> NDArray[np.int64]:
+    """Return counts (classes, classes): rows are labels, columns are predictions."""
+    cells = labels * classes + outputs.argmax(axis=1)
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def per_class(
+    confusions: Mapping[str, NDArray[np.int64]], names: Sequence[str], reference: str
+) -> list[dict[str, Any]]:
+    """Return for each class its samples, and each row's accuracy on it with the change against ``reference``.
+
+    Accuracies of a class without samples are None.
+    """
+    table = []
+    for index, name in enumerate(names):
+        samples = int(confusions[reference][index].sum())
+        right = {row: int(matrix[index, index]) for row, matrix in confusions.items()}
+        table.append(
+            {
+                "class": name,
+                "samples": samples,
+                "accuracy": {row: count / samples if samples else None for row, count in right.items()},
+                "change": {
+                    row: (count - right[reference]) / samples if samples else None for row, count in right.items()
+                },
+            }
+        )
+    return table
+
+
+def probabilities(outputs: Floats) -> Floats:
+    """Return ``outputs`` as probabilities: as they are if every row is a distribution already, else their softmax."""
+    values = outputs.astype(np.float64)
+    if values.min() >= 0 and np.allclose(values.sum(axis=1), 1, atol=1e-3):
+        return values
+    exponents = np.exp(values - values.max(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+
+
+def calibration_error(outputs: Floats, labels: Labels) -> float:
+    """Return the expected calibration error in [0, 1]: 15 bins of equal width.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3.
+    """
+    chances = probabilities(outputs)
+    confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    sums = np.bincount(bins, weights=right - confidence, minlength=_BINS)
+    return float(np.abs(sums).sum() / len(labels))
+
+
+def agreement(outputs: Floats, reference: Floats) -> dict[str, float]:
+    """Compare outputs with a reference's: share of equal labels, and differences of the probabilities."""
+    difference = np.abs(probabilities(outputs) - probabilities(reference))
+    return {
+        "labels": float((outputs.argmax(axis=1) == reference.argmax(axis=1)).mean()),
+        "largest_difference": float(difference.max()),
+        "mean_difference": float(difference.mean()),
+    }

@@ -1,0 +1,137 @@
+"""Check an engine file as a server would use it: load it, send random requests, compare with the ONNX reference.
+
+``python -m qat_lib.engines.check model.engine --onnx model.onnx`` does that in a fresh process and prints one JSON
+object; the exit code is 0 whether or not the engine passed, and not 0 only if the check itself broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.load import load_engine
+from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.engines.spec import parse_profile
+from qat_lib.engines.values import Array
+from qat_lib.errors import QatlineError
+
+# Largest accepted difference, as a share of the reference's spread (largest minus smallest output value). In INT8 a
+# sum that falls on a rounding boundary may go to the neighbouring level, and later layers carry that on.
+FLOAT_BOUND = 1e-3
+INT8_BOUND = 5e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineCheck:
+    """Result of a check.
+
+    Args:
+        passed: whether every request was answered within the bound.
+        message: one sentence for people.
+        requests: requests sent, of batch sizes from the smallest to the largest that the engine takes.
+        largest_difference: largest absolute difference from the reference, over its spread.
+        bound: largest accepted value of it.
+        label_agreement: share of samples whose largest output is the same.
+        load_seconds: how long loading took.
+        memory_mib: growth of the process by loading the engine and answering the requests.
+    """
+
+    passed: bool
+    message: str
+    requests: int = 0
+    largest_difference: float | None = None
+    bound: float | None = None
+    label_agreement: float | None = None
+    load_seconds: float | None = None
+    memory_mib: float | None = None
+
+
+def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
+    """Load the engine at ``path``, send random requests, and compare the answers with ONNX Runtime's on ``onnx``.
+
+    The bound is 0.001 of the reference's spread for engines without INT8 layers and 0.05 for the others.
+    """
+    before = _resident_mib()
+    began = time.perf_counter()
+    try:
+        engine = load_engine(path, rebuild=False)
+        loaded = time.perf_counter() - began
+        with engine:
+            batches = [engine.random_batch(size, seed=seed + i) for i, size in enumerate(_sizes(engine, requests))]
+            answers = [next(iter(engine.infer(batch).values())) for batch in batches]
+            memory = _resident_mib() - before
+            bound = INT8_BOUND if engine.manifest.precision.int8_layers else FLOAT_BOUND
+            first_output = engine.outputs[0].name
+        session = reference_session(onnx)
+        expected = [session.run([first_output], batch)[0] for batch in batches]
+    except QatlineError as error:
+        return EngineCheck(passed=False, message=str(error))
+    largest, agreement = _compare(answers, expected)
+    passed = bool(largest <= bound)
+    relation = "within" if passed else "outside"
+    return EngineCheck(
+        passed=passed,
+        message=(
+            f"{path.name}, loaded in a fresh process, answered {len(batches)} random requests; the largest difference "
+            f"from the ONNX reference is {largest:.2g} of the outputs' spread, {relation} the bound of {bound:g}."
+        ),
+        requests=len(batches),
+        largest_difference=largest,
+        bound=bound,
+        label_agreement=agreement,
+        load_seconds=loaded,
+        memory_mib=memory,
+    )
+
+
+def _sizes(engine: Engine, requests: int) -> list[int]:
+    profile = parse_profile(engine.manifest.spec["shapes"][engine.inputs[0].name])
+    low, high = profile.minimum[0], profile.maximum[0]
+    return [low + (high - low) * i // max(requests - 1, 1) for i in range(requests)]
+
+
+def _compare(answers: list[Array], expected: list[Array]) -> tuple[float, float]:
+    """Return the largest difference over the reference's spread, and the share of equal labels."""
+    if any(
+        one.shape != other.shape or not np.isfinite(one).all() for one, other in zip(answers, expected, strict=True)
+    ):
+        return float("inf"), 0.0
+    ours = np.concatenate([array.reshape(len(array), -1) for array in answers]).astype(np.float64)
+    theirs = np.concatenate([array.reshape(len(array), -1) for array in expected]).astype(np.float64)
+    spread = max(float(np.ptp(theirs)), 1e-12)
+    return float(np.abs(ours - theirs).max()) / spread, float((ours.argmax(1) == theirs.argmax(1)).mean())
+
+
+def _resident_mib() -> float:
+    """Return the process's resident memory; 0 where ``/proc`` is missing."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    import resource
+
+    return pages * resource.getpagesize() / 2**20
+
+
+def main(arguments: list[str]) -> int:
+    """Run the check that the command line describes and write its result to stdout."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", type=Path)
+    parser.add_argument("--onnx", type=Path, required=True)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    result = check_engine(options.engine, options.onnx, requests=options.requests, seed=options.seed)
+    sys.stdout.write(json.dumps(asdict(result)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
