@@ -18,7 +18,7 @@ def clone_operation(operation: Any, name: str) -> Any:
     if not isinstance(operation, keras.layers.Layer):
         return _clone_plain(operation, name)
     if isinstance(operation, keras.layers.Lambda):
-        # Lambda's configuration holds code, which safe mode rightly refuses; in one process the function itself will do.
+        # Lambda's configuration holds code, which safe mode refuses; in one process the function itself will do.
         return keras.layers.Lambda(
             operation.function,
             output_shape=operation._output_shape,

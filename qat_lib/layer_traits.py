@@ -45,6 +45,9 @@ RANGE_PRESERVING = (
     layers.UpSampling3D,
 )
 
+# Bare operations (keras.ops) that only move values.
+MOVING_OPERATORS = ("Reshape", "Transpose", "Squeeze", "ExpandDims", "GetItem", "Relu", "Flip", "Tile", "Repeat")
+
 CONVOLUTIONS = (
     layers.Conv1D,
     layers.Conv2D,
@@ -73,25 +76,30 @@ MAX_POOLS = (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)
 def is_identity(operation: Any) -> bool:
     """Whether the operation passes its one input on unchanged at inference."""
     if isinstance(operation, layers.Activation):
-        return operation.activation is keras.activations.linear
+        return bool(operation.activation is keras.activations.linear)
     return isinstance(operation, IDENTITY) or type(operation).__name__ in ("StochasticDepth", "DropConnect")
 
 
 def is_relu(operation: Any) -> bool:
     """Whether the operation is a plain ReLU, which keeps a symmetric grid; a capped or leaky one does not."""
     if isinstance(operation, layers.ReLU):
-        return operation.max_value is None and not operation.negative_slope and not operation.threshold
+        return bool(operation.max_value is None and not operation.negative_slope and not operation.threshold)
     if isinstance(operation, layers.Activation):
-        return operation.activation is keras.activations.relu
+        return bool(operation.activation is keras.activations.relu)
     return False
+
+
+def is_zero_pad(operation: Any) -> bool:
+    """Whether the operation is ``keras.ops.pad`` with zeros."""
+    return type(operation).__name__ == "Pad" and operation.mode == "constant"
 
 
 def preserves_range(operation: Any) -> bool:
     """Whether each output value is a value of the one input, or zero."""
     if isinstance(operation, layers.UpSampling2D):
-        return operation.interpolation == "nearest"
+        return bool(operation.interpolation == "nearest")
     if isinstance(operation, layers.Resizing):
-        return operation.interpolation == "nearest" and not operation.antialias
-    if isinstance(operation, layers.RandomCrop):
-        return False
+        return bool(operation.interpolation == "nearest" and not operation.antialias)
+    if not isinstance(operation, layers.Layer):
+        return is_zero_pad(operation) or type(operation).__name__ in MOVING_OPERATORS
     return isinstance(operation, RANGE_PRESERVING) or is_relu(operation) or is_identity(operation)

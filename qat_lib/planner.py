@@ -15,7 +15,7 @@ import keras
 
 from qat_lib.errors import SpecError
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import is_identity, preserves_range
+from qat_lib.layer_traits import is_identity, is_relu, preserves_range
 from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry, SkippedLayer
 from qat_lib.quantize_wrappers import REGISTRY, WeightedBaseQuantizeWrapper
 from qat_lib.selection import Decision, Selector, warn_unknown_names
@@ -160,15 +160,25 @@ class _Planner:
         return {self._source(tensor) for tensor in self.wanted}
 
     def _root(self, tensor: str) -> str:
-        """Return the tensor whose quantizer serves ``tensor``: its source, or one further up that is quantized anyway."""
+        """Return the tensor whose quantizer serves ``tensor``: its source, or one further up, quantized anyway."""
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)
             if len(call.inputs) != 1 or len(call.outputs) != 1 or not preserves_range(call.operation):
                 return best
             current = call.inputs[0]
-            if current in self._sources:
+            if current in self._sources or (len(self.graph.consumers(current)) > 1 and self._all_wanted(current)):
                 best = current
+
+    def _all_wanted(self, tensor: str) -> bool:
+        """Whether every reader wants the tensor quantized, those behind pools, pads and the like included."""
+        readers = self.graph.consumers(tensor)
+        wanted = {(consumer.layer, consumer.input) for consumer, _ in self.wanted.get(tensor, ())}
+        return bool(readers) and all(
+            (call.name, index) in wanted
+            or (preserves_range(call.operation) and not is_relu(call.operation) and self._all_wanted(call.outputs[0]))
+            for call, index in readers
+        )
 
     def _tie(self) -> dict[str, str]:
         """Return, for each root tensor in a tied group, the group's name: that of its first tensor."""

@@ -131,7 +131,7 @@ class _Placement:
                 tensor = producer.inputs[0]
                 producer = self.graph.producer(tensor)
             roots.append(tensor)
-        return roots[0] == roots[1] or (roots[0] in call.inputs and roots[0] == roots[1])
+        return roots[0] == roots[1]
 
     @cached_property
     def _depth(self) -> dict[str, int]:

@@ -45,7 +45,7 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         dense = [getattr(self.layer, attribute) for attribute in self.projections]
         return {f"{d.name}_kernel": output_axes(d.equation) for d in dense}
 
-    def build(self, query_shape: Any = None, value_shape: Any = None, key_shape: Any = None) -> None:
+    def build(self, query_shape: Any = None, value_shape: Any = None, key_shape: Any = None) -> None:  # type: ignore[override]
         """Build the layer, then put a wrapper around each of its projections."""
         own, self.quantize_inputs = self.quantize_inputs, False
         if not self.layer.built:
@@ -79,7 +79,7 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
             self.weight_quantizers.extend(wrapper.weight_quantizers)
         self.layer._tracker.lock()
 
-    def call(
+    def call(  # type: ignore[override]  # Keras binds this layer's inputs by these names
         self, query: Any, value: Any, key: Any = None, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
         """Call the layer on quantized queries, values and keys, ``(batch, length, features)`` each."""

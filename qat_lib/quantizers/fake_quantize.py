@@ -50,7 +50,7 @@ def fake_quantize(x: Any, amax: Any, *, num_bits: int = 8, narrow_range: bool = 
 
 
 def _masked_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
-    @tf.custom_gradient  # type: ignore[misc]
+    @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
         scale = amax / high
         y = tf.clip_by_value(tf.round(x / scale), low, high) * scale
@@ -64,7 +64,7 @@ def _masked_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
 
 
 def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
-    @tf.custom_gradient  # type: ignore[misc]
+    @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
         scale = amax / high
         ratio = x / scale

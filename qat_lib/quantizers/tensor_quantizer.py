@@ -181,7 +181,11 @@ class TensorQuantizer(keras.layers.Layer):
 
         Never below ``AMAX_FLOOR``. Set it to set the range by hand, which counts as calibration.
         """
-        if self.range_policy == "current" and self._weight_ref is not None and (weight := self._weight_ref()) is not None:
+        if (
+            self.range_policy == "current"
+            and self._weight_ref is not None
+            and (weight := self._weight_ref()) is not None
+        ):
             value = self.range_of(tf.convert_to_tensor(weight)).numpy()
         else:
             value = keras.ops.convert_to_numpy(self._amax)
@@ -206,7 +210,8 @@ class TensorQuantizer(keras.layers.Layer):
         self._flags.assign(flags)
 
     def _is_on(self, index: int) -> bool:
-        return bool(keras.ops.convert_to_numpy(self._flags)[index])
+        with tf.init_scope():  # the export reads the switch while it traces a graph
+            return bool(keras.ops.convert_to_numpy(self._flags)[index])
 
     @property
     def enabled(self) -> bool:
