@@ -97,7 +97,7 @@ class Preprocessing:
         if "image_shape" not in data or not set(data) <= known:
             raise DataError(f"preprocessing: expected the keys {sorted(known)}, received {sorted(data)}")
         try:
-            values = {name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()}
+            values: dict[str, Any] = {name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()}
             return cls(**values)
         except TypeError as error:
             raise DataError(f"preprocessing: {error}") from error

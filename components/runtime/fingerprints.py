@@ -67,7 +67,8 @@ def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
         if value.startswith("s3://"):
             from components.runtime.storage import open_storage
 
-            digests[f"{section}.{name}"] = open_storage(value).identity(value)
+            if stored := open_storage(value).describe(value):
+                digests[f"{section}.{name}"] = f"{stored.tag} {stored.size}"
         elif (path := Path(value).expanduser()).is_file():
             digests[f"{section}.{name}"] = file_digest(path)
         elif path.is_dir() and section == "data":

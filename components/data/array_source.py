@@ -1,0 +1,92 @@
+"""A source of arrays, in memory or mapped from disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from components.data.array_checks import Part, chunks
+from components.data.images import resize_array
+from components.data.splits import Indices
+from components.runtime.events import Progress
+
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySource:
+    """Checked arrays; see ``components.data.source.Source`` for what the properties mean.
+
+    Args:
+        parts: ``train`` always, ``validation`` and ``test`` where the source brings them.
+        classes: names in label order.
+        description: where the arrays came from.
+        size: ``(height, width)`` to resize to; None keeps the arrays' own.
+        pixel_scale: factor on pixels by default; None is 1/255 for uint8 and 1 for floats.
+    """
+
+    parts: Mapping[str, Part]
+    classes: tuple[str, ...]
+    description: str
+    size: tuple[int, int] | None = None
+    pixel_scale: float | None = None
+    root: str | None = None
+    broken: int = 0
+
+    @property
+    def labels(self) -> Mapping[str, Indices]:
+        """Labels of each part."""
+        return {name: part.y for name, part in self.parts.items()}
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Shape of an image after resizing."""
+        height, width, channels = self.parts["train"].x.shape[1:]
+        return (*(self.size or (height, width)), channels)
+
+    @property
+    def dtype(self) -> str:
+        """``uint8``, or ``float32`` for every floating type."""
+        return "uint8" if self.parts["train"].x.dtype == np.uint8 else "float32"
+
+    @property
+    def scale(self) -> float:
+        """Factor on pixels by default."""
+        return self.pixel_scale or (1 / 255 if self.dtype == "uint8" else 1.0)
+
+    @property
+    def resize(self) -> str | None:
+        """``bilinear`` when the arrays have another size than is asked for."""
+        return None if self.image_shape == self.parts["train"].x.shape[1:] else "bilinear"
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 over names, shapes, data types and contents of all parts."""
+        digest = hashlib.sha256()
+        for name, part in sorted(self.parts.items()):
+            digest.update(f"{name} {part.x.dtype.str} {part.x.shape}\n".encode())
+            for _, chunk in chunks(part.x):
+                digest.update(np.ascontiguousarray(chunk).data)
+            digest.update(np.ascontiguousarray(part.y).data)
+        return digest.hexdigest()
+
+    def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
+        """Write ``<split>_x.npy`` and ``<split>_y.npy``, block by block."""
+        origin = self.parts[part]
+        x = np.lib.format.open_memmap(
+            out / f"{split}_x.npy", mode="w+", dtype=np.dtype(self.dtype), shape=(len(indices), *self.image_shape)
+        )
+        digests: list[bytes] = []
+        for start in range(0, len(indices), _BLOCK):
+            images = origin.x[indices[start : start + _BLOCK]].astype(self.dtype)
+            if self.resize:
+                images = resize_array(images, self.image_shape[:2])
+            x[start : start + len(images)] = images
+            digests += [hashlib.sha256(image.tobytes()).digest() for image in images]
+            progress.update(f"writing {split}", start + len(images), len(indices))
+        x.flush()
+        np.save(out / f"{split}_y.npy", origin.y[indices])
+        return digests

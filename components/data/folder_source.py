@@ -1,0 +1,179 @@
+"""A folder of images, one sub-folder a class. Images stay in their files and are read when they are needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from components.data.images import SUFFIXES, decode_image
+from components.data.splits import Indices
+from components.runtime.events import Progress
+from components.settings import DataSettings
+from qat_lib.errors import DataError
+
+_BLOCK = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderSource:
+    """Checked image files; see ``components.data.source.Source`` for what the properties mean.
+
+    Args:
+        folder: what ``paths`` are relative to.
+        paths: of all images, sorted by class.
+        targets: label of each, int64 ``(images,)``.
+        digests: SHA-256 of the content of each file.
+        classes: names of the sub-folders in label order.
+        image_shape: of every image, after resizing.
+        resize: ``bilinear`` when images are resized.
+        broken: number of images that were left out.
+    """
+
+    folder: Path
+    paths: tuple[str, ...]
+    targets: Indices
+    digests: tuple[bytes, ...]
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    resize: str | None
+    broken: int
+    dtype: str = "uint8"
+    scale: float = 1 / 255
+
+    @property
+    def labels(self) -> Mapping[str, Indices]:
+        """All images are one part."""
+        return {"train": self.targets}
+
+    @property
+    def description(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    @property
+    def root(self) -> str:
+        """The folder, absolute: the images stay there."""
+        return str(self.folder.resolve())
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 over path, label and content of every image."""
+        digest = hashlib.sha256()
+        for path, label, content in zip(self.paths, self.targets, self.digests, strict=True):
+            digest.update(f"{path}\0{label}\0".encode() + content)
+        return digest.hexdigest()
+
+    def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
+        """Write ``<split>_files.json``: a list of ``[path, label]``."""
+        listed = [[self.paths[index], int(self.targets[index])] for index in indices]
+        (out / f"{split}_files.json").write_text(json.dumps(listed) + "\n", encoding="utf-8")
+        progress.update(f"writing {split}", len(listed), len(listed))
+        return [self.digests[index] for index in indices]
+
+
+def read_folder(root: Path, settings: DataSettings, progress: Progress) -> FolderSource:
+    """List the images below ``root`` and decode each once, to find broken ones before training does.
+
+    Raises:
+        DataError: no folder, no classes, an empty class, a broken image (unless ``skip_broken``), or images
+            of differing size without ``image_size``.
+    """
+    classes, listed = _list_classes(root, settings.classes)
+    paths: list[str] = []
+    labels: list[int] = []
+    digests: list[bytes] = []
+    shape: tuple[int, ...] | None = None
+    broken = 0
+    for done, (path, label, result) in enumerate(_decode_all(root, listed, settings), start=1):
+        progress.update("checking images", done, len(listed))
+        if isinstance(result, DataError):
+            if not settings.skip_broken:
+                raise result
+            broken += 1
+            progress.warn(f"left out: {result}")
+            continue
+        size, digest = result
+        if shape is not None and size != shape:
+            raise DataError(
+                f"images differ in size: {root / paths[0]} is {shape[0]}x{shape[1]}, "
+                f"{root / path} is {size[0]}x{size[1]}. Set data.image_size=[height, width]."
+            )
+        shape = size
+        paths.append(path)
+        labels.append(label)
+        digests.append(digest)
+    seen = set(labels)
+    if missing := sorted({name for index, name in enumerate(classes) if index not in seen}):
+        raise DataError(f"{root}: no readable image is left in class {missing[0]!r}")
+    height, width, channels = shape or (0, 0, 0)
+    return FolderSource(
+        folder=root,
+        paths=tuple(paths),
+        targets=np.asarray(labels, np.int64),
+        digests=tuple(digests),
+        classes=classes,
+        image_shape=(height, width, channels),
+        resize="bilinear" if settings.image_size else None,
+        broken=broken,
+    )
+
+
+def _list_classes(root: Path, wanted: list[str] | None) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "is missing"
+        raise DataError(f"the image folder {root} {what}: expected a folder with one sub-folder a class")
+    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    if wanted is not None and (absent := sorted(set(wanted) - set(found))):
+        raise DataError(
+            f"{root}: data.classes names {absent[0]!r}, received the sub-folders {', '.join(found) or 'none'}"
+        )
+    classes = tuple(wanted) if wanted is not None else tuple(found)
+    if len(classes) < 2:
+        raise DataError(
+            f"{root}: expected at least two sub-folders, one a class; received {', '.join(classes) or 'none'}"
+        )
+    listed = []
+    for label, name in enumerate(classes):
+        files = sorted(
+            Path(folder, file).relative_to(root).as_posix()
+            for folder, _, files in os.walk(root / name, followlinks=True)
+            for file in files
+            if Path(file).suffix.lower() in SUFFIXES and not file.startswith(".")
+        )
+        if not files:
+            raise DataError(f"{root / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none")
+        listed += [(file, label) for file in files]
+    return classes, listed
+
+
+_Checked = tuple[tuple[int, ...], bytes] | DataError
+
+
+def _decode_all(
+    root: Path, listed: list[tuple[str, int]], settings: DataSettings
+) -> Iterator[tuple[str, int, _Checked]]:
+    """Decode in threads (Pillow releases the lock), block by block so that a million images don't queue up."""
+
+    def check(item: tuple[str, int]) -> _Checked:
+        path = root / item[0]
+        try:
+            data = path.read_bytes()
+            pixels = decode_image(data, settings.color, settings.image_size, name=str(path))
+        except OSError as error:
+            return DataError(f"the image {path} can't be read: {error.strerror}")
+        except DataError as error:
+            return error
+        return pixels.shape, hashlib.sha256(data).digest()
+
+    waiting = iter(listed)
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        while block := list(islice(waiting, _BLOCK)):
+            for (path, label), result in zip(block, pool.map(check, block), strict=True):
+                yield path, label, result

@@ -1,0 +1,64 @@
+"""The description of a prepared data set, as ``dataset.json`` holds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qat_lib.errors import DataError
+
+INFO_NAME = "dataset.json"
+SPLITS = ("train", "calibration", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What a prepared data set is.
+
+    Args:
+        kind: ``digits``, ``npz``, ``folder`` or ``keras``.
+        classes: names in label order.
+        image_shape: ``(height, width, channels)`` as the model sees it.
+        dtype: data type of the raw images, ``uint8`` or ``float32``.
+        splits: number of samples of each part: train, calibration, validation, test.
+        fingerprint: SHA-256 over the content of the whole source; splits and seed don't enter.
+        source: where it came from, for people.
+        root: the image folder, when the images stay in their files; None when they are arrays beside this.
+        duplicates: number of samples outside the training part whose pixels also occur in it.
+    """
+
+    kind: str
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    dtype: str
+    splits: Mapping[str, int]
+    fingerprint: str
+    source: str
+    root: str | None = None
+    duplicates: int = 0
+
+    def save(self, dataset: Path) -> None:
+        """Write ``dataset.json`` into the directory ``dataset``."""
+        (dataset / INFO_NAME).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, dataset: Path) -> DatasetInfo:
+        """Read ``dataset.json`` of the directory ``dataset``.
+
+        Raises:
+            DataError: it is missing or holds something else.
+        """
+        path = dataset / INFO_NAME
+        try:
+            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            height, width, channels = data.pop("image_shape")
+            return cls(classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data)
+        except OSError as error:
+            raise DataError(
+                f"{dataset} is no prepared data set: {INFO_NAME} can't be read ({error.strerror})"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path} does not describe a data set: {error}. Run prepare_data again.") from error

@@ -1,0 +1,88 @@
+"""A ``.npz`` file of images and labels, read without holding it in memory."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from components.data.array_checks import Array, Part, check_part, check_together
+from components.data.array_source import ArraySource
+from components.settings import DataSettings
+from qat_lib.errors import DataError
+
+# Part -> the names under which its images and labels are looked for.
+_NAMES = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
+    "validation": (("x_val", "y_val"), ("x_validation", "y_validation"), ("val_images", "val_labels")),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+
+
+def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
+    """Unpack the arrays of a ``.npz`` file into ``scratch`` and open them there as memory maps.
+
+    Recognized names: ``x_train``/``y_train`` (or ``train_images``/``train_labels``, ``x``/``y``,
+    ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``.
+
+    Raises:
+        DataError: the file is missing, truncated, pickled, or does not hold what is expected.
+    """
+    if not path.is_file():
+        raise DataError(f"the data file {path} is missing: correct data.path (received {str(path)!r})")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = _open_arrays(archive, path, scratch)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise DataError(f"{path} is truncated or no .npz file: {error}. Copy or make it again.") from error
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+    found = {part: pair for part, names in _NAMES.items() if (pair := _pair(part, names, arrays, path))}
+    if "train" not in found:
+        raise DataError(
+            f"{path}: expected arrays named x_train and y_train (optionally x_val, y_val, x_test, y_test), x and y, or "
+            f"images and labels; received {', '.join(sorted(arrays)) or 'none'}"
+        )
+    parts: dict[str, Part] = {part: check_part(part, arrays[x], arrays[y]) for part, (x, y) in found.items()}
+    return ArraySource(
+        parts=parts,
+        classes=check_together(parts, settings.classes),
+        description=str(path),
+        size=settings.image_size,
+    )
+
+
+def _pair(
+    part: str, names: tuple[tuple[str, str], ...], arrays: dict[str, Array], path: Path
+) -> tuple[str, str] | None:
+    for x, y in names:
+        if (x in arrays) != (y in arrays):
+            have, lack = (x, y) if x in arrays else (y, x)
+            raise DataError(f"{path}: the {part} part has {have} but no {lack}")
+        if x in arrays:
+            return x, y
+    return None
+
+
+def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[str, Array]:
+    wanted = {name for names in _NAMES.values() for pair in names for name in pair}
+    present = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+    if not present & wanted:
+        return {name: np.empty(0) for name in present}
+    arrays = {}
+    for name in sorted(present & wanted):
+        target = scratch / f"{name}.npy"
+        # The archive's checksum is compared when the member has been read to its end.
+        with archive.open(f"{name}.npy") as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+        try:
+            arrays[name] = np.load(target, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise DataError(
+                f"{path}: the array {name} can't be read: {error}. Expected plain numbers (no pickled objects): save "
+                "it again as an array of one type."
+            ) from error
+    return arrays

@@ -1,0 +1,83 @@
+"""What every source of images offers, and how its samples are dealt out to the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from components.data.info import SPLITS
+from components.data.splits import Indices, split_indices, stratified_subset
+from components.runtime.events import Progress
+from components.settings import DataSettings
+
+
+class Source(Protocol):
+    """A checked source: the part ``train`` and, where it brings its own, ``validation`` and ``test``."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names in label order."""
+
+    @property
+    def labels(self) -> Mapping[str, Indices]:
+        """Labels of each part."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """``(height, width, channels)`` of an image as it is handed on."""
+
+    @property
+    def dtype(self) -> str:
+        """Data type of the pixels as they are handed on: ``uint8`` or ``float32``."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on pixels by default."""
+
+    @property
+    def resize(self) -> str | None:
+        """How images are brought to ``image_shape``, or None when they have it."""
+
+    @property
+    def description(self) -> str:
+        """Where the images came from, for people."""
+
+    @property
+    def root(self) -> str | None:
+        """The folder in which the images stay, or None when ``write`` copies them."""
+
+    @property
+    def broken(self) -> int:
+        """Number of images that were left out."""
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 over the whole content."""
+
+    def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
+        """Write the samples ``indices`` of ``part`` as the split ``split``; return a digest of each image."""
+
+
+def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, tuple[str, Indices]]:
+    """Decide which samples make up train, calibration, validation and test.
+
+    Returns:
+        For each split the part of the source that it is taken from, and the indices within that part.
+
+    Raises:
+        DataError: there are too few samples.
+    """
+    total = sum(map(len, source.labels.values()))
+    share = min(1.0, settings.limit / total) if settings.limit else 1.0
+    kept = {
+        part: stratified_subset(labels, round(share * len(labels)), seed=seed, classes=len(source.classes))
+        for part, labels in source.labels.items()
+    }
+    own = frozenset(kept) - {"train"}
+    parts = split_indices(source.labels["train"][kept["train"]], settings, seed=seed, classes=source.classes, own=own)
+    dealt = {name: ("train", kept["train"][indices]) for name, indices in parts.items()}
+    generator = np.random.default_rng([seed, 0x0DEA])
+    dealt |= {name: (name, generator.permutation(kept[name])) for name in sorted(own)}
+    return {name: dealt[name] for name in SPLITS}

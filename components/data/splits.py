@@ -1,0 +1,92 @@
+"""Seeded, stratified splits that never overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from components.settings import DataSettings
+from qat_lib.errors import DataError
+
+Indices = npt.NDArray[np.int64]
+
+
+def split_indices(
+    labels: Indices, settings: DataSettings, *, seed: int, classes: Sequence[str], own: frozenset[str] = frozenset()
+) -> dict[str, Indices]:
+    """Split the samples of a source into train, calibration, validation and test.
+
+    Each part holds the classes in their proportions, to within one sample. Test is taken first, then
+    calibration, then validation; the rest is for training. Within a part the order is random.
+
+    Args:
+        labels: label of each sample, int64 ``(samples,)``.
+        settings: the fractions and the number of calibration samples.
+        seed: the same seed gives the same split.
+        classes: names, for messages.
+        own: parts that the source brings itself and that are not taken from these samples:
+            ``test``, ``validation``.
+
+    Returns:
+        Indices into ``labels`` by part, without those of ``own``. Every index occurs once.
+
+    Raises:
+        DataError: a class has too few samples to be in every part, or too few remain for training.
+    """
+    carved = [name for name in ("test", "validation") if name not in own]
+    counts = np.bincount(labels, minlength=len(classes))
+    needed = 1 + len(carved)
+    if (worst := int(counts.argmin())) >= 0 and counts[worst] < needed:
+        raise DataError(
+            f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, one for each of "
+            f"train, {', '.join(carved)}. Add samples or leave the class out."
+        )
+    generator = np.random.default_rng([seed, 0x5EED])
+    rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
+    parts: dict[str, Indices] = {}
+    if "test" in carved:
+        parts["test"], rest = _take(rest, round(settings.test_fraction * len(labels)), keep=len(carved), least=1)
+    available = sum(map(len, rest))
+    if settings.calibration_samples > available // 2:
+        raise DataError(
+            f"data.calibration_samples={settings.calibration_samples} is more than half of the {available} samples "
+            f"that are not for testing. Set it to at most {available // 2}."
+        )
+    keep = 1 + ("validation" in carved)
+    parts["calibration"], rest = _take(rest, settings.calibration_samples, keep=keep, least=0)
+    if "validation" in carved:
+        wanted = round(settings.validation_fraction * sum(map(len, rest)))
+        parts["validation"], rest = _take(rest, wanted, keep=1, least=1)
+    parts["train"] = np.concatenate(rest)
+    return {name: generator.permutation(part) for name, part in parts.items()}
+
+
+def stratified_subset(labels: Indices, count: int, *, seed: int, classes: int) -> Indices:
+    """Return the sorted indices of at most ``count`` samples in which the classes keep their proportions."""
+    if count >= len(labels):
+        return np.arange(len(labels), dtype=np.int64)
+    generator = np.random.default_rng([seed, 0x11317])
+    groups = [generator.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+    return np.sort(_take(groups, count, keep=0, least=0)[0])
+
+
+def _take(groups: list[Indices], count: int, *, keep: int, least: int) -> tuple[Indices, list[Indices]]:
+    """Take about ``count`` samples off the groups, in proportion.
+
+    From each group at least ``least`` are taken and at least ``keep`` stay; the count gives way to these.
+    """
+    sizes = np.array([len(group) for group in groups], np.int64)
+    room = np.maximum(sizes - keep, 0)
+    exact = sizes * (count / max(int(sizes.sum()), 1))
+    shares = np.minimum(np.maximum(np.floor(exact).astype(np.int64), least), room)
+    # The largest remainders get what rounding down left over.
+    order = np.argsort(-(exact - np.floor(exact)), kind="stable")
+    missing = count - int(shares.sum())
+    while missing > 0 and (open_groups := [g for g in order if shares[g] < room[g]]):
+        for group in open_groups[:missing]:
+            shares[group] += 1
+            missing -= 1
+    taken = np.concatenate([group[:n] for group, n in zip(groups, shares, strict=True)])
+    return taken.astype(np.int64), [group[n:] for group, n in zip(groups, shares, strict=True)]

@@ -1,0 +1,81 @@
+"""A part of a data set as a ``tf.data`` pipeline: shuffled and augmented the same way for the same seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from qat_lib.errors import DataError
+from qat_lib.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from components.runtime.reader import Split
+
+AUGMENTATIONS = ("none", "shift", "flip_crop")
+
+
+def build_pipeline(
+    split: Split,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+    augment: str = "none",
+    repeat: bool = False,
+) -> Any:
+    """Return a ``tf.data.Dataset`` of ``(x, y)``: float32 ``(batch, height, width, channels)``, int64 ``(batch,)``.
+
+    Args:
+        split: the part to read.
+        preprocessing: from raw pixels to the model's input.
+        batch_size: of every batch but the last, which may be smaller.
+        shuffle_seed: order anew in each epoch, the same way for the same seed; None keeps the order.
+        augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels, repeating its
+            edge; ``flip_crop``: the same, and mirror every other image at random.
+        repeat: start again after the last batch, for ever.
+
+    Raises:
+        DataError: ``augment`` is unknown.
+    """
+    if augment not in AUGMENTATIONS:
+        raise DataError(f"augment: expected one of {', '.join(AUGMENTATIONS)}; received {augment!r}")
+    count, shape = len(split.labels), preprocessing.image_shape
+
+    def read(indices: Any) -> tuple[Any, Any]:
+        return preprocessing.apply(split.pixels(indices)), split.labels[indices]
+
+    def load(indices: Any) -> tuple[Any, Any]:
+        x, y = tf.numpy_function(read, [indices], (tf.float32, tf.int64))
+        return tf.ensure_shape(x, (None, *shape)), tf.ensure_shape(y, (None,))
+
+    order = tf.data.Dataset.range(count)
+    if shuffle_seed is not None:
+        order = order.shuffle(count, seed=shuffle_seed, reshuffle_each_iteration=True)
+    batches = order.batch(batch_size).map(load, num_parallel_calls=2, deterministic=True)
+    if augment != "none":
+        seeds = tf.data.Dataset.random(seed=shuffle_seed or 0, rerandomize_each_iteration=True).batch(2)
+        flip = augment == "flip_crop"
+        batches = tf.data.Dataset.zip(batches, seeds).map(
+            lambda batch, seed: (_augment(batch[0], seed, shape, flip=flip), batch[1]),
+            num_parallel_calls=2,
+            deterministic=True,
+        )
+    if repeat:
+        batches = batches.repeat()
+    return batches.prefetch(2)
+
+
+def _augment(x: Any, seed: Any, shape: tuple[int, int, int], *, flip: bool) -> Any:
+    """Shift, and with ``flip`` mirror, each image of a batch by its own random amount."""
+    seeds = tf.random.split(tf.cast(seed, tf.int32), num=3)
+    for axis, size in ((1, shape[0]), (2, shape[1])):
+        reach = max(1, size // 8)
+        offset = tf.random.stateless_uniform((tf.shape(x)[0], 1), seeds[axis - 1], -reach, reach + 1, tf.int32)
+        # An index beyond the border is the border: the edge is repeated, whatever value black has by now.
+        source = tf.clip_by_value(tf.range(size)[None, :] + offset, 0, size - 1)
+        x = tf.gather(x, source, axis=axis, batch_dims=1)
+    if flip:
+        mirrored = tf.random.stateless_uniform((tf.shape(x)[0], 1, 1, 1), seeds[2]) < 0.5
+        x = tf.where(mirrored, tf.reverse(x, axis=[2]), x)
+    return tf.ensure_shape(x, (None, *shape))

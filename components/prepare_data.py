@@ -1,0 +1,125 @@
+"""The first step: images from anywhere -> checked, split, fingerprinted, with their preprocessing beside them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl
+
+from components.data.array_checks import check_finite
+from components.data.folder_source import read_folder
+from components.data.info import DatasetInfo
+from components.data.named_source import read_digits, read_keras_dataset
+from components.data.npz_source import read_npz
+from components.data.source import Source, deal
+from components.runtime.events import Progress
+from components.runtime.images import IMAGE
+from components.settings import DataSettings
+from qat_lib.preprocessing import Preprocessing
+
+_COLORS = {1: "gray", 3: "rgb"}
+
+
+def prepare_data(out: Path, *, data: DataSettings, seed: int, progress: Progress) -> dict[str, float]:
+    """Read the source, check it, split it, and write the data set into ``out``.
+
+    Args:
+        out: existing empty directory.
+        data: where the images come from and how they are split.
+        seed: of the split; the same seed gives the same parts.
+        progress: receives the phases ``checking images`` and ``writing <part>``, and warnings.
+
+    Returns:
+        Samples of each part, number of classes, images left out, images that occur in training and elsewhere.
+
+    Raises:
+        DataError: the source is missing, broken or inconsistent; the message says what to do.
+        StorageError: an ``s3://`` source can't be fetched.
+    """
+    scratch = out / ".source"
+    scratch.mkdir()
+    try:
+        source = _open_source(data, scratch, progress)
+        return _write(source, out, data, seed, progress)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _open_source(data: DataSettings, scratch: Path, progress: Progress) -> Source:
+    if data.kind == "digits":
+        return read_digits(data)
+    if data.kind == "folder":
+        return read_folder(_local(data.path or ""), data, progress)
+    arrays = read_keras_dataset(data) if data.kind == "keras" else read_npz(_local(data.path or ""), scratch, data)
+    for name, part in arrays.parts.items():
+        check_finite(name, part.x)
+    return arrays
+
+
+def _local(location: str) -> Path:
+    """Return where the source lies on this machine, after fetching it when it is remote."""
+    if location.startswith("s3://"):
+        from components.runtime.storage import fetch_cached
+
+        return fetch_cached(location)
+    return Path(location).expanduser()
+
+
+def _write(source: Source, out: Path, data: DataSettings, seed: int, progress: Progress) -> dict[str, float]:
+    dealt = deal(source, data, seed=seed)
+    digests = {split: source.write(out, split, part, indices, progress) for split, (part, indices) in dealt.items()}
+    trained = set(digests["train"])
+    duplicates = sum(digest in trained for split in digests if split != "train" for digest in digests[split])
+    if duplicates:
+        progress.warn(
+            f"{duplicates} images of the calibration, validation and test parts also occur, byte for byte, in the "
+            "training part: the source holds them more than once, and accuracy is flattered by them."
+        )
+    counts = {split: len(indices) for split, (_, indices) in dealt.items()}
+    DatasetInfo(
+        kind=data.kind,
+        classes=source.classes,
+        image_shape=source.image_shape,
+        dtype=source.dtype,
+        splits=counts,
+        fingerprint=source.fingerprint(),
+        source=source.description,
+        root=source.root,
+        duplicates=duplicates,
+    ).save(out)
+    settings = data.preprocessing
+    Preprocessing(
+        image_shape=source.image_shape,
+        dtype=source.dtype,
+        scale=settings.scale or source.scale,
+        mean=tuple(settings.mean),
+        std=tuple(settings.std),
+        color=_COLORS.get(source.image_shape[-1], "channels"),
+        resize=source.resize,
+    ).save(out / "preprocessing.json")
+    return {
+        **{f"{split}_samples": float(count) for split, count in counts.items()},
+        "classes": float(len(source.classes)),
+        "broken_images": float(source.broken),
+        "duplicates": float(duplicates),
+    }
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def prepare_data_component(
+    dataset: dsl.Output[dsl.Artifact],
+    metrics: dsl.Output[dsl.Metrics],
+    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    seed: int = 0,
+) -> None:
+    """Check, split and fingerprint the data set."""
+    from components.runtime.step import run_component
+
+    run_component(
+        "prepare_data",
+        settings=settings,
+        seed=seed,
+        inputs={},
+        output=dataset.path,
+        metrics_artifact=metrics,
+    )

@@ -1,0 +1,179 @@
+"""Read a prepared data set: the one reader of training, calibration, parity and evaluation.
+
+Pixels are decoded by Pillow or mapped from disk, and preprocessed by NumPy, whether they end in a
+``tf.data`` pipeline or in a plain array, so that the engine is fed what the model was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from components.data.images import load_image
+from components.data.info import DatasetInfo
+from qat_lib.errors import DataError
+from qat_lib.preprocessing import FloatBatch, Preprocessing
+
+__all__ = ["DatasetInfo", "load_info", "load_preprocessing", "load_split", "numpy_batches", "open_split", "tf_dataset"]
+
+Labels = npt.NDArray[np.int64]
+
+
+class Split(Protocol):
+    """One part of a data set: all labels, and raw pixels on demand."""
+
+    @property
+    def labels(self) -> Labels:
+        """Label of each sample, int64 ``(samples,)``."""
+
+    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+        """Return raw images ``(len(indices), height, width, channels)``."""
+
+
+class ArraySplit:
+    """A part that lies in two ``.npy`` files; the images are mapped, not loaded."""
+
+    def __init__(self, dataset: Path, split: str) -> None:
+        self._x = _load_array(dataset / f"{split}_x.npy", mmap=True)
+        self.labels: Labels = _load_array(dataset / f"{split}_y.npy", mmap=False)
+
+    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+        """Return raw images, copied from disk."""
+        return np.asarray(self._x[indices])
+
+
+class FileSplit:
+    """A part whose images stay in their files; they are decoded by a few threads."""
+
+    def __init__(self, dataset: Path, split: str, info: DatasetInfo, preprocessing: Preprocessing) -> None:
+        listed = _load_files(dataset / f"{split}_files.json")
+        self._root = Path(info.root or "")
+        self._paths = [path for path, _ in listed]
+        self._color = preprocessing.color
+        self._size = info.image_shape[:2] if preprocessing.resize else None
+        self._shape = info.image_shape
+        self._pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode")
+        self.labels: Labels = np.array([label for _, label in listed], np.int64)
+
+    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+        """Return raw images, decoded from their files.
+
+        Raises:
+            DataError: an image is gone, broken or of another size since the data set was prepared.
+        """
+        images = list(self._pool.map(self._load, indices))
+        return np.stack(images) if images else np.empty((0, *self._shape), np.uint8)
+
+    def _load(self, index: int) -> npt.NDArray[np.uint8]:
+        path = self._root / self._paths[index]
+        image = load_image(path, self._color, self._size)
+        if image.shape != self._shape:
+            raise DataError(f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data again")
+        return image
+
+
+def load_info(dataset: Path) -> DatasetInfo:
+    """Return the description of the data set in the directory ``dataset``.
+
+    Raises:
+        DataError: there is none.
+    """
+    return DatasetInfo.load(dataset)
+
+
+def load_preprocessing(dataset: Path) -> Preprocessing:
+    """Return how raw pixels of this data set become the model's input.
+
+    Raises:
+        DataError: the definition is missing or broken.
+    """
+    return Preprocessing.load(dataset / "preprocessing.json")
+
+
+def open_split(dataset: Path, split: str) -> Split:
+    """Open one part: ``train``, ``calibration``, ``validation`` or ``test``.
+
+    Raises:
+        DataError: there is no such part, or its files are damaged.
+    """
+    info = load_info(dataset)
+    if split not in info.splits:
+        raise DataError(f"{dataset} has the parts {', '.join(info.splits)}; received {split!r}")
+    if info.root is None:
+        return ArraySplit(dataset, split)
+    return FileSplit(dataset, split, info, load_preprocessing(dataset))
+
+
+def load_split(
+    dataset: Path, split: str, *, raw: bool = False, limit: int | None = None
+) -> tuple[npt.NDArray[Any], Labels]:
+    """Load one part, or its first ``limit`` samples, into memory; the order within a part is random already.
+
+    Args:
+        dataset: directory of the prepared data set.
+        split: name of the part.
+        raw: return pixels as they were found instead of the model's input.
+        limit: number of samples; None for all. Large parts are better read by ``numpy_batches``.
+
+    Returns:
+        Images ``(samples, height, width, channels)``, float32 or raw, and int64 labels ``(samples,)``.
+    """
+    part = open_split(dataset, split)
+    indices = np.arange(len(part.labels), dtype=np.int64)[:limit]
+    pixels = part.pixels(indices)
+    return (pixels if raw else load_preprocessing(dataset).apply(pixels)), part.labels[indices]
+
+
+def numpy_batches(dataset: Path, split: str, batch_size: int) -> Iterator[tuple[FloatBatch, Labels]]:
+    """Yield ``(x, y)`` of one part in its order; the last batch may be smaller. Imports no TensorFlow.
+
+    ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64 ``(batch,)``.
+    """
+    part, preprocessing = open_split(dataset, split), load_preprocessing(dataset)
+    for start in range(0, len(part.labels), batch_size):
+        indices = np.arange(start, min(start + batch_size, len(part.labels)), dtype=np.int64)
+        yield preprocessing.apply(part.pixels(indices)), part.labels[indices]
+
+
+def tf_dataset(
+    dataset: Path,
+    split: str,
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+    augment: str = "none",
+    repeat: bool = False,
+) -> Any:
+    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``; see ``components.data.tf_pipeline``."""
+    from components.data.tf_pipeline import build_pipeline
+
+    return build_pipeline(
+        open_split(dataset, split),
+        load_preprocessing(dataset),
+        batch_size,
+        shuffle_seed=shuffle_seed,
+        augment=augment,
+        repeat=repeat,
+    )
+
+
+def _load_array(path: Path, *, mmap: bool) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error
+    return array
+
+
+def _load_files(path: Path) -> list[tuple[str, int]]:
+    try:
+        return [(str(name), int(label)) for name, label in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error
