@@ -1,0 +1,67 @@
+"""What a user sees when something goes wrong: one message on stderr and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from qat_lib.errors import QatlineError
+
+
+@contextmanager
+def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
+    """Turn an exception into its message and exit code; show the traceback only with ``debug``.
+
+    With ``as_json`` the object ``{"error": {...}}`` also goes to stdout, so that a caller that parses stdout
+    always finds one object there.
+    """
+    try:
+        yield
+    except QatlineError as error:
+        if debug:
+            traceback.print_exc()
+            _log_tail(error)
+        _say(f"Error: {error}")
+        if as_json:
+            sys.stdout.write(json.dumps(_as_object(error)) + "\n")
+        raise typer.Exit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        _say("Interrupted.")
+        raise typer.Exit(130) from error
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # a defect of ours: the user gets the message, the report gets the traceback
+        if debug:
+            traceback.print_exc()
+        _say(
+            f"Error: {type(error).__name__}: {error}\n"
+            "This is a bug in qatline. Run again with --debug and report what it shows."
+        )
+        if as_json:
+            sys.stdout.write(json.dumps(_as_object(error)) + "\n")
+        raise typer.Exit(1) from error
+
+
+def _as_object(error: Exception) -> dict[str, Any]:
+    content: dict[str, Any] = {"error": {"type": type(error).__name__, "message": str(error)}}
+    folder = getattr(error, "folder", None)
+    if folder is not None:
+        content = {"run_id": folder.run_id, "run_dir": str(folder.path), **content}
+        content["error"]["step"] = getattr(error, "step", None) or None
+    return content
+
+
+def _log_tail(error: QatlineError) -> None:
+    tail = getattr(error, "log_tail", "")
+    if tail:
+        _say(f"The end of the log:\n{tail}\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,194 @@
+"""RunConfig: everything one run depends on, validated once.
+
+A config is laid in this order, later wins: the defaults, the YAML file, its profiles in the order they are
+asked for, then ``--set`` options. Relative paths in a file are relative to that file's folder; those of
+``--set`` are relative to the working directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from components import settings
+from components.settings import Settings
+from pipelines.config_errors import check_keys, describe
+from pipelines.yaml_config import parse_yaml, read_yaml_mapping
+from qat_lib.errors import ConfigError
+
+PATH_KEYS: tuple[tuple[str, ...], ...] = (
+    ("output",),
+    ("data", "path"),
+    ("model", "name"),
+    ("model", "weights"),
+    ("quantization", "spec"),
+)
+"""Where a config may hold a path."""
+
+SECTIONS: tuple[str, ...] = ("data", "model", "training", "quantization", "qat", "export", "engine", "gate")
+"""The sections that are parameters of the pipeline; the others concern the place where it runs."""
+
+
+_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking"))
+
+
+class RunConfig(Settings):
+    """One run of the pipeline.
+
+    Example:
+        >>> RunConfig().training.epochs
+        20
+    """
+
+    seed: int = Field(0, ge=0, lt=2**31, description="Seed of splits, initial weights, shuffling and augmentation.")
+    output: str = Field("runs", description="Folder of the runs, their shared step store and the default MLflow store.")
+    data: settings.DataSettings = Field(default_factory=settings.DataSettings)
+    model: settings.ModelSettings = Field(default_factory=settings.ModelSettings)
+    training: settings.TrainingSettings = Field(default_factory=settings.TrainingSettings)
+    quantization: settings.QuantizationSettings = Field(default_factory=settings.QuantizationSettings)
+    qat: settings.QATSettings = Field(default_factory=settings.QATSettings)
+    export: settings.ExportSettings = Field(default_factory=settings.ExportSettings)
+    engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
+    gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
+    tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole config as plain data, every default written out."""
+        return self.model_dump(mode="json")
+
+    def pipeline_parameters(self) -> dict[str, Any]:
+        """Return the arguments of the pipeline: the seed and one dict per section that its steps read.
+
+        kfp takes no null inside a dict, so a key without a value is left out; its default is null in every section.
+        """
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
+        return {"seed": self.seed, **_without_nulls(sections)}
+
+
+def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunConfig:
+    """Validate plain data.
+
+    Raises:
+        ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its path.
+    """
+    check_keys(values, RunConfig, source=source)
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(describe(error, source)) from error
+
+
+def load_config(
+    path: Path | None = None,
+    *,
+    profiles: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    cwd: Path | None = None,
+) -> RunConfig:
+    """Lay a YAML file, its profiles and ``a.b=value`` overrides over the defaults.
+
+    Args:
+        path: The YAML file; None starts from the defaults.
+        profiles: Names under the file's ``profiles:`` key, laid over the base in this order.
+        overrides: ``a.b=value`` texts; the value is parsed as YAML.
+        cwd: What relative paths in ``overrides`` refer to. Default: the working directory.
+
+    Raises:
+        ConfigError: The file, a profile, a key or a value is wrong.
+    """
+    here = Path.cwd() if cwd is None else cwd
+    values: dict[str, Any] = {}
+    layers = _file_layers(path, profiles)
+    layers.append(("--set", here, _parse_overrides(overrides)))
+    for source, base, content in layers:
+        # A section whose every line is commented out is empty, not wrong.
+        layer = {key: value for key, value in content.items() if value is not None or key not in _EMPTY_ALLOWED}
+        check_keys(layer, RunConfig, source=source)
+        values = _merge(values, _absolute_paths(layer, base))
+    if "output" not in values:
+        values["output"] = str(here / RunConfig().output)
+    sources = " + ".join(source for source, _, layer in layers if layer) or "defaults"
+    return build_config(values, source=sources)
+
+
+def _file_layers(path: Path | None, profiles: Sequence[str]) -> list[tuple[str, Path, dict[str, Any]]]:
+    if path is None:
+        if profiles:
+            raise ConfigError(f"Expected --config with --profile {profiles[0]}: profiles are part of a config file.")
+        return []
+    base = read_yaml_mapping(path)
+    folder = path.resolve().parent
+    known = base.pop("profiles", None) or {}
+    if not isinstance(known, dict) or not all(isinstance(layer, dict) or layer is None for layer in known.values()):
+        raise ConfigError(f"{path}: expected 'profiles' to map each name to a part of a config.")
+    # A typing error in a profile is found at once, not on the day the profile is used.
+    for name, layer in known.items():
+        check_keys(layer or {}, RunConfig, source=f"{path}, profile {name}")
+    layers = [(str(path), folder, base)]
+    for name in profiles:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"{path}: expected a profile of this file ({listed}), received {name!r}.")
+        layers.append((f"{path}, profile {name}", folder, known[name] or {}))
+    return layers
+
+
+def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, raw = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise ConfigError(f"Expected --set section.key=value, such as training.epochs=5; received {text!r}.")
+        layer: Any = parse_yaml(raw, f"--set {key}")
+        for part in reversed(parts):
+            layer = {part: layer}
+        values = _merge(values, layer)
+    return values
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    result = _merge({}, layer)
+    for section, *rest in PATH_KEYS:
+        if not rest:
+            if isinstance(result.get(section), str):
+                result[section] = str(_resolve(result[section], base))
+            continue
+        inner = result.get(section)
+        value = inner.get(rest[0]) if isinstance(inner, dict) else None
+        if isinstance(value, str) and _is_path(section, rest[0], value):
+            result[section] = {**result[section], rest[0]: str(_resolve(value, base))}
+    return result
+
+
+def _is_path(section: str, key: str, value: str) -> bool:
+    if "://" in value:  # s3://bucket/key and the like
+        return False
+    if (section, key) == ("model", "name"):
+        return value.endswith((".keras", ".h5"))
+    if (section, key) == ("model", "weights"):
+        return value != "imagenet"
+    return True
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _resolve(value: str, base: Path) -> Path:
+    # normpath rather than resolve(): a link keeps the name that the user gave it.
+    return Path(os.path.normpath(base / Path(value).expanduser()))

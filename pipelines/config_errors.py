@@ -1,0 +1,123 @@
+"""Turn what is wrong with a config into one clear message."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from qat_lib.errors import ConfigError
+
+
+def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
+    """Raise a ConfigError that names each unknown key and the nearest known one, with full paths."""
+    known = list(known_paths(model))
+    problems = [f"unknown key {path!r}; {_suggest(path, known)}" for path in _unknown(values, model, prefix="")]
+    if problems:
+        raise ConfigError(_message(source, problems))
+
+
+def known_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key of a settings model, sections included."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        section = _section(field.annotation)
+        if section is not None:
+            yield from known_paths(section, f"{prefix}{name}.")
+
+
+def describe(error: ValidationError, source: str) -> str:
+    """Return one line per wrong value: its path, what was expected, what was received."""
+    expected: dict[str, list[str]] = {}
+    received: dict[str, str] = {}
+    for item in error.errors(include_url=False):
+        path = ".".join(str(part) for part in item["loc"] if not _names_a_type(part))
+        message = str(item["msg"]).removeprefix("Value error, ")
+        if item["type"] == "value_error":
+            expected[message if message.startswith(path) else f"{path}: {message}"] = []
+            continue
+        template = _EXPECTED.get(item["type"])
+        wanted = template.format(**item.get("ctx", {})) if template else message[:1].lower() + message[1:]
+        expected.setdefault(path, []).append(wanted)
+        received.setdefault(path, repr(item["input"]))
+    lines = [
+        f"{path}: expected {' or '.join(wanted)}, received {received[path]}" if wanted else path
+        for path, wanted in expected.items()
+    ]
+    return _message(source, lines)
+
+
+def _names_a_type(part: int | str) -> bool:
+    """Whether a part of an error's location is a member of a union rather than a key."""
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or part.startswith(("list[", "dict[")))
+
+
+def _message(source: str, problems: list[str]) -> str:
+    if len(problems) == 1:
+        return f"{source}: {problems[0]}"
+    return "\n".join([f"{source}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)])
+
+
+def _unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for key, value in values.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            yield prefix + str(key)
+            continue
+        section = _section(field.annotation)
+        if section is not None and isinstance(value, Mapping):
+            yield from _unknown(value, section, f"{prefix}{key}.")
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next((found for part in get_args(annotation) if (found := _section(part)) is not None), None)
+    return None
+
+
+def _suggest(path: str, known: list[str]) -> str:
+    parent, _, name = path.rpartition(".")
+    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == parent}
+    everywhere = {other.rpartition(".")[2]: other for other in reversed(known)}
+    # The sibling first, then the right key in the wrong place.
+    for names in (siblings, everywhere):
+        near = [name] if name in names else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+        near = near or [other for other in names if _initials(other) == name]
+        if near:
+            return f"did you mean {names[near[0]]!r}?"
+    return f"expected one of: {', '.join(siblings)}" if siblings else "there is no such section"
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.split("_"))
+
+
+_EXPECTED = {
+    "int_parsing": "an integer",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "missing": "a value",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number less than {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "literal_error": "one of {expected}",
+}

@@ -1,0 +1,40 @@
+"""Follow a file of JSON lines that other processes append to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class EventTail:
+    """Reads what was appended since the last look, whole lines only."""
+
+    path: Path
+    offset: int = 0
+    rest: bytes = field(default=b"", init=False)
+
+    @classmethod
+    def from_end(cls, path: Path) -> EventTail:
+        """Start after what an earlier attempt wrote."""
+        return cls(path=path, offset=path.stat().st_size if path.exists() else 0)
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the new events; a line that a killed process left half-written is skipped."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            data = stream.read()
+        self.offset += len(data)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event

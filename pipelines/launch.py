@@ -1,0 +1,147 @@
+"""The launcher: one process that runs one pipeline with kfp.local, step by step.
+
+``python -m pipelines.launch RUN_DIR`` is started by ``pipelines.local``, which shows what happens here. It is a
+process of its own because kfp prints to stdout and leaves ``print`` patched, and because a light parent shows
+the first line at once while this one still imports kfp. What the steps need to know reaches them through the
+environment: where events go, which step store to use, which MLflow run is the parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from components.runtime.events import EVENTS_VARIABLE, emit
+from components.runtime.parent import LAUNCHER_VARIABLE
+from components.runtime.step_store import STORE_VARIABLE
+from pipelines.collect import collect_result, link_artifacts
+from pipelines.processes import follow_parent
+from pipelines.run_folder import RunFolder, write_json
+from pipelines.run_tracking import open_parent_run
+from pipelines.steps import step_of_task
+from qat_lib.errors import QatlineError, StepError
+
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the pipeline of one run folder; return the exit code of the process."""
+    folder = RunFolder(path=Path(arguments[0]))
+    follow_parent(int(arguments[1]))
+    signal.signal(signal.SIGTERM, _end_with_children)
+    os.environ[EVENTS_VARIABLE] = str(folder.events_file)
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        launch(folder)
+    except QatlineError as error:
+        if not isinstance(error, StepError):  # a step has told about itself already
+            traceback.print_exc()
+            emit("error", "", type=type(error).__name__, message=str(error), exit_code=error.exit_code)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the last frame of a process: told to the parent, which reports it
+        traceback.print_exc()
+        emit("error", "", type=type(error).__name__, message=str(error), exit_code=1, expected=False)
+        return 1
+    return 0
+
+
+def launch(folder: RunFolder) -> None:
+    """Run the pipeline of ``folder`` and write its ``result.json``.
+
+    Raises:
+        StepError: A step failed; the step itself has emitted the error event.
+        TrackingError: The tracking store can't be used and the config requires it.
+    """
+    config, record = folder.config(), folder.record()
+    os.environ[STORE_VARIABLE] = str(folder.store_dir(shared=record.cache))
+    os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with a killed step.
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    emit("message", "", message="loading the pipeline")
+    pipeline = load_pipeline(record.pipeline)
+    steps = step_names(pipeline)
+    emit("message", "", message="opening the tracking store")
+    with open_parent_run(folder, config) as parent:
+        emit("pipeline_started", "", steps=steps)
+        started = time.time()
+        run_pipeline(pipeline, config.pipeline_parameters(), folder.steps_dir)
+        emit("message", "", message="collecting the results")
+        artifacts = link_artifacts(folder)
+        result = collect_result(folder, artifacts, since=started)
+        parent.finish(result, artifacts)
+    write_json(folder.result_file, result)
+
+
+def load_pipeline(name: str) -> Callable[..., Any]:
+    """Return the KFP pipeline ``module:function``."""
+    module, _, attribute = name.partition(":")
+    pipeline: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return pipeline
+
+
+def step_names(pipeline: Any) -> list[str]:
+    """Return the names of a compiled pipeline's steps, each after the steps that it depends on."""
+    tasks = pipeline.pipeline_spec.root.dag.tasks
+    ordered: list[str] = []
+    while len(ordered) < len(tasks):
+        ordered += [
+            name
+            for name, task in tasks.items()
+            if name not in ordered and all(other in ordered for other in task.dependent_tasks)
+        ]
+    return [step_of_task(name) for name in ordered]
+
+
+def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root: Path) -> None:
+    """Run a pipeline as real component executions, one process a step.
+
+    Raises:
+        StepError: A step ended with an error or was killed.
+    """
+    from kfp import local
+
+    root.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        # Images don't matter here, and the local runner takes no resource requests: both are meant for a cluster.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"kfp\.")
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"kfp\.")
+        local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(root), raise_on_error=True)
+        try:
+            pipeline(**_known(pipeline, parameters))
+        except RuntimeError as error:
+            raise StepError(f"the pipeline stopped: {_plain(str(error))}") from error
+
+
+def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the sections that a pipeline does not take; a smaller pipeline need not list them all."""
+    taken = set(pipeline.pipeline_spec.root.input_definitions.parameters)
+    return {name: value for name, value in parameters.items() if name in taken}
+
+
+def _plain(text: str) -> str:
+    """Drop the terminal colours that kfp puts into its messages."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:
+    """End the steps of this process group first: kfp would wait for them."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGTERM)
+    raise SystemExit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

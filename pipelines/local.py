@@ -1,0 +1,200 @@
+"""Run a pipeline on this machine: make or resume a run folder, start the launcher, show how it goes.
+
+This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock, and the
+launcher and its steps end when it does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipelines.config import RunConfig
+from pipelines.event_tail import EventTail
+from pipelines.processes import end_group
+from pipelines.progress_view import ProgressView
+from pipelines.run_folder import RunFolder
+from pipelines.run_progress import RunProgress
+from pipelines.steps import STEP_ARTIFACTS
+from qat_lib.errors import QatlineError
+
+MAIN_PIPELINE = "pipelines.qat_pipeline:qat_pipeline"
+_POLL = 0.1  # seconds
+_LOG_TAIL = 60  # lines
+
+
+class RunFailedError(QatlineError):
+    """A run ended before its result; the message names the step, and what to do."""
+
+    def __init__(self, message: str, *, folder: RunFolder, step: str, exit_code: int, log_tail: str) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.step = step
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+
+
+class RunInterruptedError(QatlineError):
+    """The user, or the system, ended the run with a signal."""
+
+    def __init__(self, message: str, *, folder: RunFolder, signal_number: int) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.exit_code = 128 + signal_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """A finished run."""
+
+    folder: RunFolder
+    result: dict[str, Any]
+    seconds: float
+    warnings: list[str] = field(default_factory=list)
+
+
+def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> RunOutcome:
+    """Run the pipeline of a folder to its end, or from where an earlier attempt stopped.
+
+    Args:
+        folder: A run folder, new or to be resumed. Finished steps come from its step store.
+        view: Where the progress is shown.
+        again: Whether this is one more attempt at a run that was cut short.
+
+    Raises:
+        StorageError: Another process holds the folder.
+        RunFailedError: A step or the launcher failed.
+        RunInterruptedError: A signal ended the run.
+    """
+    started = time.monotonic()
+    with folder.hold() as lock:
+        if again:
+            record = folder.record()
+            folder.write_record(replace(record, status="running", ended=None, attempts=record.attempts + 1))
+        folder.result_file.unlink(missing_ok=True)
+        tail = EventTail.from_end(folder.events_file)
+        progress = RunProgress.of(list(STEP_ARTIFACTS))
+        log_start = folder.log_file.stat().st_size if folder.log_file.exists() else 0
+        try:
+            with _signals_raise(folder), view:
+                code = _follow(_start(folder, lock), tail, progress, view)
+        except RunInterruptedError:
+            folder.finish("interrupted")
+            raise
+        if code != 0 or not folder.result_file.exists():
+            folder.finish("failed")
+            raise _failure(folder, progress, code, log_start)
+        folder.finish("finished")
+        result = json.loads(folder.result_file.read_text(encoding="utf-8"))
+    return RunOutcome(folder=folder, result=result, seconds=time.monotonic() - started, warnings=progress.warnings)
+
+
+def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) -> RunOutcome:
+    """Go on with a run under its stored config.
+
+    Args:
+        folder: The run.
+        config: What the user gave beside ``--resume``, if anything: it must be the stored config.
+        view: Where the progress is shown.
+
+    Raises:
+        ConfigError: The given config is another one.
+    """
+    if config is not None:
+        folder.check_same_config(config)
+    return execute(folder, view, again=True)
+
+
+def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
+    folder.log_file.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with folder.log_file.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipelines.launch", str(folder.path), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            # A group of its own: Ctrl-C reaches this process alone, which then ends the group in order.
+            start_new_session=True,
+            # As long as the launcher lives the folder stays held, even if this process is killed.
+            pass_fds=(lock,),
+        )
+
+
+def _follow(process: subprocess.Popen[bytes], tail: EventTail, progress: RunProgress, view: ProgressView) -> int:
+    try:
+        while True:
+            code = process.poll()
+            for event in tail.read():
+                progress.apply(event)
+                view.show(event, progress)
+            if code is not None:
+                return code
+            time.sleep(_POLL)
+    finally:
+        end_group(process)
+
+
+@contextmanager
+def _signals_raise(folder: RunFolder) -> Iterator[None]:
+    """Turn Ctrl-C, a closed terminal and a polite kill into RunInterruptedError."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise RunInterruptedError(
+            f"Interrupted by {signal.Signals(number).name}. Finished steps are kept; "
+            f"go on with: qatline run --resume {folder.run_id}",
+            folder=folder,
+            signal_number=number,
+        )
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int) -> RunFailedError:
+    tail = _log_tail(folder.log_file, log_start)
+    error = progress.errors[-1] if progress.errors else None
+    step = str(error.get("step") or "") if error else (progress.running.name if progress.running else "")
+    if error is None and step:
+        message = (
+            f"step {step} ended without a message: it was killed, or the machine ran out of memory. "
+            f"Free some memory or use a smaller batch size, then: qatline run --resume {folder.run_id}"
+        )
+    elif error is None:
+        message = f"the launcher ended with code {code} before a step could report an error."
+    else:
+        message = str(error.get("message"))
+        if error.get("expected") is False:
+            message = f"{error.get('type')}: {message}\nThis is a bug in qatline; please report it with the log."
+        if step:
+            message = f"step {step} failed: {message}"
+    exit_code = int(error.get("exit_code") or 1) if error else 1
+    return RunFailedError(
+        f"{message}\nLog: {folder.log_file}", folder=folder, step=step, exit_code=exit_code, log_tail=tail
+    )
+
+
+def _log_tail(path: Path, start: int) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as stream:
+        stream.seek(max(start, path.stat().st_size - 100_000))
+        lines = [line for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
+    traces = [place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    return "\n".join(lines[traces[-1] :][:_LOG_TAIL] if traces else lines[-_LOG_TAIL:])

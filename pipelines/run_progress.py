@@ -1,0 +1,100 @@
+"""What the events of a run add up to: which step of how many, how far, how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class StepProgress:
+    """One step, as far as it has come."""
+
+    name: str
+    status: str = "running"
+    seconds: float | None = None
+    started: float = 0.0
+    phase: str = ""
+    current: float = 0.0
+    total: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    phase_started: float = 0.0
+    phase_first: float = 0.0
+    now: float = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The rest of the phase, if it goes on at the same pace; None before there is a pace."""
+        elapsed, done = self.now - self.phase_started, self.current - self.phase_first
+        if done <= 0 or elapsed <= 0:
+            return None
+        return elapsed * max(self.total - self.current, 0.0) / done
+
+    @property
+    def fraction(self) -> float:
+        return min(self.current / self.total, 1.0) if self.total > 0 else 0.0
+
+
+@dataclass(kw_only=True)
+class RunProgress:
+    """Folds events into a state; knows nothing of how it is shown."""
+
+    expected: list[str]
+    steps: dict[str, StepProgress] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    message: str = ""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> RunProgress:
+        """Start with the names of the steps that are expected, in order."""
+        return cls(expected=list(names))
+
+    def position(self, name: str) -> tuple[int, int]:
+        """Return the step's place and the number of steps, both counted from one."""
+        if name not in self.expected:
+            self.expected.append(name)
+        return self.expected.index(name) + 1, len(self.expected)
+
+    @property
+    def running(self) -> StepProgress | None:
+        """The step that has started and not ended."""
+        return next((step for step in reversed(self.steps.values()) if step.status == "running"), None)
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take one event in; unknown kinds are left alone, so that old readers read new runs."""
+        kind = event.get("event")
+        name = str(event.get("step") or "")
+        time = float(event.get("time") or 0.0)
+        if kind == "pipeline_started":
+            self.expected = [str(step) for step in event.get("steps", ())]
+        elif kind == "message":
+            self.message = str(event.get("message", ""))
+        elif kind == "step_started":
+            self.steps[name] = StepProgress(name=name, started=time, now=time)
+            self.position(name)
+        elif kind == "progress":
+            self._advance(self.steps.setdefault(name, StepProgress(name=name, started=time)), event, time)
+        elif kind == "step_finished":
+            step = self.steps.setdefault(name, StepProgress(name=name, started=time))
+            step.status = str(event.get("status", "executed"))
+            step.seconds = float(event.get("seconds", time - step.started))
+            self.position(name)
+        elif kind == "warning":
+            self.warnings.append(f"{name}: {event.get('message', '')}" if name else str(event.get("message", "")))
+        elif kind == "error":
+            self.errors.append(dict(event))
+            if name in self.steps:
+                self.steps[name].status = "failed"
+                self.steps[name].seconds = time - self.steps[name].started
+
+    @staticmethod
+    def _advance(step: StepProgress, event: Mapping[str, Any], time: float) -> None:
+        phase, current = str(event.get("phase", "")), float(event.get("current") or 0.0)
+        if phase != step.phase:
+            # The pace counts from the first report: what came before it, such as imports, is no part of it.
+            step.phase, step.phase_started, step.phase_first, step.metrics = phase, time, current, {}
+        step.now, step.current = time, current
+        step.total = float(event.get("total") or 0.0)
+        step.metrics = {**step.metrics, **(event.get("metrics") or {})}

@@ -1,0 +1,238 @@
+"""The MLflow run of a whole pipeline run, with a child for each step.
+
+A step that is executed opens its own child run, through the environment that is set here. A step that is reused
+stays quick and imports no MLflow; its child run is written here, from what the step left in the store, so that
+every run looks whole. A child that a killed step left RUNNING is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from components.runtime.artifacts import read_manifest
+from components.runtime.events import emit
+from components.runtime.steps import load_step
+from components.runtime.tracked import environment_tags, flatten, log_outputs, log_settings
+from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
+from components.runtime.tracking_store import ensure_store, scrub, translated
+from pipelines.config import RunConfig
+from pipelines.run_folder import RunFolder, read_json, write_json
+from pipelines.steps import STEP_ARTIFACTS
+from qat_lib.errors import TrackingError
+
+_RUN_VARIABLE = "MLFLOW_RUN_ID"
+_DIGEST_LIMIT = 36  # characters; MLflow's own
+
+
+class ParentRun(Protocol):
+    """What the launcher records about the whole run."""
+
+    def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
+        """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
+
+
+class NullParentRun:
+    """A run that is not tracked."""
+
+    def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
+        """Do nothing."""
+
+
+def default_uri(output: Path) -> str:
+    """Return the tracking URI of the runs in ``output``: a SQLite file beside them."""
+    return f"sqlite:///{quote(str(output.absolute()), safe='/')}/mlflow.db"
+
+
+@contextmanager
+def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]:
+    """Open the parent run, tell the steps about it through the environment, and close it as the body ends.
+
+    A resumed run goes on in the MLflow run that it began with.
+
+    Raises:
+        TrackingError: The store can't be used, and ``tracking.required`` is true.
+    """
+    os.environ.pop(_RUN_VARIABLE, None)  # a run of the caller's is not ours: the steps would all write into it
+    if os.environ.get(MODE_VARIABLE) == "off":
+        yield NullParentRun()
+        return
+    try:
+        run = _open(folder, config)
+    except TrackingError as error:
+        if config.tracking.required:
+            raise
+        emit("warning", "", message=f"this run is not tracked: {error}")
+        os.environ[MODE_VARIABLE] = "off"
+        yield NullParentRun()
+        return
+    status = "FAILED"
+    try:
+        yield run
+        status = "FINISHED"
+    except (SystemExit, KeyboardInterrupt):
+        status = "KILLED"
+        raise
+    finally:
+        run.close(status)
+
+
+def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
+    output = folder.path.parent
+    uri = config.tracking.uri or default_uri(output)
+    location = None if config.tracking.uri else (output / "mlflow-artifacts").absolute().as_uri()
+    # The child that writes the store's first tables must be this one; see ensure_store.
+    experiment = ensure_store(uri, config.tracking.experiment, location)
+    os.environ[URI_VARIABLE] = uri
+    os.environ["MLFLOW_EXPERIMENT_ID"] = experiment
+    os.environ[MODE_VARIABLE] = "required" if config.tracking.required else "optional"
+    with translated("the tracking run can't be opened"):
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        run_id = _reopened(client, folder) or client.create_run(experiment, run_name=folder.run_id).info.run_id
+        run = _MlflowParentRun(client, run_id, experiment, folder, config)
+        run.begin()
+    write_json(folder.tracking_file, {"uri": uri, "experiment_id": experiment, "run_id": run_id})
+    os.environ[PARENT_VARIABLE] = run_id
+    return run
+
+
+def _reopened(client: Any, folder: RunFolder) -> str | None:
+    if not folder.tracking_file.exists():
+        return None
+    run_id = str(read_json(folder.tracking_file)["run_id"])
+    try:
+        client.update_run(run_id, status="RUNNING")
+    except Exception:  # noqa: BLE001 - the store was changed or emptied since: the run gets a new record there
+        return None
+    return run_id
+
+
+class _MlflowParentRun:
+    def __init__(self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._experiment = experiment
+        self._folder = folder
+        self._config = config
+
+    def begin(self) -> None:
+        """Record what the run depends on, and close what an earlier attempt left open."""
+        from mlflow.entities import Param, RunTag
+
+        self._sweep("KILLED")
+        values = self._config.to_dict()
+        params = {name: value for key in values for name, value in flatten(values[key], key).items()}
+        # Params are immutable: a resumed run has them.
+        known = self._client.get_run(self._run_id).data.params
+        self._client.log_batch(
+            self._run_id,
+            params=[Param(name, scrub(str(value))) for name, value in params.items() if name not in known],
+            tags=[
+                RunTag(name, value)
+                for name, value in {"qatline.run_dir": str(self._folder.path), **environment_tags()}.items()
+            ],
+        )
+        self._client.log_artifact(self._run_id, str(self._folder.config_file))
+
+    def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
+        """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
+        result["tracking"] = read_json(self._folder.tracking_file)
+        self._tolerated(lambda: self._record(result, artifacts))
+
+    def close(self, status: str) -> None:
+        """End the run and the children that a killed step left open."""
+        try:
+            with translated("the tracking run can't be closed"):
+                self._sweep("KILLED" if status == "KILLED" else "FAILED")
+                self._client.set_terminated(self._run_id, status)
+        except TrackingError as error:
+            # What the run achieved, or why it failed, matters more than its record.
+            emit("warning", "", message=str(error))
+
+    def _record(self, result: Mapping[str, Any], artifacts: Mapping[str, Path]) -> None:
+        from mlflow.entities import Metric
+
+        for step in result["steps"]:
+            if step["status"] == "reused":
+                self._record_reused(step["name"], artifacts)
+        with translated("the results can't be recorded"):
+            metrics = list(_numbers(result["results"]))
+            self._client.log_batch(self._run_id, metrics=[Metric(name, value, _now(), 0) for name, value in metrics])
+            self._client.set_tag(self._run_id, "qatline.verdict", str(result["gate"]["verdict"]))
+            self._client.log_dict(self._run_id, dict(result), "result.json")
+            for name, pattern in _MAIN_FILES:
+                for path in sorted(artifacts[name].glob(pattern)) if name in artifacts else ():
+                    self._client.log_artifact(self._run_id, str(path))
+        self._record_dataset(artifacts)
+
+    def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
+        directory = artifacts[STEP_ARTIFACTS[name]]
+        definition, manifest = load_step(name), read_manifest(directory)
+        sections = {key: getattr(self._config, key) for key in definition.sections}
+        with step_run(name, warn=_warn) as tracker:
+            log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)
+            tracker.set_tags({"qatline.status": "reused"})
+            log_outputs(tracker, name, directory, manifest)
+
+    def _record_dataset(self, artifacts: Mapping[str, Path]) -> None:
+        if "dataset" not in artifacts or not (artifacts["dataset"] / "dataset.json").is_file():
+            return
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        info = read_json(artifacts["dataset"] / "dataset.json")
+        dataset = Dataset(
+            name=str(info.get("kind", "dataset")),
+            digest=str(info.get("fingerprint", ""))[:_DIGEST_LIMIT],
+            source_type="code",
+            source=json.dumps({"tags": {"source": scrub(str(info.get("source", "")))}}),
+        )
+        with translated("the data set can't be recorded"):
+            tags = [InputTag(key="mlflow.data.context", value="training")]
+            self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
+            self._client.set_tag(self._run_id, "data.fingerprint", str(info.get("fingerprint", "")))
+
+    def _sweep(self, status: str) -> None:
+        children = self._client.search_runs(
+            [self._experiment],
+            filter_string=f"tags.`mlflow.parentRunId` = '{self._run_id}' and attributes.status = 'RUNNING'",
+        )
+        for child in children:
+            self._client.set_terminated(child.info.run_id, status)
+
+    def _tolerated(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except TrackingError as error:
+            if self._config.tracking.required:
+                raise
+            emit("warning", "", message=str(error))
+
+
+_MAIN_FILES: Sequence[tuple[str, str]] = (
+    ("promotion", "report.html"),
+    ("ptq", "spec.json"),
+    ("ptq", "plan.json"),
+)
+
+
+def _numbers(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for row, values in results.items():
+        for name, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield f"{row}.{name}", float(value)
+
+
+def _warn(message: str) -> None:
+    emit("warning", "", message=message)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

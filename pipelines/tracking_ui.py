@@ -1,0 +1,46 @@
+"""Open MLflow's UI on one run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+
+from rich.console import Console
+
+from components.runtime.tracking_store import scrub
+from pipelines.run_folder import find_run, read_json
+from qat_lib.errors import TrackingError
+
+
+def open_ui(run: str, *, output: Path, port: int) -> None:
+    """Show where a run is in MLflow; for a store in a file, serve its UI in the foreground until Ctrl-C.
+
+    Args:
+        run: A run's id in ``output``, or the path of its folder.
+        output: The folder of the runs.
+        port: Where the UI listens, on this machine only.
+
+    Raises:
+        ConfigError: There is no such run.
+        TrackingError: The run was not tracked.
+    """
+    folder = find_run(output, run)
+    if not folder.tracking_file.exists():
+        raise TrackingError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
+    tracking = read_json(folder.tracking_file)
+    place = f"#/experiments/{tracking['experiment_id']}/runs/{tracking['run_id']}"
+    console = Console(highlight=False)
+    if tracking["uri"].startswith(("http://", "https://")):
+        url = f"{tracking['uri'].rstrip('/')}/{place}"
+        console.print(scrub(url), soft_wrap=True)
+        webbrowser.open(url)
+        return
+    console.print(f"http://127.0.0.1:{port}/{place}", soft_wrap=True)
+    console.print("Starting MLflow; open the address above once it says that it is running. Ctrl-C ends it.")
+    # Without it the server starts seven more processes, for jobs that nothing here uses.
+    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+    sys.stdout.flush()
+    arguments = ["ui", "--backend-store-uri", tracking["uri"], "--host", "127.0.0.1", "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-m", "mlflow", *arguments])

@@ -1,0 +1,8 @@
+"""``qatline``, with the quick pipeline of ``fake_pipeline`` in the place of the main one."""
+
+from pipelines import cli_run
+from pipelines.cli import main
+
+if __name__ == "__main__":
+    cli_run.run_command.__kwdefaults__["pipeline"] = "fake_pipeline:fake_pipeline"
+    main()

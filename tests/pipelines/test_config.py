@@ -1,0 +1,156 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.config import RunConfig, load_config
+from qat_lib.errors import ConfigError
+
+
+def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_the_main_job(tmp_path: Path) -> None:
+    config = load_config(cwd=tmp_path)
+    assert config.data.kind == "digits"
+    assert config.model.name == "resnet_digits"
+    assert config.output == str(tmp_path / "runs")
+
+
+def test_layers_override_in_order(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "training: {epochs: 3, batch_size: 8}\nqat: {epochs: 2}\n"
+        "profiles:\n  quick: {training: {epochs: 1}}\n  big: {training: {epochs: 50}, seed: 7}\n",
+    )
+    assert load_config(path).training.epochs == 3
+    quick = load_config(path, profiles=["quick"])
+    assert (quick.training.epochs, quick.training.batch_size, quick.qat.epochs) == (1, 8, 2)
+    both = load_config(path, profiles=["quick", "big"])
+    assert (both.training.epochs, both.seed) == (50, 7)
+    over = load_config(path, profiles=["big"], overrides=["training.epochs=9", "qat={epochs: 0}"])
+    assert (over.training.epochs, over.qat.epochs) == (9, 0)
+
+
+def test_config_is_frozen_and_round_trips() -> None:
+    config = load_config(overrides=["qat.learning_rate=1e-4", "model.options={width: 8}"])
+    assert config.qat.learning_rate == 1e-4
+    assert RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]
+
+
+def test_pipeline_parameters_hold_no_null_and_no_place() -> None:
+    parameters = load_config().pipeline_parameters()
+    assert {"seed", "data", "model", "qat", "gate"} <= set(parameters)
+    assert not {"output", "tracking"} & set(parameters)
+    assert "null" not in json.dumps(parameters)
+    assert RunConfig.model_validate(parameters).data == RunConfig().data
+
+
+def test_relative_paths_belong_to_the_file_or_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    path = write(
+        tmp_path / "configs",
+        "output: out\ndata: {kind: npz, path: ../data/x.npz}\nmodel: {name: my.keras, weights: w.npz}\n"
+        "quantization: {spec: spec.yaml}\n",
+    )
+    config = load_config(path, cwd=tmp_path)
+    assert config.output == str(tmp_path / "configs" / "out")
+    assert config.data.path == str(tmp_path / "data" / "x.npz")
+    assert config.model.name == str(tmp_path / "configs" / "my.keras")
+    assert config.model.weights == str(tmp_path / "configs" / "w.npz")
+    assert config.quantization.spec == str(tmp_path / "configs" / "spec.yaml")
+    assert load_config(path, overrides=["data.path=x.npz"], cwd=tmp_path).data.path == str(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.name", "keras.applications:ResNet50"),
+        ("model.name", "my.module:build"),
+        ("model.weights", "imagenet"),
+        ("data.path", "s3://bucket/data.npz"),
+    ],
+)
+def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
+    config = load_config(overrides=["data.kind=npz", "data.path=/x", f"{key}={value}"])
+    section, name = key.split(".")
+    assert getattr(getattr(config, section), name) == value
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.epoch=3", "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
+        ("trainin.epochs=3", "unknown key 'trainin'; did you mean 'training'?"),
+        ("epochs=3", "unknown key 'epochs'; did you mean 'training.epochs'?"),
+        ("qat.lr=3", "unknown key 'qat.lr'; did you mean 'qat.learning_rate'?"),
+        ("data.preprocessing.men=[1]", "did you mean 'data.preprocessing.mean'?"),
+        ("zzz=3", "unknown key 'zzz'; expected one of: seed, output, data"),
+        ("training.epochs=-1", "training.epochs: expected a number of at least 0, received -1"),
+        ("training.epochs=many", "training.epochs: expected an integer, received 'many'"),
+        ("training.epochs=2.5", "training.epochs: expected an integer, received 2.5"),
+        ("training.augment=blur", "expected one of 'none', 'shift' or 'flip_crop', received 'blur'"),
+        ("data.image_size=[1, 2, 3]", "data.image_size: expected at most 2 items, received [1, 2, 3]"),
+        ("gate.min_accuracy=.nan", "gate.min_accuracy: expected a finite number, received nan"),
+        ("quantization.spec=3", "quantization.spec: expected a list or text, received 3"),
+        ("training=5", "training: expected a mapping, received 5"),
+        ("data.kind=npz", "data.kind=npz needs data.path"),
+        ("training.epochs", "Expected --set section.key=value, such as training.epochs=5; received 'training.epochs'"),
+        ("seed={a: 1, a: 2}", "--set seed, line 1, column 8: the key 'a' is given twice"),
+        ("seed=[1", "--set seed, line 1"),
+    ],
+)
+def test_a_wrong_override_is_named(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides=[override])
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nseed: 2\n", "line 2, column 1: the key 'seed' is given twice"),
+        ("data: {kind: digits, kind: npz}\n", "the key 'kind' is given twice"),
+        ("- 1\n", "expected a mapping"),
+        ("seed: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
+        ("1: 2\n", "expected a text key, received 1"),
+        ("a: [\n", "line 2"),
+        ("profiles: {fast: {trainig: {}}}\n", "profile fast: unknown key 'trainig'; did you mean 'training'?"),
+        ("profiles: 3\n", "expected 'profiles' to map each name"),
+        ("training: {epochs: x}\nseed: -1\n", "2 problems"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_file_and_unknown_profile(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Expected a config file at .*nope.yaml; there is none"):
+        load_config(tmp_path / "nope.yaml")
+    path = write(tmp_path, "profiles: {quick: {}}\n")
+    with pytest.raises(ConfigError, match=r"expected a profile of this file \(quick\), received 'fast'"):
+        load_config(path, profiles=["fast"])
+    with pytest.raises(ConfigError, match="Expected --config with --profile fast"):
+        load_config(profiles=["fast"])
+
+
+def test_empty_file_and_empty_sections_are_the_defaults(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "")).training == RunConfig().training
+    assert load_config(write(tmp_path, "training:\nqat:\n  # epochs: 3\n")).qat == RunConfig().qat
+
+
+def test_merge_keys_and_scientific_floats(tmp_path: Path) -> None:
+    path = write(tmp_path, "qat: &q {learning_rate: 1e-4, epochs: 2}\ntraining: {<<: *q, epochs: 5}\n")
+    config = load_config(path)
+    assert (config.training.learning_rate, config.training.epochs) == (1e-4, 5)

@@ -1,0 +1,194 @@
+"""Whole runs with the real launcher, real components and the real step store; only the work of the steps is small."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = ["prepare_data", "train_baseline", "evaluate"]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what} in vain"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_run_prints_steps_result_and_places(fake_cli: Any) -> None:
+    done = fake_cli("run")
+    assert done.returncode == 0, done.stderr
+    for place, name in enumerate(STEPS, start=1):
+        assert f"step {place}/3 {name}" in done.stdout
+    assert "FP32 Keras" in done.stdout
+    assert "90.00%" in done.stdout
+    run = fake_cli.only_run()
+    assert f"Run      runs/{run.name}" in done.stdout
+    assert done.stderr == ""
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    assert (run / "artifacts" / "evaluation" / "evaluation.json").is_file()
+
+
+def test_json_is_alone_on_stdout_and_only_what_depends_on_a_change_runs_again(fake_cli: Any) -> None:
+    first = fake_cli("run", "--json")
+    result = json.loads(first.stdout)
+    assert first.stdout.count("\n") == 1
+    assert [(step["name"], step["status"]) for step in result["steps"]] == [(name, "executed") for name in STEPS]
+    assert result["results"]["fp32"]["accuracy"] == 0.9
+    assert "step 1/3" in first.stderr
+    # The seed and the model reach every fake step, the QAT section none.
+    again = json.loads(fake_cli("run", "--json", "--quiet", "--set", "qat.epochs=9").stdout)
+    assert [step["status"] for step in again["steps"]] == ["reused"] * 3
+    assert again["run_id"] != result["run_id"]
+    assert fake_cli.executed() == STEPS
+    private = json.loads(fake_cli("run", "--json", "--no-cache").stdout)
+    assert [step["status"] for step in private["steps"]] == ["executed"] * 3
+    assert (Path(private["run_dir"]) / "store" / "evaluate").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "message"),
+    [
+        ("{error: DataError, message: 'expected 10 classes, received 1'}", 1, "expected 10 classes, received 1"),
+        ("{error: ConfigError, message: 'expected a, received b'}", 2, "expected a, received b"),
+        ("{bug: oops}", 1, "ZeroDivisionError: oops\nThis is a bug in qatline"),
+        ("{kill: true}", 1, "step train_baseline ended without a message: it was killed"),
+    ],
+)
+def test_a_failing_step_is_named_without_traceback(fake_cli: Any, behaviour: str, code: int, message: str) -> None:
+    failed = fake_cli("run", "--set", f"model.options={{train_baseline: {behaviour}}}")
+    assert failed.returncode == code
+    assert message in failed.stderr
+    assert "step train_baseline" in failed.stderr
+    assert "Traceback" not in failed.stderr + failed.stdout
+    assert f"Log: {fake_cli.only_run() / 'logs' / 'pipeline.log'}" in failed.stderr
+    resumed = fake_cli("run", "--resume", "--json")
+    assert [step["status"] for step in json.loads(resumed.stdout)["steps"]] == ["reused", "executed", "executed"]
+    assert fake_cli.executed() == ["prepare_data", "train_baseline", "train_baseline", "evaluate"]
+
+
+def test_debug_shows_the_end_of_the_log(fake_cli: Any) -> None:
+    failed = fake_cli("run", "--debug", "--set", "model.options={train_baseline: {error: DataError}}")
+    assert "Traceback" in failed.stderr
+    assert "fake_steps.py" in failed.stderr
+
+
+def test_json_of_a_failure_has_the_error(fake_cli: Any) -> None:
+    failed = fake_cli("run", "--json", "--set", "model.options={train_baseline: {error: DataError}}")
+    content = json.loads(failed.stdout)
+    assert content["error"]["step"] == "train_baseline"
+    assert "expected this, received that" in content["error"]["message"]
+    assert content["run_dir"] == str(fake_cli.only_run())
+    assert "Error: step train_baseline failed" in failed.stderr
+
+
+def test_a_warning_is_shown(fake_cli: Any) -> None:
+    done = fake_cli("run", "--set", "model.options={prepare_data: {warn: one image left out}}")
+    assert "warning: prepare_data: one image left out" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("step", "victim"),
+    [
+        ("prepare_data", "step"),
+        ("prepare_data", "parent"),
+        ("train_baseline", "parent"),
+        ("train_baseline", "launcher"),
+        ("evaluate", "step"),
+    ],
+)
+def test_a_run_that_is_killed_goes_on(fake_cli: Any, started: Start, step: str, victim: str) -> None:
+    parent = started("run", "--set", f"model.options={{{step}: {{sleep: 60}}}}")
+    mark = fake_cli.runs / f"misbehaved-{step}"
+    wait_for(mark.exists, f"step {step}")
+    wait_for(lambda: mark.read_text() != "", "the mark of the step")
+    step_pid, (launcher,) = int(mark.read_text()), children(parent.pid)
+    os.kill({"parent": parent.pid, "launcher": launcher, "step": step_pid}[victim], signal.SIGKILL)
+    _, err = parent.communicate(timeout=60)
+    assert parent.returncode == (-signal.SIGKILL if victim == "parent" else 1), err
+    for pid in (launcher, step_pid):
+        wait_for(lambda pid=pid: not is_alive(pid), f"the end of process {pid}")  # type: ignore[misc]
+    run = fake_cli.only_run()
+    assert not (run / "result.json").exists()
+
+    resumed = fake_cli("run", "--resume", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    place = STEPS.index(step)
+    result = json.loads(resumed.stdout)
+    assert [each["status"] for each in result["steps"]] == ["reused"] * place + ["executed"] * (3 - place)
+    assert result["run_id"] == run.name
+    assert result["results"]["fp32"]["bytes"] == len("seed 0 resnet_digits")
+    assert json.loads((run / "run.json").read_text())["attempts"] == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_everything_cleanly(fake_cli: Any, started: Start, number: signal.Signals, code: int) -> None:
+    parent = started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
+    mark = fake_cli.runs / "misbehaved-train_baseline"
+    wait_for(lambda: mark.exists() and mark.read_text() != "", "the step")
+    pids = [int(mark.read_text()), *children(parent.pid)]
+    parent.send_signal(number)
+    _, err = parent.communicate(timeout=60)
+    assert parent.returncode == code
+    run = fake_cli.only_run()
+    assert f"qatline run --resume {run.name}" in err
+    assert "Traceback" not in err
+    assert not any(is_alive(pid) for pid in pids)
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
+    started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
+    wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")
+    run = fake_cli.only_run()
+    refused = fake_cli("run", "--resume", run.name)
+    assert refused.returncode == 1
+    assert f"The run folder {run} is held by another process" in refused.stderr
+    assert json.loads((run / "run.json").read_text())["attempts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "training.epoch=1"], "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
+        (["--resume"], "there is none to resume"),
+        (["--resume", "nope"], "received 'nope'"),
+        (["nope"], "Expected --resume with a run id"),
+        (["--resume", "--no-cache"], "Expected --resume or --no-cache"),
+        (["--config", "nope.yaml"], "Expected a config file at nope.yaml"),
+        (["--nope"], "No such option"),
+    ],
+)
+def test_wrong_usage_ends_with_2(fake_cli: Any, arguments: list[str], message: str) -> None:
+    wrong = fake_cli("run", *arguments)
+    assert wrong.returncode == 2
+    assert message in " ".join(wrong.stderr.replace("│", " ").split())
+    assert "Traceback" not in wrong.stderr
+    assert wrong.stdout == ""
+    assert not list(fake_cli.folder.glob("runs/*/run.json"))
+
+
+def test_resuming_with_another_config_is_refused(fake_cli: Any) -> None:
+    fake_cli("run", "--set", "model.options={train_baseline: {error: DataError}}")
+    other = fake_cli("run", "--resume", "--set", "qat.epochs=9")
+    assert other.returncode == 2
+    assert "was started with model.options" in other.stderr or "was started with qat.epochs" in other.stderr
