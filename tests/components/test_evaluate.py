@@ -1,0 +1,161 @@
+"""The evaluate step on a hand-made data set, with reference predictions that ONNX Runtime made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from components.build_engine import build_engine
+from components.data.info import DatasetInfo
+from components.evaluate import evaluate
+from components.evaluation.infrastructure import check_in_fresh_process, summarize
+from components.runtime.events import NullProgress
+from components.settings import EngineSettings
+from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.engines.reference_networks import ResidualNetwork, write_network
+from qat_lib.errors import DataError, EngineLoadError
+from qat_lib.preprocessing import Preprocessing
+
+SAMPLES = 22
+SETTINGS = EngineSettings.model_validate({"batch_size": 4, "backend": "openvino", "benchmark_seconds": 0.02})
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Directories of the steps before, as those would have written them."""
+    root = tmp_path_factory.mktemp("steps")
+    steps = {name: root / name for name in ("dataset", "baseline", "onnx", "engines")}
+    for path in steps.values():
+        path.mkdir()
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 17, (SAMPLES, 8, 8, 1)).astype(np.float32)
+    preprocessing = Preprocessing(image_shape=(8, 8, 1), dtype="float32", scale=1 / 16, mean=(0.0,), std=(1.0,))
+    preprocessing.save(steps["dataset"] / "preprocessing.json")
+    for variant, precision, seed in (("fp32", "fp32", 0), ("ptq", "int8", 0), ("qat", "int8", 0)):
+        write_network(steps["onnx"] / f"{variant}.onnx", ResidualNetwork(seed=seed), precision)  # type: ignore[arg-type]
+    session = reference_session(steps["onnx"] / "fp32.onnx")
+    (logits,) = session.run(None, {"input": preprocessing.apply(images).transpose(0, 3, 1, 2)})
+    labels = logits.argmax(axis=1)
+    labels[:3] = (labels[:3] + 1) % 10  # FP32 is wrong on three samples
+    np.save(steps["dataset"] / "test_x.npy", images)
+    np.save(steps["dataset"] / "test_y.npy", labels.astype(np.int64))
+    DatasetInfo(
+        kind="npz",
+        classes=tuple("0123456789"),
+        image_shape=(8, 8, 1),
+        dtype="float32",
+        splits={"test": SAMPLES},
+        fingerprint="",
+        source="",
+    ).save(steps["dataset"])
+    np.save(steps["baseline"] / "predictions.npy", logits)
+    (steps["baseline"] / "model.keras").write_bytes(b"0" * 1000)
+    build_engine(steps["onnx"], steps["engines"], engine=SETTINGS, seed=0, progress=NullProgress())
+    return steps
+
+
+@pytest.fixture(scope="module")
+def evaluated(steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    out = tmp_path_factory.mktemp("evaluation")
+    return out, evaluate(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+
+
+@pytest.fixture(scope="module")
+def report(evaluated: tuple[Path, dict[str, float]]) -> dict[str, Any]:
+    return dict(json.loads((evaluated[0] / "evaluation.json").read_text()))
+
+
+def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) -> None:
+    results = report["results"]
+    assert list(results) == ["fp32", "fp32_engine", "ptq_engine", "qat_engine"]
+    assert results["fp32"]["accuracy"] == results["fp32_engine"]["accuracy"] == pytest.approx(19 / 22)
+    assert results["fp32"]["bytes"] == 1000
+    assert results["fp32"]["latency_ms_p50"] is None
+    assert results["fp32"]["int8_layers"] == 0
+    assert report["agreement"]["fp32_engine"]["labels"] == 1.0
+    assert report["agreement"]["fp32_engine"]["largest_difference"] < 1e-5
+
+
+def test_engine_rows_are_complete(report: dict[str, Any], steps: dict[str, Path]) -> None:
+    row = report["results"]["qat_engine"]
+    assert (row["int8_layers"], row["weighted_layers"]) == (7, 7)
+    assert row["bytes"] == (steps["engines"] / "qat.engine").stat().st_size
+    assert 0 < row["latency_ms_p50"] <= row["latency_ms_p99"]
+    assert row["batch_size"] == 4
+    assert row["throughput"] > 0
+    assert row["memory_mib"] > 0
+    assert row["accuracy"] <= row["top5"] <= 1
+    assert [run["batch_size"] for run in report["latency"]["qat_engine"]] == [1, 4]
+
+
+def test_confusion_and_classes_add_up(report: dict[str, Any]) -> None:
+    for matrix in report["confusion"].values():
+        assert np.array(matrix).sum() == SAMPLES
+    assert sum(entry["samples"] for entry in report["per_class"]) == SAMPLES
+
+
+def test_worst_samples_are_pictures_in_order(report: dict[str, Any], evaluated: tuple[Path, dict[str, float]]) -> None:
+    worst = report["worst_samples"]
+    assert len(worst) == 8
+    assert [entry["difference"] for entry in worst] == sorted((entry["difference"] for entry in worst), reverse=True)
+    assert worst[0]["difference"] == pytest.approx(report["agreement"]["qat_engine"]["largest_difference"], rel=1e-4)
+    with Image.open(evaluated[0] / worst[0]["file"]) as picture:
+        assert picture.size == (96, 96)
+
+
+def test_every_engine_passed_the_check_in_a_fresh_process(report: dict[str, Any]) -> None:
+    check = report["infrastructure_check"]
+    assert check["passed"]
+    assert set(check["engines"]) == {"fp32_engine", "ptq_engine", "qat_engine"}
+    assert check["largest_difference"] <= check["bound"] == 0.05
+    assert check["engines"]["fp32_engine"]["bound"] == 0.001
+    assert "answered 32 random requests" in check["message"]
+
+
+def test_metrics_are_flat_numbers(evaluated: tuple[Path, dict[str, float]]) -> None:
+    metrics = evaluated[1]
+    assert metrics["qat_engine_int8_layers"] == 7
+    assert all(isinstance(value, float) for value in metrics.values())
+    assert "fp32_latency_ms_p50" not in metrics
+
+
+def test_predictions_of_another_data_set_stop_the_step(steps: dict[str, Path], tmp_path: Path) -> None:
+    for count in (SAMPLES - 1, SAMPLES + 1):
+        np.save(tmp_path / "predictions.npy", np.zeros((count, 10), np.float32))
+        with pytest.raises(DataError, match="the test part does not have as many"):
+            evaluate(**{**steps, "baseline": tmp_path}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(EngineLoadError, match=r"holds no fp32, ptq, qat\.engine"):
+        evaluate(**{**steps, "engines": tmp_path}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+
+
+def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_path: Path) -> None:
+    other = write_network(tmp_path / "other.onnx", ResidualNetwork(seed=5), "int8")
+    result = check_in_fresh_process(steps["engines"] / "qat.engine", other, seed=0)
+    assert result["passed"] is False
+    assert "outside the bound" in result["message"]
+
+
+def test_a_damaged_engine_fails_its_check_with_the_reason(steps: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("qat.engine", "qat.engine.json"):
+        shutil.copy(steps["engines"] / name, tmp_path / name)
+    (tmp_path / "qat.engine").write_bytes(b"0" * (tmp_path / "qat.engine").stat().st_size)
+    result = check_in_fresh_process(tmp_path / "qat.engine", steps["onnx"] / "qat.onnx", seed=0)
+    assert result["passed"] is False
+    assert "the file is damaged" in result["message"]
+
+
+def test_one_failed_engine_fails_the_whole_check() -> None:
+    good, bad = {"passed": True, "message": "fine"}, {"passed": False, "message": "broken"}
+    assert summarize({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["passed"] is False
+    assert summarize({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["message"] == "broken"
+    assert summarize({"fp32_engine": good, "qat_engine": good}, "qat_engine")["message"] == "fine"
