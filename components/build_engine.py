@@ -128,7 +128,7 @@ def build_engine_component(
     onnx: dsl.Input[dsl.Artifact],
     engines: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
-    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    engine: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
     seed: int = 0,
     dataset: dsl.Input[dsl.Artifact] = None,
 ) -> None:
@@ -138,7 +138,7 @@ def build_engine_component(
     inputs = {"onnx": onnx.path, **({"dataset": dataset.path} if dataset else {})}
     run_component(
         "build_engine",
-        settings=settings,
+        settings={"engine": engine},
         seed=seed,
         inputs=inputs,
         output=engines.path,

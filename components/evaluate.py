@@ -235,7 +235,7 @@ def evaluate_component(
     engines: dsl.Input[dsl.Artifact],
     evaluation: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
-    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    engine: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
     seed: int = 0,
 ) -> None:
     """Evaluate the engines on the test part."""
@@ -243,5 +243,10 @@ def evaluate_component(
 
     inputs = {"dataset": dataset.path, "baseline": baseline.path, "onnx": onnx.path, "engines": engines.path}
     run_component(
-        "evaluate", settings=settings, seed=seed, inputs=inputs, output=evaluation.path, metrics_artifact=metrics
+        "evaluate",
+        settings={"engine": engine},
+        seed=seed,
+        inputs=inputs,
+        output=evaluation.path,
+        metrics_artifact=metrics,
     )

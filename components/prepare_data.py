@@ -109,7 +109,7 @@ def _write(source: Source, out: Path, data: DataSettings, seed: int, progress: P
 def prepare_data_component(
     dataset: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
-    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    data: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
     seed: int = 0,
 ) -> None:
     """Check, split and fingerprint the data set."""
@@ -117,7 +117,7 @@ def prepare_data_component(
 
     run_component(
         "prepare_data",
-        settings=settings,
+        settings={"data": data},
         seed=seed,
         inputs={},
         output=dataset.path,
