@@ -1,0 +1,87 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from components.runtime import events
+from components.runtime.events import EventProgress, NullProgress, emit
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "events.jsonl"
+    monkeypatch.setenv("QATLINE_EVENTS", str(path))
+    return path
+
+
+def test_an_event_is_one_line(log: Path) -> None:
+    emit("step_finished", "evaluate", status="executed", seconds=1.5, metrics={"accuracy": 0.9})
+    (event,) = read(log)
+    assert event.pop("time") > 1e9
+    assert event == {
+        "event": "step_finished",
+        "step": "evaluate",
+        "status": "executed",
+        "seconds": 1.5,
+        "metrics": {"accuracy": 0.9},
+    }
+
+
+def test_without_a_file_nothing_happens(tmp_path: Path) -> None:
+    emit("warning", "evaluate", message="nobody listens")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_json_does_not_know_become_null(log: Path) -> None:
+    emit("progress", "s", metrics={"loss": float("nan"), "rate": [float("inf"), 1.0]})
+    assert read(log)[0]["metrics"] == {"loss": None, "rate": [None, 1.0]}
+
+
+def test_a_file_that_cannot_be_written_does_not_end_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("QATLINE_EVENTS", str(tmp_path))
+    emit("progress", "s")
+    assert "can't be written" in caplog.text
+
+
+def test_progress_leaves_out_updates_that_come_too_soon(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.01, 0.2, 0.21, 0.22])
+    monkeypatch.setattr(events.time, "monotonic", lambda: next(clock))
+    progress = EventProgress("train_baseline")
+    for current in (1, 2, 3, 4):
+        progress.update("training", current, 4, loss=1.0 / current)
+    progress.update("testing", 1, 9)
+    assert [(e["phase"], e["current"]) for e in read(log)] == [
+        ("training", 1),
+        ("training", 3),
+        ("training", 4),
+        ("testing", 1),
+    ]
+    assert read(log)[1]["metrics"] == {"loss": 1 / 3}
+
+
+def test_a_warning_is_an_event_and_a_line_in_the_log(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    EventProgress("prepare_data").warn("one image is broken")
+    assert [(e["event"], e["message"]) for e in read(log)] == [("warning", "one image is broken")]
+    NullProgress().warn("another")
+    NullProgress().update("phase", 1, 2)
+    assert caplog.messages == ["one image is broken", "another"]
+
+
+def test_processes_that_write_at_once_never_mix_their_lines(log: Path) -> None:
+    code = """
+from components.runtime.events import emit
+for i in range(300):
+    emit("progress", "s", current=i, pad="x" * 300)
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    found = [event["current"] for event in read(log)]
+    assert sorted(found) == sorted(list(range(300)) * 3)

@@ -1,0 +1,123 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from components.runtime import fingerprints
+from components.runtime.fingerprints import (
+    code_digest,
+    file_digest,
+    library_versions,
+    listing_digest,
+    machine_identity,
+    settings_files,
+)
+from qat_lib.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on sys.path with the user's module, which imports another one of the user's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "user_net_a.py").write_text(
+        "import json\nfrom user_blocks_a import block\n\ndef build():\n    return block\n"
+    )
+    (tmp_path / "user_blocks_a.py").write_text("block = 1\n")
+    (tmp_path / "user_other_a.py").write_text("x = 1\n")
+    return tmp_path
+
+
+def user_digest() -> str:
+    return code_digest({"model": {"name": "user_net_a:build"}, "quantization": {"cases": ["TensorRTQDQCase"]}})
+
+
+def test_the_users_module_and_what_it_imports_count(users: Path) -> None:
+    before = user_digest()
+    assert before == user_digest()
+    assert before != code_digest({"model": {"name": "resnet_digits"}})
+    (users / "user_other_a.py").write_text("x = 2\n")
+    assert user_digest() == before
+    (users / "user_blocks_a.py").write_text("block = 2\n")
+    assert user_digest() != before
+
+
+def test_a_package_of_the_users_counts_as_a_whole(users: Path) -> None:
+    (users / "user_pkg_a" / "nets").mkdir(parents=True)
+    (users / "user_pkg_a" / "__init__.py").write_text("")
+    (users / "user_pkg_a" / "nets" / "small.py").write_text("size = 1\n")
+    settings = {"quantization": {"cases": ["user_pkg_a.cases:MyCase"]}}
+    before = code_digest(settings)
+    (users / "user_pkg_a" / "nets" / "small.py").write_text("size = 2\n")
+    assert code_digest(settings) != before
+
+
+def test_naming_a_module_does_not_import_it(users: Path) -> None:
+    user_digest()
+    assert "user_net_a" not in sys.modules
+
+
+def test_a_module_that_cannot_be_found_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"module 'no_such_module_q'.*PYTHONPATH"):
+        code_digest({"model": {"name": "no_such_module_q:build"}})
+
+
+def test_libraries_are_known_by_version_not_by_source() -> None:
+    assert code_digest({"model": {"name": "keras.applications:MobileNetV2"}}) == code_digest({})
+
+
+def test_our_own_sources_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_digest({})
+    for name in fingerprints.OWN_PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    changed = code_digest({})
+    (tmp_path / "qat_lib" / "new.py").write_text("")
+    assert len({before, changed, code_digest({})}) == 3
+
+
+def test_versions_tell_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "LIBRARIES", ("numpy", "no-such-library"))
+    versions = library_versions()
+    assert versions["numpy"]
+    assert versions["no-such-library"] is None
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_files_that_settings_name_count_by_content(tmp_path: Path) -> None:
+    data, model = tmp_path / "data.npz", tmp_path / "model.keras"
+    data.write_bytes(b"1")
+    model.write_bytes(b"1")
+    settings = {"data": {"path": str(data)}, "model": {"name": str(model), "weights": None}}
+    before = settings_files(settings)
+    assert before == {"data.path": file_digest(data), "model.name": file_digest(model)}
+    model.write_bytes(b"2")
+    after = settings_files(settings)
+    assert after["data.path"] == before["data.path"]
+    assert after["model.name"] != before["model.name"]
+
+
+def test_what_does_not_exist_is_left_to_the_step() -> None:
+    assert settings_files({"data": {"path": "/no/such.npz"}, "model": {"name": "resnet_digits"}}) == {}
+
+
+def test_a_folder_counts_by_names_sizes_and_times(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    image = tmp_path / "cat" / "1.png"
+    image.write_bytes(b"1")
+    before = settings_files({"data": {"path": str(tmp_path)}})["data.path"]
+    assert before == listing_digest(tmp_path)
+    os.utime(image, ns=(1, 1))
+    touched = listing_digest(tmp_path)
+    image.rename(tmp_path / "cat" / "2.png")
+    assert len({before, touched, listing_digest(tmp_path)}) == 3
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="can't be read"):
+        file_digest(tmp_path)
+
+
+def test_the_machine_is_the_same_each_time() -> None:
+    assert machine_identity() == machine_identity()

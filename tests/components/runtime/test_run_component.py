@@ -1,0 +1,298 @@
+"""The contract of a step: reuse, publication, events, errors."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.runtime import step as step_module
+from components.runtime.artifacts import describe, publish, read_manifest, verify
+from components.runtime.events import Progress
+from components.runtime.step import run_component
+from components.runtime.steps import define_step
+from components.settings import QATSettings
+from qat_lib.errors import ConfigError, DataError, StepError, StorageError
+
+ROOT = Path(__file__).parents[3]
+
+
+class Bench:
+    """Runs one fake step ``finetune_qat`` in a folder with a store and an event file."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.calls = 0
+        self.body: Callable[[Path], Mapping[str, float]] = self.write
+        monkeypatch.setattr(step_module, "load_step", lambda name: define_step(name, self.function))
+        monkeypatch.setenv("QATLINE_EVENTS", str(folder / "events.jsonl"))
+        monkeypatch.setenv("QATLINE_STORE", str(folder / "store"))
+        self.make_input("one")
+
+    def function(
+        self, dataset: Path, out: Path, *, qat: QATSettings, seed: int, progress: Progress
+    ) -> Mapping[str, float]:
+        self.calls += 1
+        progress.update("training", 1, 1, loss=0.5)
+        (out / "model.txt").write_text(f"{(dataset / 'x').read_text()} {qat.learning_rate} {seed}")
+        return self.body(out)
+
+    @staticmethod
+    def write(out: Path) -> Mapping[str, float]:
+        return {"accuracy": 0.75}
+
+    def make_input(self, text: str) -> None:
+        work = self.folder / "work"
+        work.mkdir()
+        (work / "x").write_text(text)
+        final = self.folder / "dataset"
+        if final.exists():
+            final.rename(self.folder / f"old{time.monotonic_ns()}")
+        publish(work, final, describe(work))
+
+    def run(self, output: str = "out", *, seed: int = 0, **qat: float) -> dict[str, float]:
+        return run_component(
+            "finetune_qat",
+            settings={"qat": qat},
+            seed=seed,
+            inputs={"dataset": str(self.folder / "dataset")},
+            output=str(self.folder / output),
+        )
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        path = self.folder / "events.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [event for event in lines if event["event"] == kind]
+
+    def leftovers(self) -> list[str]:
+        return [str(path) for path in self.folder.rglob(".*")]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_step_is_executed_once_and_then_reused(bench: Bench) -> None:
+    assert bench.run("first") == bench.run("second") == {"accuracy": 0.75}
+    assert bench.calls == 1
+    assert [event["status"] for event in bench.events("step_finished")] == ["executed", "reused"]
+    assert (bench.folder / "second" / "model.txt").read_text() == f"one {QATSettings().learning_rate} 0"
+    assert verify(bench.folder / "first").digest == verify(bench.folder / "second").digest
+    assert bench.leftovers() == []
+
+
+def test_events_tell_the_whole_story(bench: Bench) -> None:
+    bench.run()
+    assert [event["phase"] for event in bench.events("progress")] == ["training"]
+    (started,), (finished,) = bench.events("step_started"), bench.events("step_finished")
+    assert started["key"] == finished["key"]
+    assert finished["metrics"] == {"accuracy": 0.75}
+    assert finished["seconds"] >= 0
+
+
+@pytest.mark.parametrize("change", ["settings", "seed", "input", "code"])
+def test_what_changes_the_result_runs_again(bench: Bench, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.run()
+    if change == "input":
+        bench.make_input("two")
+    if change == "code":
+        monkeypatch.setattr(step_module, "code_digest", lambda settings: "another")
+    bench.run("again", seed=1 if change == "seed" else 0, **({"learning_rate": 0.5} if change == "settings" else {}))
+    assert bench.calls == 2
+
+
+def test_the_same_settings_written_otherwise_are_reused(bench: Bench) -> None:
+    bench.run(epochs=QATSettings().epochs)
+    bench.run("again", epochs=float(QATSettings().epochs))
+    bench.run("third")
+    assert bench.calls == 1
+
+
+def test_a_damaged_result_is_made_again(bench: Bench) -> None:
+    bench.run()
+    (entry,) = (bench.folder / "store" / "finetune_qat").iterdir()
+    (entry / "model.txt").write_text("tampered with")
+    bench.run("again")
+    assert bench.calls == 2
+    assert (bench.folder / "again" / "model.txt").read_text() == f"one {QATSettings().learning_rate} 0"
+
+
+def test_without_a_store_the_output_itself_is_published(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QATLINE_STORE")
+    (bench.folder / "out").mkdir()
+    bench.run()
+    bench.run("again")
+    assert bench.calls == 2
+    assert read_manifest(bench.folder / "out").metrics == {"accuracy": 0.75}
+    assert not (bench.folder / "store").exists()
+    assert bench.leftovers() == []
+
+
+def test_metrics_reach_the_artifact_executed_or_reused(bench: Bench) -> None:
+    class Metrics:
+        def __init__(self) -> None:
+            self.logged: dict[str, float] = {}
+
+        def log_metric(self, metric: str, value: float) -> None:
+            self.logged[metric] = value
+
+    for name in ("first", "second"):
+        metrics = Metrics()
+        run_component(
+            "finetune_qat",
+            settings={},
+            seed=0,
+            inputs={"dataset": str(bench.folder / "dataset")},
+            output=str(bench.folder / name),
+            metrics_artifact=metrics,
+        )
+        assert metrics.logged == {"accuracy": 0.75}
+
+
+def test_an_error_of_the_users_is_told_and_raised(bench: Bench) -> None:
+    def fail(out: Path) -> Mapping[str, float]:
+        raise DataError("the images are upside down")
+
+    bench.body = fail
+    with pytest.raises(DataError, match="upside down"):
+        bench.run()
+    (event,) = bench.events("error")
+    assert (event["type"], event["message"], event["exit_code"]) == ("DataError", "the images are upside down", 1)
+    assert event["expected"] is True
+    assert not (bench.folder / "out").exists()
+    assert list((bench.folder / "store" / "finetune_qat").iterdir()) == []
+
+
+def test_an_error_of_ours_is_told_as_such(bench: Bench) -> None:
+    def fail(out: Path) -> Mapping[str, float]:
+        raise KeyError("oops")
+
+    bench.body = fail
+    with pytest.raises(KeyError):
+        bench.run()
+    assert [(event["type"], event["expected"]) for event in bench.events("error")] == [("KeyError", False)]
+
+
+def test_wrong_settings_have_the_exit_code_of_usage(bench: Bench) -> None:
+    with pytest.raises(ConfigError):
+        bench.run(epochs=-1)
+    assert [event["exit_code"] for event in bench.events("error")] == [2]
+
+
+def test_a_full_disk_is_a_storage_error_and_its_files_are_gone_when_it_is_told(bench: Bench) -> None:
+    def fill(out: Path) -> Mapping[str, float]:
+        (out / "half").write_bytes(bytes(1000))
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("the writer of the model gave up") from error
+
+    bench.body = fill
+    with pytest.raises(StorageError, match="the disk is full"):
+        bench.run()
+    assert [event["type"] for event in bench.events("error")] == ["StorageError"]
+    assert list((bench.folder / "store" / "finetune_qat").iterdir()) == []
+
+
+def test_an_input_that_is_not_finished_is_refused(bench: Bench) -> None:
+    (bench.folder / "dataset" / "manifest.json").unlink()
+    with pytest.raises(StorageError, match="not finished"):
+        bench.run()
+    assert bench.calls == 0
+
+
+def test_a_step_that_writes_nothing_has_failed(bench: Bench) -> None:
+    def nothing(out: Path) -> Mapping[str, float]:
+        (out / "model.txt").unlink()
+        return {}
+
+    bench.body = nothing
+    with pytest.raises(StepError, match="wrote nothing"):
+        bench.run()
+
+
+def test_metrics_are_finite_numbers(bench: Bench) -> None:
+    bench.body = lambda out: {"accuracy": 1, "loss": float("nan")}
+    assert bench.run() == {"accuracy": 1.0}
+    assert "loss" in bench.events("warning")[0]["message"]
+    bench.body = lambda out: {"name": "resnet"}  # type: ignore[dict-item]
+    with pytest.raises(StepError, match="metric name must be a number"):
+        bench.run("again", seed=5)
+
+
+STEP = """
+    import os, sys, time
+    from pathlib import Path
+    from components.runtime import step
+    from components.runtime.events import Progress
+    from components.runtime.steps import define_step
+
+    def prepare_data(out: Path, *, seed: int, progress: Progress) -> dict[str, float]:
+        (out / "first").write_text("1")
+        progress.update("working", 0, 1)
+        time.sleep(float(sys.argv[2]))
+        (out / "second").write_text(str(seed))
+        return {"n": 2}
+
+    step.load_step = lambda name: define_step(name, prepare_data)
+    step.run_component("prepare_data", settings={}, seed=3, inputs={}, output=sys.argv[1])
+    sys.stdout.write(" ".join(m for m in ("tensorflow", "mlflow", "keras", "numpy", "kfp") if m in sys.modules))
+"""
+
+
+def start(folder: Path, output: str, sleep: float) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "QATLINE_STORE": str(folder / "store"),
+        "QATLINE_EVENTS": str(folder / "events.jsonl"),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(STEP), str(folder / output), str(sleep)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
+    first = start(tmp_path, "out", 60)
+    deadline = time.monotonic() + 30
+    events = tmp_path / "events.jsonl"
+    while not (events.exists() and '"working"' in events.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=30)
+    assert not (tmp_path / "out").exists()
+    assert len(list((tmp_path / "store" / "prepare_data").iterdir())) == 1
+
+    again = start(tmp_path, "out", 0)
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 0, err
+    assert (tmp_path / "out" / "second").read_text() == "3"
+    assert [path.name for path in (tmp_path / "store" / "prepare_data").iterdir()] == [
+        read_manifest(tmp_path / "out").key
+    ]
+
+
+def test_a_step_of_no_work_imports_nothing_heavy(tmp_path: Path) -> None:
+    out, err = start(tmp_path, "out", 0).communicate(timeout=60)
+    assert out == "", err
+
+
+def test_two_processes_with_the_same_key_both_succeed(tmp_path: Path) -> None:
+    writers = [start(tmp_path, f"out{index}", 0.3) for index in range(2)]
+    assert [writer.communicate(timeout=60)[1] for writer in writers] == ["", ""]
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert verify(tmp_path / "out0").digest == verify(tmp_path / "out1").digest
+    assert len(list((tmp_path / "store" / "prepare_data").iterdir())) == 1

@@ -1,0 +1,92 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.runtime.events import Progress
+from components.runtime.steps import STEP_NAMES, define_step, load_step, restore_integers
+from components.runtime.tracked import TRACKED
+from components.settings import DataSettings, QATSettings
+from qat_lib.errors import ConfigError, StepError
+
+
+def fit(
+    dataset: Path,
+    ptq: Path,
+    extra: Path | None = None,
+    *,
+    out: Path,
+    data: DataSettings,
+    qat: QATSettings,
+    seed: int,
+    progress: Progress,
+) -> dict[str, float]:
+    return {}
+
+
+def test_the_signature_is_the_declaration() -> None:
+    step = define_step("fit", fit)
+    assert step.inputs == ("dataset", "ptq", "extra")
+    assert step.optional_inputs == {"extra"}
+    assert dict(step.sections) == {"data": DataSettings, "qat": QATSettings}
+    assert step.takes_seed
+
+
+def test_settings_that_went_through_kfp_are_what_they_were() -> None:
+    step = define_step("fit", fit)
+    parsed = step.parse({"qat": {"epochs": 3.0, "learning_rate": 1.0}, "data": {"image_size": [32.0, 32.0]}})
+    assert parsed["qat"] == QATSettings(epochs=3, learning_rate=1.0)
+    assert parsed["data"] == DataSettings(image_size=(32, 32))
+    assert step.parse({})["qat"] == QATSettings()
+
+
+def test_integers_are_restored_at_any_depth() -> None:
+    restored = restore_integers({"a": [1.0, {"b": 2.0}], "c": 0.5, "d": True, "e": "3.0", "f": None})
+    assert restored == {"a": [1, {"b": 2}], "c": 0.5, "d": True, "e": "3.0", "f": None}
+    assert isinstance(restored["a"][0], int)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gate": {}}, r"reads the sections \['data', 'qat'\]; received also \['gate'\]"),
+        ({"qat": {"epochs": -1}}, "section qat of step fit"),
+        ({"qat": {"epoch": 1}}, "epoch"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        define_step("fit", fit).parse(settings)
+
+
+def test_inputs_must_be_the_declared_ones() -> None:
+    step = define_step("fit", fit)
+    assert step.check_inputs({"dataset": "/d", "ptq": "/p", "extra": ""}) == {"dataset": Path("/d"), "ptq": Path("/p")}
+    for inputs in ({"dataset": "/d"}, {"dataset": "/d", "ptq": "/p", "more": "/m"}):
+        with pytest.raises(StepError, match="expects the inputs"):
+            step.check_inputs(inputs)
+
+
+def test_a_function_that_breaks_the_conventions_is_refused() -> None:
+    def strange(out: Path, *, count: int, progress: Progress) -> dict[str, float]:
+        return {}
+
+    def mute(out: Path, *, data: DataSettings) -> dict[str, float]:
+        return {}
+
+    with pytest.raises(StepError, match="parameter count"):
+        define_step("strange", strange)
+    with pytest.raises(StepError, match="must take out and progress"):
+        define_step("mute", mute)
+
+
+def test_an_unknown_step_is_refused() -> None:
+    with pytest.raises(StepError, match="received 'train'"):
+        load_step("train")
+
+
+def test_the_first_step_loads_and_every_step_says_what_is_tracked() -> None:
+    step = load_step("prepare_data")
+    assert step.inputs == ()
+    assert dict(step.sections) == {"data": DataSettings}
+    assert set(TRACKED) == set(STEP_NAMES)

@@ -1,0 +1,64 @@
+"""Fixtures that several packages share. Nothing heavy is imported before a test asks for it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+class RecordingProgress:
+    """Progress that a test can look at."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[str, int, int]] = []
+        self.warnings: list[str] = []
+
+    def update(self, phase: str, current: int, total: int, **metrics: float) -> None:
+        self.updates.append((phase, current, total))
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings of the machine that runs the tests out of them."""
+    for name in list(os.environ):
+        if name.startswith(("QATLINE_", "MLFLOW_", "AWS_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def progress() -> RecordingProgress:
+    return RecordingProgress()
+
+
+@pytest.fixture(scope="session")
+def digits_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """scikit-learn's digits, prepared with seed 0."""
+    from components.prepare_data import prepare_data
+    from components.settings import DataSettings
+
+    out = tmp_path_factory.mktemp("digits")
+    prepare_data(out, data=DataSettings(), seed=0, progress=RecordingProgress())
+    return out
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Make a folder of small PNG images: ``make(classes, count, size=(height, width))``."""
+    from PIL import Image
+
+    def make(classes: tuple[str, ...] = ("cat", "dog"), count: int = 12, size: tuple[int, int] = (6, 8)) -> Path:
+        generator = np.random.default_rng(7)
+        root = tmp_path / "images"
+        for name in classes:
+            (root / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = generator.integers(0, 256, (*size, 3), np.uint8)
+                Image.fromarray(pixels).save(root / name / f"{index:03d}.png")
+        return root
+
+    return make
