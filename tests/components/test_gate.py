@@ -104,6 +104,7 @@ def test_accuracy_gain_is_no_loss() -> None:
         ({"infrastructure": {"passed": "yes"}}, "infrastructure"),
         ({"verification": None}, "verification"),
         ({"verification": [{"node": "quant_conv", "rule": "P4", "message": "no zero point"}]}, "verification"),
+        ({"verification": [{"code": "V20", "severity": "warning", "message": "reformat"}]}, None),
         ({"analysis": None}, "analysis"),
         ({"analysis": [{"code": "V03", "severity": "error", "message": "pair on a bias"}]}, "analysis"),
         ({"analysis": [{"code": "V03", "severity": "warning", "message": "reformat"}]}, None),

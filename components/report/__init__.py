@@ -1,0 +1,6 @@
+"""The report of a run: one HTML file without outside assets, from the directories that the steps wrote."""
+
+from components.report.page import render_report
+from components.report.sources import ReportFolders
+
+__all__ = ["ReportFolders", "render_report"]

@@ -1,0 +1,63 @@
+"""A linear axis: round tick values, and the way from a value to a coordinate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """Maps [low, high] to [start, end] (in pixels; start may be the greater one)."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        """Return the coordinate of ``value``."""
+        span = self.high - self.low
+        return self.start + (self.end - self.start) * ((value - self.low) / span if span else 0.5)
+
+    def label(self, tick: float) -> str:
+        """Return a tick's text with the digits that tell it from its neighbours."""
+        step = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
+        digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
+        return f"{tick:.{digits}f}".replace("-", "−")
+
+
+def nice_axis(values: Iterable[float], *, start: float, end: float, ticks: int = 5, whole: bool = False) -> Axis:
+    """Return an axis whose ends are round numbers that enclose ``values``.
+
+    Args:
+        values: What must be visible; an empty series gives [0, 1].
+        start: Coordinate of the low end.
+        end: Coordinate of the high end.
+        ticks: About how many ticks.
+        whole: Whether ticks are whole numbers (epochs) and the ends stay at the data.
+    """
+    seen = list(values) or [0.0, 1.0]
+    low, high = min(seen), max(seen)
+    if high - low < 1e-12:
+        pad = abs(high) * 0.1 or 0.5
+        low, high = low - (0 if whole else pad), high + (1 if whole else pad)
+    step = _nice_step((high - low) / max(ticks - 1, 1))
+    if whole:
+        step = max(1.0, float(round(step)))
+        first = math.ceil(low / step) * step
+        marks = [low] if first - low >= step else []
+    else:
+        low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+        first, marks = low, []
+    while first <= high + step * 1e-6:
+        marks.append(first)
+        first += step
+    return Axis(low=low, high=high, start=start, end=end, ticks=tuple(marks))
+
+
+def _nice_step(raw: float) -> float:
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * (1 - 1e-9))

@@ -1,0 +1,131 @@
+"""Training curves: the baseline's epochs, then those of the fine-tuning, on one time line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from components.report import svg
+from components.report.axis import Axis, nice_axis
+from components.report.numbers import finite, significant
+
+_WIDTH, _HEIGHT = 560.0, 280.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 16.0, 44.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line: (epoch on the common time line, value) in order.
+
+    Args:
+        phase: ``baseline`` or ``qat``: gives the colour.
+        part: ``training`` or ``validation``: dashed or solid.
+    """
+
+    phase: str
+    part: str
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def label(self) -> str:
+        """The legend's text."""
+        return f"{'FP32 baseline' if self.phase == 'baseline' else 'QAT'}, {self.part}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A drawn chart with what its caption and its table of numbers need."""
+
+    title: str
+    picture: Markup
+    series: tuple[Series, ...]
+
+
+def training_charts(baseline: Sequence[Mapping[str, Any]], qat: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Return the accuracy chart and the loss chart, or those of the two for which there are numbers."""
+    charts = []
+    for title, name in (("Accuracy", "accuracy"), ("Loss", "loss")):
+        found = [
+            *_series("baseline", baseline, name, offset=0),
+            *_series("qat", qat, name, offset=len(baseline)),
+        ]
+        if found:
+            charts.append(Chart(title=title, picture=_draw(title, found, len(baseline)), series=tuple(found)))
+    return charts
+
+
+def _series(phase: str, history: Sequence[Mapping[str, Any]], name: str, offset: int) -> list[Series]:
+    found = []
+    for part, key in (("training", name), ("validation", f"val_{name}")):
+        pairs = [(offset + index + 1.0, finite(epoch.get(key))) for index, epoch in enumerate(history)]
+        points = tuple((x, y) for x, y in pairs if y is not None)
+        if points:
+            found.append(Series(phase=phase, part=part, points=points))
+    return found
+
+
+def _draw(title: str, series: Sequence[Series], boundary: int) -> Markup:
+    xs = [x for line in series for x, _ in line.points]
+    ys = [y for line in series for _, y in line.points]
+    x_axis = nice_axis(xs, start=_LEFT, end=_WIDTH - _RIGHT, ticks=8, whole=True)
+    y_axis = nice_axis(ys, start=_HEIGHT - _BOTTOM, end=_TOP)
+    parts = [_grid(x_axis, y_axis, title)]
+    if any(line.phase == "qat" for line in series) and boundary > 0:
+        parts.append(_boundary(x_axis.at(boundary + 0.5)))
+    parts += [_line(line, x_axis, y_axis) for line in series]
+    return svg.picture(_WIDTH, _HEIGHT, *parts, label=_describe(title, series), class_="chart")
+
+
+def _grid(x_axis: Axis, y_axis: Axis, title: str) -> Markup:
+    lines = []
+    for tick in y_axis.ticks:
+        y = y_axis.at(tick)
+        lines.append(svg.element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+        lines.append(svg.text(_LEFT - 8, y + 4, y_axis.label(tick), text_anchor="end", class_="tick"))
+    for tick in x_axis.ticks:
+        lines.append(
+            svg.text(x_axis.at(tick), _HEIGHT - _BOTTOM + 18, f"{tick:.0f}", text_anchor="middle", class_="tick")
+        )
+    base = _HEIGHT - _BOTTOM
+    lines.append(svg.element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, class_="axis"))
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    lines.append(svg.text(middle, _HEIGHT - 6, "epoch", text_anchor="middle", class_="axis-title"))
+    height = (_TOP + base) / 2
+    turned = f"rotate(-90 12 {height})"
+    lines.append(svg.text(12, height, title.lower(), text_anchor="middle", class_="axis-title", transform=turned))
+    return svg.element("g", *lines)
+
+
+def _boundary(x: float) -> Markup:
+    return svg.element(
+        "g",
+        svg.element("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="boundary"),
+        svg.text(x - 5, _TOP + 10, "FP32", text_anchor="end", class_="tick"),
+        svg.text(x + 5, _TOP + 10, "QAT", class_="tick"),
+    )
+
+
+def _line(line: Series, x_axis: Axis, y_axis: Axis) -> Markup:
+    places = [(x_axis.at(x), y_axis.at(y), x, y) for x, y in line.points]
+    path = " ".join(f"{'L' if index else 'M'}{x:.1f},{y:.1f}" for index, (x, y, _, _) in enumerate(places))
+    dots = [
+        svg.element(
+            "circle",
+            svg.element("title", f"{line.label}, epoch {epoch:.0f}: {significant(value, 4)}"),
+            cx=x,
+            cy=y,
+            r=2.6,
+        )
+        for x, y, epoch, value in places
+    ]
+    return svg.element("g", svg.element("path", d=path), *dots, class_=f"series {line.phase} {line.part}")
+
+
+def _describe(title: str, series: Sequence[Series]) -> str:
+    ends = "; ".join(
+        f"{line.label} from {significant(line.points[0][1])} to {significant(line.points[-1][1])}" for line in series
+    )
+    return f"{title} by epoch. {ends}."

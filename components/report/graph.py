@@ -1,0 +1,270 @@
+"""The quantized graph as people think of it: layers, the tensors between them, and the Q/DQ pair of each tensor.
+
+The ONNX graph spells every pair as two nodes and every weight as an initializer with its own DequantizeLinear. Here
+a pair is a property of the tensor, weights are a property of their layer, and an activation function belongs to the
+layer that computes its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+_FOLDED = {
+    "Relu": "ReLU",
+    "Clip": "ReLU6",
+    "LeakyRelu": "LeakyReLU",
+    "Sigmoid": "Sigmoid",
+    "HardSigmoid": "HardSigmoid",
+}
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_ARITHMETIC = _WEIGHTED | {
+    "Add",
+    "Mul",
+    "Sub",
+    "AveragePool",
+    "GlobalAveragePool",
+    "MaxPool",
+    "GlobalMaxPool",
+    "Concat",
+}
+_MOST_NODES = 3000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A Q/DQ pair: the name in the graph, and the largest magnitude that it represents (127 steps)."""
+
+    name: str
+    amax: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphNode:
+    """A layer of the picture.
+
+    Args:
+        key: Unique id.
+        title: Keras layer, as far as the node's name says it.
+        kind: What it computes, such as ``Conv 3×3 /2 + ReLU``.
+        precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is not, ``""`` for an
+            input, an output, and what moves data only.
+        weights: Number of quantized ranges of its weight; 0 = not quantized.
+        output: The pair on its output tensor, if there is one.
+        names: Names of the ONNX nodes that are in it.
+    """
+
+    key: str
+    title: str
+    kind: str
+    precision: str = ""
+    weights: int = 0
+    output: Pair | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphEdge:
+    """A tensor from one layer to another; ``quantized`` when the reader takes the tensor's Q/DQ pair."""
+
+    source: str
+    target: str
+    quantized: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
+    """Nodes in topological order and the edges between them."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+
+
+@dataclass
+class _Builder:
+    """State of one pass over the nodes, which ONNX keeps in topological order."""
+
+    constants: dict[str, Any]
+    nodes: dict[str, GraphNode] = field(default_factory=dict)
+    edges: list[GraphEdge] = field(default_factory=list)
+    producer: dict[str, str] = field(default_factory=dict)
+    # Tensor after a DequantizeLinear -> tensor before the QuantizeLinear, for activations.
+    pairs: dict[str, tuple[str, Pair]] = field(default_factory=dict)
+    # Tensor after a DequantizeLinear -> number of ranges, for weights.
+    weights: dict[str, int] = field(default_factory=dict)
+    quantized: dict[str, tuple[str, str]] = field(default_factory=dict)
+    readers: dict[str, int] = field(default_factory=dict)
+
+
+def read_graph(path: Path) -> GraphView | None:
+    """Read an ONNX file into a view; None if it has too many nodes for a picture.
+
+    Raises:
+        ValueError: the file is no ONNX model, or its graph is not ordered.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own exception type differs between its implementations
+        raise ValueError(f"{path.name} is no ONNX model: {error}") from error
+    graph = model.graph
+    if len(graph.node) > _MOST_NODES:
+        return None
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+
+    def number(name: str) -> Any:
+        tensor = constants.get(name)
+        return None if tensor is None or tensor.data_location == 1 else numpy_helper.to_array(tensor)
+
+    inputs = [value.name for value in graph.input if value.name not in constants]
+    return build_view(graph.node, inputs, [value.name for value in graph.output], constants, number)
+
+
+def build_view(
+    nodes: Iterable[Any],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    constants: Mapping[str, Any],
+    number: Callable[[str], Any],
+) -> GraphView:
+    """Return the view of a graph.
+
+    Args:
+        nodes: ONNX nodes in topological order.
+        inputs: Names of the graph's inputs, without initializers.
+        outputs: Names of its outputs.
+        constants: Names of the initializers (the values are not looked at).
+        number: Returns an initializer's array, or None.
+    """
+    listed = list(nodes)
+    builder = _Builder(constants=dict(constants))
+    for node in listed:
+        for name in node.input:
+            builder.readers[name] = builder.readers.get(name, 0) + 1
+    for name in outputs:
+        builder.readers[name] = builder.readers.get(name, 0) + 1
+    for name in inputs:
+        key = f"in:{name}"
+        builder.nodes[key] = GraphNode(key=key, title=name, kind="Input")
+        builder.producer[name] = key
+    for index, node in enumerate(listed):
+        _add(builder, node, f"n{index}", number)
+    for name in outputs:
+        key = f"out:{name}"
+        builder.nodes[key] = GraphNode(key=key, title=name, kind="Output")
+        _connect(builder, name, key)
+    return GraphView(nodes=tuple(builder.nodes.values()), edges=tuple(builder.edges))
+
+
+def _add(builder: _Builder, node: Any, key: str, number: Callable[[str], Any]) -> None:
+    if node.op_type == "QuantizeLinear":
+        _quantize(builder, node)
+    elif node.op_type == "DequantizeLinear":
+        _dequantize(builder, node, number)
+    elif node.op_type == "Constant" or (
+        node.input and all(name in builder.constants or not name for name in node.input)
+    ):
+        builder.constants.update(dict.fromkeys(node.output))
+    elif all(name in builder.weights or name in builder.constants for name in node.input if name):
+        # A weight that is reshaped or transposed after its DequantizeLinear is still that weight.
+        ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
+        builder.weights.update(dict.fromkeys(node.output, ranges))
+    elif not _fold(builder, node):
+        _place(builder, node, key)
+
+
+def _quantize(builder: _Builder, node: Any) -> None:
+    source = node.input[0]
+    if source in builder.constants:
+        builder.constants.update(dict.fromkeys(node.output))
+    else:
+        builder.quantized[node.output[0]] = (source, node.name or node.output[0])
+
+
+def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> None:
+    scale = number(node.input[1]) if len(node.input) > 1 else None
+    if node.input[0] in builder.constants:
+        builder.weights[node.output[0]] = 1 if scale is None else int(scale.size)
+        return
+    source, name = builder.quantized.get(node.input[0], (node.input[0], node.name))
+    amax = float(abs(scale).max()) * 127 if scale is not None and scale.size else None
+    builder.pairs[node.output[0]] = (source, Pair(name=name, amax=amax))
+
+
+def _fold(builder: _Builder, node: Any) -> bool:
+    """Take an activation function into the layer before it, if nothing else reads that layer's raw output."""
+    label = _FOLDED.get(node.op_type)
+    key = builder.producer.get(node.input[0]) if label and node.input else None
+    if key is None or builder.readers.get(node.input[0], 0) != 1 or node.input[0] in builder.pairs:
+        return False
+    before = builder.nodes[key]
+    if before.kind.split()[0] not in _ARITHMETIC | {"BatchNormalization"}:
+        return False
+    builder.nodes[key] = replace(before, kind=f"{before.kind} + {label}", names=(*before.names, node.name))
+    builder.producer[node.output[0]] = key
+    return True
+
+
+def _place(builder: _Builder, node: Any, key: str) -> None:
+    data = [name for name in node.input if name and name not in builder.constants and name not in builder.weights]
+    ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
+    builder.nodes[key] = GraphNode(
+        key=key,
+        title=layer_of(node.name) or node.op_type,
+        kind=_kind(node),
+        precision=_precision(builder, node, data, ranges),
+        weights=ranges,
+        names=(node.name,),
+    )
+    for name in data:
+        _connect(builder, name, key)
+    for name in node.output:
+        builder.producer[name] = key
+
+
+def _connect(builder: _Builder, name: str, target: str) -> None:
+    source, pair = builder.pairs.get(name, (name, None))
+    key = builder.producer.get(source)
+    if key is None:
+        return
+    if pair is not None and builder.nodes[key].output is None:
+        builder.nodes[key] = replace(builder.nodes[key], output=pair)
+    builder.edges.append(GraphEdge(source=key, target=target, quantized=pair is not None))
+
+
+def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -> str:
+    if node.op_type not in _ARITHMETIC:
+        return ""
+    # An Add whose other operand is a constant is a bias, not a layer of its own.
+    quantized = bool(data) and all(name in builder.pairs for name in data)
+    if node.op_type in _WEIGHTED and len(data) == 1:
+        quantized = quantized and ranges > 0
+    return "int8" if quantized else "float"
+
+
+def layer_of(name: str) -> str:
+    """Return the Keras layer in a node's name: ``model/quant_conv1/Conv`` -> ``conv1``."""
+    parts = [part for part in name.split("/") if part]
+    marked = [part for part in parts if part.startswith("quant_")]
+    if marked:
+        return marked[-1].removeprefix("quant_")
+    return parts[-2] if len(parts) > 1 else "".join(parts)
+
+
+def _kind(node: Any) -> str:
+    values = {attribute.name: attribute for attribute in node.attribute}
+    words = [node.op_type]
+    kernel = list(values["kernel_shape"].ints) if "kernel_shape" in values else []
+    if kernel:
+        words.append("×".join(map(str, kernel)))
+    strides = list(values["strides"].ints) if "strides" in values else []
+    if any(step != 1 for step in strides):
+        words.append("/" + ("×".join(map(str, strides)) if len(set(strides)) > 1 else str(strides[0])))
+    group = values["group"].i if "group" in values else 1
+    if group > 1:
+        words.append(f"groups {group}")
+    return " ".join(words)

@@ -1,0 +1,147 @@
+"""The picture of the quantized graph: layers as boxes, each Q/DQ pair as a pill on its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from markupsafe import Markup
+
+from components.report import svg
+from components.report.graph import GraphEdge, GraphNode, GraphView
+from components.report.layout import Layout, layered
+from components.report.numbers import significant
+
+_WIDTH, _HEIGHT, _ROW, _MARGIN = 176.0, 40.0, 104.0, 18.0
+_PILL_WIDTH, _PILL_HEIGHT, _PILL_GAP = 96.0, 18.0, 8.0
+
+
+def draw_graph(view: GraphView, engine: Mapping[str, str]) -> Markup:
+    """Return the picture.
+
+    Args:
+        view: The graph.
+        engine: Precision in which the engine runs each ONNX node, by the node's name; may be empty.
+    """
+    layout = layered([node.key for node in view.nodes], [(edge.source, edge.target) for edge in view.edges])
+    width, height = layout.width * _WIDTH + 2 * _MARGIN, layout.rows * _ROW - (_ROW - _HEIGHT) + 2 * _MARGIN
+    nodes = {node.key: node for node in view.nodes}
+    edges = [_edge(edge, route, layout, nodes) for edge, route in zip(view.edges, layout.routes, strict=True)]
+    boxes = [_node(node, *_corner(layout, node.key), _engine_precision(node, engine)) for node in view.nodes]
+    quantized = sum(node.output is not None for node in view.nodes)
+    label = f"Quantized graph: {len(view.nodes)} layers, {quantized} tensors with a Q/DQ pair."
+    return svg.picture(
+        width,
+        height,
+        svg.element("g", *edges),
+        svg.element("g", *boxes),
+        label=label,
+        class_="graph",
+        width=width,
+        height=height,
+    )
+
+
+def _corner(layout: Layout, key: str) -> tuple[float, float]:
+    x, row = layout.place[key]
+    return x * _WIDTH + _MARGIN - _WIDTH / 2, row * _ROW + _MARGIN
+
+
+def _engine_precision(node: GraphNode, engine: Mapping[str, str]) -> str:
+    found = [engine[name] for name in node.names if name in engine]
+    return found[0] if found else ""
+
+
+def _node(node: GraphNode, x: float, y: float, engine: str) -> Markup:
+    tone = node.precision or "neutral"
+    parts = [
+        svg.element("title", _tooltip(node, engine)),
+        svg.element("rect", x=x, y=y, width=_WIDTH, height=_HEIGHT, rx=7, class_="box"),
+        svg.element("rect", x=x, y=y, width=5, height=_HEIGHT, rx=2.5, class_="edge-bar"),
+        svg.text(x + 13, y + 17, _short(node.title, 24 if not node.weights else 19), class_="name"),
+        svg.text(x + 13, y + 31, _short(node.kind, 29), class_="kind"),
+    ]
+    if node.weights:
+        right = x + _WIDTH - 8
+        parts.append(svg.element("rect", x=right - 36, y=y + 6, width=36, height=14, rx=4, class_="weight-box"))
+        parts.append(svg.text(right - 18, y + 16.5, "W int8", text_anchor="middle", class_="weight"))
+    if node.output is not None:
+        parts.append(_pill(node, x, y))
+    return svg.element(
+        "g", *parts, class_=f"node {tone}", tabindex=0, data_name=node.title, data_detail=_tooltip(node, engine)
+    )
+
+
+def _pill(node: GraphNode, x: float, y: float) -> Markup:
+    left, top = x + (_WIDTH - _PILL_WIDTH) / 2, y + _HEIGHT + _PILL_GAP
+    middle = x + _WIDTH / 2
+    amax = node.output.amax if node.output else None
+    label = "Q/DQ" if amax is None else f"Q/DQ ±{significant(amax)}"
+    return svg.element(
+        "g",
+        svg.element("line", x1=middle, x2=middle, y1=y + _HEIGHT, y2=top, class_="wire quantized"),
+        svg.element("rect", x=left, y=top, width=_PILL_WIDTH, height=_PILL_HEIGHT, rx=9),
+        svg.text(middle, top + 12.5, label, text_anchor="middle"),
+        class_="pill",
+    )
+
+
+def _edge(
+    edge: GraphEdge, route: tuple[tuple[float, int], ...], layout: Layout, nodes: Mapping[str, GraphNode]
+) -> Markup:
+    x, y = _corner(layout, edge.source)
+    start_x, start_y = x + _WIDTH / 2, y + _HEIGHT
+    if nodes[edge.source].output is not None:
+        if edge.quantized:
+            start_y += _PILL_GAP + _PILL_HEIGHT
+        else:
+            # The float reader of a tensor that also has a pair leaves beside the pill, not through it.
+            start_x += _PILL_WIDTH / 2 + 12
+    x, y = _corner(layout, edge.target)
+    points = [(start_x, start_y)]
+    for lane, row in route:
+        top = row * _ROW + _MARGIN
+        points += [(lane * _WIDTH + _MARGIN, top), (lane * _WIDTH + _MARGIN, top + _HEIGHT + _PILL_GAP + _PILL_HEIGHT)]
+    points.append((x + _WIDTH / 2, y))
+    return svg.element("path", d=_curve(points), class_=f"wire {'quantized' if edge.quantized else 'plain'}")
+
+
+def _curve(points: list[tuple[float, float]]) -> str:
+    """Return a path that leaves and reaches each point vertically."""
+    path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if abs(x1 - x0) < 0.5:
+            path += f"L{x1:.1f},{y1:.1f}"
+        else:
+            middle = (y0 + y1) / 2
+            path += f"C{x0:.1f},{middle:.1f} {x1:.1f},{middle:.1f} {x1:.1f},{y1:.1f}"
+    return path
+
+
+def _tooltip(node: GraphNode, engine: str) -> str:
+    lines = [f"{node.title}: {node.kind}"]
+    if node.precision:
+        lines.append("reads quantized tensors only" if node.precision == "int8" else "reads a float tensor or weight")
+    if engine:
+        lines.append(f"runs in {engine} in the engine")
+    if node.weights:
+        lines.append(f"weight: INT8, {node.weights} range{'s' if node.weights > 1 else ''}")
+    if node.output is not None:
+        amax = "" if node.output.amax is None else f", range ±{significant(node.output.amax, 4)}"
+        lines.append(f"output: Q/DQ pair {node.output.name}{amax}")
+    return "\n".join(lines)
+
+
+def _short(value: str, most: int) -> str:
+    return value if len(value) <= most else value[: most - 1] + "…"
+
+
+def engine_precisions(layers: Any) -> dict[str, str]:
+    """Return ONNX node name -> precision from an engine's layer list."""
+    return {
+        str(name): str(layer.get("precision", ""))
+        for layer in layers
+        for name in layer.get("nodes", [])
+        if layer.get("precision")
+    }

@@ -1,0 +1,107 @@
+"""Put the sections together into one HTML page."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from components.report import checks, curves, environment, errors, graph, graph_picture, numbers, plan_table, ranges
+from components.report import results as result_table
+from components.report.sources import ReportFolders, RunData, as_rows, read_run
+from components.settings import GateSettings
+
+_log = logging.getLogger(__name__)
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render_report(folders: ReportFolders, *, verdict: Mapping[str, Any], gate: GateSettings, seed: int) -> str:
+    """Return the report as one HTML document without outside assets.
+
+    Args:
+        folders: The steps' directories; whatever they lack becomes a sentence in the report.
+        verdict: What ``verdict.json`` holds.
+        gate: The bounds that the verdict was reached with.
+        seed: The run's seed.
+    """
+    import jinja2
+
+    run = read_run(folders)
+    loader = jinja2.FileSystemLoader(_TEMPLATES)
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    # Both are files of this package, not of the run: they are the only text that goes in as it is.
+    style, script = (loader.get_source(templates, name)[0] for name in ("report.css", "report.js"))
+    page = templates.get_template("report.html.j2")
+    return page.render(verdict=verdict, style=style, script=script, **_context(run, gate, seed))
+
+
+def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
+    notes = list(run.notes)
+
+    def attempt(what: str, build: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return build()
+        except Exception as error:  # noqa: BLE001 - whatever a damaged file does to one section, the rest is still told
+            _log.warning("report: %s can't be shown", what, exc_info=True)
+            notes.append(f"{what} can't be shown: {type(error).__name__}: {error}")
+            return otherwise
+
+    skipped = attempt("the skipped layers", lambda: plan_table.skipped_rows(run), [])
+    activations, weights = attempt("the ranges", lambda: ranges.range_rows(run), ([], []))
+    picture, nodes = attempt("the graph", lambda: _graph(run), ("", 0))
+    return {
+        "model": str(run.model.get("name") or run.plan.get("model") or "model"),
+        "source": str(run.dataset.get("source") or run.dataset.get("kind") or ""),
+        "samples": run.evaluation.get("samples"),
+        "headline": attempt("the headline", lambda: result_table.headline(run), []),
+        "rows": attempt("the results", lambda: result_table.result_rows(run), []),
+        "batch": attempt("the batch size", lambda: result_table.throughput_batch(run), ""),
+        "agreement": attempt("the agreement", lambda: _agreement(run), []),
+        "charts": attempt("the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []),
+        "activations": activations,
+        "weights": weights,
+        "graph": picture,
+        "graph_nodes": nodes,
+        "plan": attempt("the plan", lambda: plan_table.plan_rows(run), []),
+        "skipped": skipped,
+        "skipped_summary": plan_table.skipped_summary(skipped),
+        "confusion": attempt("the confusion matrix", lambda: errors.confusion_rows(run), []),
+        "classes": run.classes,
+        "class_rows": attempt("the classes", lambda: errors.class_rows(run), []),
+        "worst": attempt("the samples", lambda: errors.samples(run), []),
+        "exports": attempt("the exports", lambda: checks.export_rows(run), []),
+        "findings": attempt("the findings", lambda: checks.finding_rows(run), []),
+        "environment": attempt(
+            "the environment", lambda: environment.describe_environment(run, gate=gate, seed=seed), None
+        ),
+        "notes": notes,
+    }
+
+
+def _graph(run: RunData) -> tuple[Any, int]:
+    path = run.folders.onnx / "qat.onnx"
+    if not path.is_file():
+        return "", 0
+    view = graph.read_graph(path)
+    if view is None:
+        return "", -1
+    layers = as_rows(run.layers.get("qat"))
+    return graph_picture.draw_graph(view, graph_picture.engine_precisions(layers)), len(view.nodes)
+
+
+def _agreement(run: RunData) -> list[tuple[str, str, str]]:
+    """Return (row, labels equal to FP32 Keras, expected calibration error) for each row that was compared."""
+    agreement, calibration = run.evaluation.get("agreement") or {}, run.evaluation.get("calibration_error") or {}
+    names = [*result_table.ROWS, *(name for name in agreement if name not in result_table.ROWS)]
+    return [
+        (
+            result_table.ROWS.get(name, name),
+            numbers.percent((agreement.get(name) or {}).get("labels")),
+            numbers.percent(calibration.get(name)),
+        )
+        for name in names
+        if name in agreement or name in calibration
+    ]

@@ -1,0 +1,42 @@
+"""SVG elements as strings in which every text and attribute is escaped."""
+
+from __future__ import annotations
+
+from markupsafe import Markup, escape
+
+
+def element(tag: str, *children: object, **attributes: object) -> Markup:
+    """Return one element.
+
+    Args:
+        tag: Its name.
+        children: Markup is taken as it is; everything else is escaped.
+        attributes: ``class_`` gives ``class``, ``data_id`` gives ``data-id``; None leaves an attribute out. Floats are
+            rounded to two decimals.
+    """
+    written = Markup("").join(
+        Markup(' {}="{}"').format(_name(name), _text(value)) for name, value in attributes.items() if value is not None
+    )
+    inner = Markup("").join(escape(child) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>").format(tag, written, inner)
+
+
+def text(x: float, y: float, content: object, **attributes: object) -> Markup:
+    """Return a text element at (x, y)."""
+    return element("text", content, x=x, y=y, **attributes)
+
+
+def picture(across: float, down: float, *children: object, label: str, **attributes: object) -> Markup:
+    """Return an ``svg`` of ``across`` x ``down`` units, which screen readers announce as the image ``label``."""
+    return element(
+        "svg", *children, viewbox=f"0 0 {_text(across)} {_text(down)}", role="img", aria_label=label, **attributes
+    )
+
+
+def _name(keyword: str) -> str:
+    # SVG's names are case-sensitive, and this one carries a capital.
+    return "viewBox" if keyword == "viewbox" else keyword.rstrip("_").replace("_", "-")
+
+
+def _text(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -1,0 +1,96 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("js");
+
+  const theme = document.getElementById("theme");
+  const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const relabel = () => { theme.textContent = dark() ? "Light" : "Dark"; };
+  theme.hidden = false;
+  theme.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; relabel(); });
+  relabel();
+
+  for (const input of document.querySelectorAll("[data-filter]")) {
+    const rows = document.getElementById(input.dataset.filter).tBodies[0].rows;
+    input.addEventListener("input", () => {
+      const wanted = input.value.trim().toLowerCase();
+      for (const row of rows) row.hidden = wanted !== "" && !row.textContent.toLowerCase().includes(wanted);
+    });
+  }
+
+  const view = document.getElementById("graph-view");
+  const svg = view && view.querySelector("svg");
+  if (!svg) return;
+  const bar = document.querySelector(".graph-bar");
+  bar.hidden = false;
+  const width = svg.viewBox.baseVal.width;
+  const height = svg.viewBox.baseVal.height;
+  let zoom = 1;
+  // Keeps the point (x, y) of the viewport where it is while the picture grows or shrinks under it.
+  const setZoom = (value, x = view.clientWidth / 2, y = view.clientHeight / 2) => {
+    const next = Math.min(4, Math.max(0.05, value));
+    const left = (view.scrollLeft + x) / zoom;
+    const top = (view.scrollTop + y) / zoom;
+    zoom = next;
+    svg.style.width = `${width * zoom}px`;
+    svg.style.height = `${height * zoom}px`;
+    view.scrollLeft = left * zoom - x;
+    view.scrollTop = top * zoom - y;
+  };
+  const actions = {
+    in: () => setZoom(zoom * 1.3),
+    out: () => setZoom(zoom / 1.3),
+    width: () => setZoom(Math.min(1.25, (view.clientWidth - 4) / width)),
+    all: () => setZoom(Math.min((view.clientWidth - 4) / width, (view.clientHeight - 4) / height)),
+  };
+  bar.addEventListener("click", (event) => {
+    const name = event.target.dataset.zoom;
+    if (name) actions[name]();
+  });
+  view.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const box = view.getBoundingClientRect();
+    setZoom(zoom * Math.exp(-event.deltaY * 0.0025), event.clientX - box.left, event.clientY - box.top);
+  }, { passive: false });
+
+  let drag = null;
+  view.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "touch" || event.button !== 0) return;
+    drag = { x: event.clientX + view.scrollLeft, y: event.clientY + view.scrollTop };
+    view.classList.add("dragging");
+    view.setPointerCapture(event.pointerId);
+  });
+  view.addEventListener("pointermove", (event) => {
+    if (!drag) return;
+    view.scrollLeft = drag.x - event.clientX;
+    view.scrollTop = drag.y - event.clientY;
+  });
+  const release = () => { drag = null; view.classList.remove("dragging"); };
+  view.addEventListener("pointerup", release);
+  view.addEventListener("pointercancel", release);
+
+  const detail = document.getElementById("graph-detail");
+  const tell = (event) => {
+    const node = event.target.closest && event.target.closest(".node");
+    if (node) detail.textContent = node.dataset.detail;
+  };
+  svg.addEventListener("pointerover", tell);
+  svg.addEventListener("focusin", tell);
+
+  const nodes = [...svg.querySelectorAll(".node")];
+  document.getElementById("find").addEventListener("input", (event) => {
+    const wanted = event.target.value.trim().toLowerCase();
+    let first = null;
+    for (const node of nodes) {
+      const hit = node.dataset.detail.toLowerCase().includes(wanted);
+      node.classList.toggle("dim", wanted !== "" && !hit);
+      if (hit && wanted !== "" && !first) first = node;
+    }
+    if (first) {
+      const box = first.getBBox();
+      view.scrollTo({ left: (box.x + box.width / 2) * zoom - view.clientWidth / 2, top: (box.y + box.height / 2) * zoom - view.clientHeight / 2 });
+    }
+  });
+  if (width > view.clientWidth) actions.width();
+})();
