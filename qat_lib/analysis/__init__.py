@@ -1,1 +1,19 @@
 """What TensorRT will make of an ONNX Q/DQ graph, said without TensorRT and without a GPU."""
+
+from qat_lib.analysis.analyze import analyze_graph, analyze_onnx
+from qat_lib.analysis.findings import CATALOG, Finding, by_severity, fail_on
+from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
+
+__all__ = [
+    "CATALOG",
+    "AddVerdict",
+    "Finding",
+    "FusionReport",
+    "KernelVerdict",
+    "LayerVerdict",
+    "PoolVerdict",
+    "analyze_graph",
+    "analyze_onnx",
+    "by_severity",
+    "fail_on",
+]

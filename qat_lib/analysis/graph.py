@@ -25,6 +25,7 @@ SMALL = 1 << 20
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
+_SHAPE_OF = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +53,7 @@ class OnnxGraph:
         inputs: graph inputs that are no initializers.
         outputs: graph outputs.
         opset: version of the standard operator set.
-        constants: names of tensors that do not depend on a graph input.
+        constants: names of tensors that do not depend on the data of a graph input (on its shape at most).
     """
 
     def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:
@@ -92,7 +93,7 @@ class OnnxGraph:
         return self._consumers.get(tensor, ())
 
     def is_constant(self, tensor: str) -> bool:
-        """Return whether ``tensor`` does not depend on a graph input."""
+        """Return whether ``tensor`` does not depend on the data of a graph input."""
         return tensor in self.constants
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
@@ -144,7 +145,7 @@ class OnnxGraph:
         found = {*self._initializers, *sparse}
         for node in self.nodes:
             reads = [name for name in (*node.inputs, *node.captures) if name]
-            if node.op not in _RANDOM and all(name in found for name in reads):
+            if node.op in _SHAPE_OF or (node.op not in _RANDOM and all(name in found for name in reads)):
                 found.update(node.outputs)
         return frozenset(found)
 

@@ -1,0 +1,139 @@
+"""From an ONNX file to a FusionReport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from qat_lib.analysis.engine import AVERAGE_POOLS, MAX_POOLS, Engine, Kernel, is_average_pool, predict, standalone
+from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.graph import Node, OnnxGraph
+from qat_lib.analysis.islands import find_islands
+from qat_lib.analysis.names import keras_layer
+from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
+from qat_lib.analysis.rules.attention import check_attention
+from qat_lib.analysis.rules.borders import check_borders
+from qat_lib.analysis.rules.epilogue import check_epilogues
+from qat_lib.analysis.rules.mixed import check_mixed
+from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
+from qat_lib.analysis.rules.residual import check_adds
+from qat_lib.analysis.rules.scales import check_scales
+from qat_lib.analysis.rules.weighted import check_weighted
+from qat_lib.analysis.weighted import WeightedOp
+
+_RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
+    check_scales,
+    check_weighted,
+    check_epilogues,
+    check_adds,
+    check_mixed,
+    check_attention,
+    check_borders,
+)
+
+
+def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10) -> FusionReport:
+    """Predict what TensorRT makes of an ONNX file, without TensorRT and without a GPU.
+
+    Args:
+        path: the file; any producer's, quantized with Q/DQ pairs or not.
+        tensorrt: major version to predict for. Default 10; 8 also demands weights behind Q and DQ.
+
+    Raises:
+        ExportError: the file can't be read, see :func:`~qat_lib.analysis.loading.load_model`.
+
+    The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.
+
+    Example:
+        >>> report = analyze_onnx("model.onnx")  # doctest: +SKIP
+        >>> report.int8_layers, report.fused_adds  # doctest: +SKIP
+        (54, 16)
+    """
+    return analyze_graph(OnnxGraph.load(path), model=str(path), tensorrt=tensorrt)
+
+
+def analyze_graph(graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:
+    """Predict what TensorRT makes of a graph that is already read, see :func:`analyze_onnx`."""
+    return report_on(predict(graph), model=model, tensorrt=tensorrt)
+
+
+def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:
+    """Return the report on a predicted engine."""
+    findings = check_parser_rules(engine.graph, tensorrt=tensorrt)
+    for rule in _RULES:
+        findings.extend(rule(engine))
+    return FusionReport(
+        model=model,
+        layers=_layers(engine),
+        adds=_adds(engine),
+        pools=tuple(_pool(engine, node) for node in engine.flow.operators if _is_pool(engine, node)),
+        kernels=tuple(_kernel(kernel) for kernel in engine.kernels if standalone(kernel)),
+        engine=tuple(_kernel(kernel) for kernel in engine.kernels),
+        islands=tuple(tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)),
+        findings=_in_graph_order(engine.graph, findings),
+    )
+
+
+def kernel_name(kernel: Kernel) -> str:
+    """Return a kernel's nodes joined by " + ", as TensorRT names its layers."""
+    return " + ".join(node.name for node in kernel.nodes) or kernel.name
+
+
+def _layers(engine: Engine) -> tuple[LayerVerdict, ...]:
+    total = sum(op.macs for op in engine.weighted.values())
+    return tuple(_layer(engine, op, total) for op in engine.weighted.values())
+
+
+def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
+    kernel = engine.kernel_of[op.node.index]
+    return LayerVerdict(
+        name=op.node.name,
+        keras_layer=keras_layer(op.node.name),
+        op_type=op.node.op,
+        precision=op.precision,
+        writes=kernel.writes,
+        float_type=engine.graph.dtype(op.node.outputs[0]) or "float32",
+        macs=op.macs,
+        macs_share=op.macs / total if total else 0.0,
+        kernel=kernel_name(kernel),
+    )
+
+
+def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
+    return tuple(
+        AddVerdict(
+            name=placed.node.name,
+            keras_layer=keras_layer(placed.node.name),
+            fused_into=placed.chain.op.node.name if placed.chain is not None else None,
+            precision="int8" if placed.int8 else "float",
+            rule=placed.rule,
+        )
+        for placed in engine.adds
+    )
+
+
+def _is_pool(engine: Engine, node: Node) -> bool:
+    return node.op in MAX_POOLS or (node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node))
+
+
+def _pool(engine: Engine, node: Node) -> PoolVerdict:
+    precision = "int8" if engine.runs_int8(node) else "float"
+    return PoolVerdict(name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision)
+
+
+def _kernel(kernel: Kernel) -> KernelVerdict:
+    transposes = any(node.op == "Transpose" for node in kernel.nodes)
+    name = kernel_name(kernel)
+    return KernelVerdict(
+        kind="reformat" if transposes else kernel.kind,
+        detail="transpose" if transposes else kernel.reason,
+        name=name,
+        keras_layer=keras_layer(kernel.nodes[0].name if kernel.nodes else name),
+        reads=kernel.reads,
+        writes=kernel.writes,
+    )
+
+
+def _in_graph_order(graph: OnnxGraph, findings: list[Finding]) -> tuple[Finding, ...]:
+    place = {name: node.index for name, node in graph.node_by_name.items()}
+    return tuple(sorted(findings, key=lambda finding: place.get(finding.node, -1)))

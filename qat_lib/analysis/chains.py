@@ -1,0 +1,137 @@
+"""How far a weighted operator's kernel reaches: the bias, normalization and activation that fuse into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.graph import Node, OnnxGraph
+from qat_lib.analysis.weighted import WeightedOp
+
+ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish", "Gelu", "Elu"})
+_AFFINE = frozenset({"Add", "Sub", "Mul", "Div"})
+_AFTER_ADD = frozenset({"Relu", "Clip", "LeakyRelu"})
+#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of GELU.
+_GATES = frozenset(
+    {"Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softplus", "Clip", "Relu", "Add", "Sub", "Mul", "Div", "Exp", "Log"}
+)
+_LONGEST_GATE = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chain:
+    """One kernel around a weighted operator.
+
+    Attributes:
+        op: the weighted operator.
+        nodes: all nodes of the kernel, the operator first.
+        end: value that the kernel writes.
+        add: the residual Add that fused into it.
+        residual: the Add's other operand.
+    """
+
+    op: WeightedOp
+    nodes: tuple[Node, ...]
+    end: str
+    add: Node | None = None
+    residual: Read | None = None
+
+    def output_scale(self, flow: Flow) -> Scale | None:
+        """Return the scale of the INT8 that the kernel writes; None when it writes floating point."""
+        if self.op.precision != "int8":
+            return None
+        if self.residual is not None and self.residual.scale is None:
+            return None
+        return per_tensor(flow.common_scale(self.end))
+
+
+def per_tensor(scale: Scale | None) -> Scale | None:
+    """Return ``scale`` if it is one for the whole tensor, which is what a kernel can write."""
+    return scale if scale is not None and scale.count == 1 else None
+
+
+def grow_chains(flow: Flow, weighted: Mapping[int, WeightedOp]) -> dict[int, Chain]:
+    """Return the kernel of every weighted operator up to a residual Add, by the index of the operator's node."""
+    return {index: _grow(flow, op) for index, op in weighted.items()}
+
+
+def extend_over_add(flow: Flow, chain: Chain, add: Node, residual: Read) -> Chain:
+    """Return ``chain`` with a residual Add and the activation behind it."""
+    nodes, end = (*chain.nodes, add), add.outputs[0]
+    activation = _single_float_reader(flow, end)
+    if activation is not None and activation.op in _AFTER_ADD:
+        nodes, end = (*nodes, activation), activation.outputs[0]
+    return replace(chain, nodes=nodes, end=end, add=add, residual=residual)
+
+
+def _grow(flow: Flow, op: WeightedOp) -> Chain:
+    nodes, end = [op.node], op.node.outputs[0]
+    for step in _steps(flow, op, end):
+        nodes.extend(step)
+        end = step[-1].outputs[0]
+    return Chain(op=op, nodes=tuple(nodes), end=end)
+
+
+def _steps(flow: Flow, op: WeightedOp, end: str) -> Iterator[tuple[Node, ...]]:
+    """Yield, one after the other, the groups of nodes that join the kernel."""
+    while True:
+        node = _single_float_reader(flow, end)
+        if node is not None and joins(flow.graph, node):
+            step: tuple[Node, ...] = (node,)
+        elif not op.depthwise:  # a depthwise kernel takes no x * gate(x) (NVIDIA/TensorRT#3205)
+            step = match_gate(flow, end)
+        else:
+            step = ()
+        if not step:
+            return
+        yield step
+        end = step[-1].outputs[0]
+
+
+def _single_float_reader(flow: Flow, value: str) -> Node | None:
+    read = flow.only_reader(value)
+    return read.node if read is not None and read.scale is None else None
+
+
+def joins(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether a kernel can take ``node`` as part of its epilogue."""
+    if node.op in ACTIVATIONS:
+        return True
+    if node.op == "BatchNormalization":
+        return all(graph.is_constant(name) for name in node.inputs[1:5])
+    return node.op in _AFFINE and _is_affine(graph, node)
+
+
+def _is_affine(graph: OnnxGraph, node: Node) -> bool:
+    """A constant operand that keeps the shape is a scale or a bias."""
+    data = [name for name in node.inputs if not graph.is_constant(name)]
+    if len(data) != 1 or len(node.inputs) != 2:
+        return False
+    before, after = graph.shape(data[0]), graph.shape(node.outputs[0])
+    return before is None or after is None or len(before) == len(after)
+
+
+def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
+    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``; empty when it is not that."""
+    reads = flow.readers(value)
+    nodes = [read.node for read in reads if read.node is not None and read.scale is None]
+    if len(nodes) != 2 or len(reads) != 2:
+        return ()
+    for first, product in (nodes, nodes[::-1]):
+        if product.op == "Mul" and first is not product:
+            gate = _walk_gate(flow, first, product)
+            if gate:
+                return (*gate, product)
+    return ()
+
+
+def _walk_gate(flow: Flow, node: Node | None, product: Node) -> tuple[Node, ...]:
+    found: list[Node] = []
+    while node is not None and node is not product and len(found) < _LONGEST_GATE:
+        one_operand = node.op not in _AFFINE or _is_affine(flow.graph, node)
+        if node.op not in _GATES or not one_operand:
+            return ()
+        found.append(node)
+        node = _single_float_reader(flow, node.outputs[0])
+    return tuple(found) if node is product else ()

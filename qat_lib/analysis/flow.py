@@ -1,0 +1,205 @@
+"""The graph with its Q/DQ pairs moved onto the edges.
+
+A :class:`Read` is one operator reading one value; Q and DQ nodes on the way become the read's ``scale``. What is left
+as operators is what can become a kernel: Identity, inference Dropout and everything that depends on constants only
+are gone. Two reads with bit-equal scales share one INT8 tensor, which is what TensorRT makes of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from qat_lib.analysis.graph import Node, OnnxGraph
+from qat_lib.analysis.rules.pair import DEQUANTIZE, QUANTIZE, well_formed
+
+_TRANSPARENT = frozenset({"Identity", "Dropout"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The scale of a quantized tensor; equal when the bits are equal.
+
+    Attributes:
+        key: the bits of the scale, its axis and the quantized type.
+        largest: the largest scale, for people.
+        count: number of scales; 1 is per tensor.
+        axis: axis of the scales when there are several.
+        float_type: type of the scale, which is the type that the DQ gives.
+    """
+
+    key: tuple[bytes, int | None, str]
+    largest: float = field(compare=False)
+    count: int = field(compare=False, default=1)
+    axis: int | None = field(compare=False, default=None)
+    float_type: str = field(compare=False, default="float32")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Read:
+    """One operator's view of one value.
+
+    Attributes:
+        node: the operator; None when the value is a graph output.
+        position: input position of the operator, or index of the graph output.
+        value: tensor that an operator, a graph input or an initializer gives.
+        explicit: the scales written in the graph between the value and the operator, in order.
+        scale: scale in which the operator sees the value after Q and DQ have moved; None is floating point.
+        quantizers: names of the Q and DQ nodes on the way.
+    """
+
+    node: Node | None
+    position: int
+    value: str
+    explicit: tuple[Scale, ...] = ()
+    scale: Scale | None = None
+    quantizers: tuple[str, ...] = ()
+
+    @property
+    def entry(self) -> Scale | None:
+        """The scale in which the value leaves its producer; differs from ``scale`` behind a requantization."""
+        return self.explicit[0] if self.explicit else self.scale
+
+
+class Flow:
+    """Operators, values and who reads which in what precision."""
+
+    def __init__(
+        self, graph: OnnxGraph, operators: Iterable[Node], reads: Iterable[Read], scales: Mapping[int, Scale]
+    ) -> None:
+        self.graph = graph
+        self._scales = scales
+        self.operators = tuple(operators)
+        inputs: dict[int, list[Read]] = defaultdict(list)
+        by_value: dict[str, list[Read]] = defaultdict(list)
+        for read in reads:
+            if read.node is not None:
+                inputs[read.node.index].append(read)
+            by_value[read.value].append(read)
+        self._inputs = {index: tuple(sorted(found, key=lambda read: read.position)) for index, found in inputs.items()}
+        self._by_value = {value: tuple(found) for value, found in by_value.items()}
+
+    @classmethod
+    def of(cls, graph: OnnxGraph) -> Flow:
+        """Take the Q/DQ pairs of ``graph`` off its nodes and put them on its edges."""
+        scales = _scales(graph)
+        operators = [node for node in graph.nodes if _is_operator(graph, node)]
+        reads = [
+            _read(graph, scales, node, position, name)
+            for node in operators
+            for position, name in enumerate((*node.inputs, *node.captures))
+            if name
+        ]
+        reads.extend(_read(graph, scales, None, index, name) for index, name in enumerate(graph.outputs))
+        return cls(graph, operators, reads, scales)
+
+    @property
+    def values(self) -> Iterable[str]:
+        """All values that something reads."""
+        return self._by_value.keys()
+
+    @property
+    def reads(self) -> Iterable[Read]:
+        """All reads, grouped by value."""
+        return (read for found in self._by_value.values() for read in found)
+
+    def inputs(self, node: Node) -> tuple[Read, ...]:
+        """Return what ``node`` reads, constants included, in the order of its inputs."""
+        return self._inputs.get(node.index, ())
+
+    def input(self, node: Node, position: int) -> Read | None:
+        """Return the read at one input position; None when that input is absent."""
+        return next((read for read in self.inputs(node) if read.position == position), None)
+
+    def data_inputs(self, node: Node) -> tuple[Read, ...]:
+        """Return what ``node`` reads of values that depend on a graph input."""
+        return tuple(read for read in self.inputs(node) if not self.graph.is_constant(read.value))
+
+    def readers(self, value: str) -> tuple[Read, ...]:
+        """Return all reads of a value, the graph's outputs included."""
+        return self._by_value.get(value, ())
+
+    def output_reads(self, node: Node) -> tuple[Read, ...]:
+        """Return all reads of what ``node`` writes."""
+        return tuple(read for output in node.outputs for read in self.readers(output))
+
+    def only_reader(self, value: str) -> Read | None:
+        """Return the read of a value that has exactly one."""
+        found = self.readers(value)
+        return found[0] if len(found) == 1 else None
+
+    def common_scale(self, value: str) -> Scale | None:
+        """Return the one scale in which everything wants ``value``; None as soon as one read differs or is float."""
+        scales = {read.entry for read in self.readers(value)}
+        return scales.pop() if len(scales) == 1 else None
+
+    def trace(self, tensor: str) -> Read:
+        """Return how ``tensor`` reads the value that it comes from, without a reader."""
+        return _read(self.graph, self._scales, None, 0, tensor)
+
+    def with_scales(self, scales: Mapping[Read, Scale]) -> Flow:
+        """Return a copy in which the given reads see their value in these scales."""
+        reads = [replace(read, scale=scales[read]) if read in scales else read for read in self.reads]
+        return Flow(self.graph, self.operators, reads, self._scales)
+
+
+def _is_operator(graph: OnnxGraph, node: Node) -> bool:
+    if node.op in (QUANTIZE, DEQUANTIZE) and well_formed(node):
+        return False
+    if _is_transparent(graph, node):
+        return False
+    return not all(graph.is_constant(output) for output in node.outputs if output)
+
+
+def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
+    if node.op not in _TRANSPARENT or not node.input(0):
+        return False
+    mask_is_read = any(output and graph.consumers(output) for output in node.outputs[1:])
+    return not mask_is_read and not (node.op == "Dropout" and node.input(2))
+
+
+def _scales(graph: OnnxGraph) -> dict[int, Scale]:
+    """Return the scale of every Q and DQ node, by the node's index."""
+    found = {}
+    for node in graph.nodes:
+        if node.op not in (QUANTIZE, DEQUANTIZE) or not well_formed(node):
+            continue
+        values = graph.value(node.input(1))
+        quantized = graph.dtype(node.input(2)) if node.input(2) else "int8"
+        float_type = graph.dtype(node.input(1)) or "float32"
+        if values is None or not values.size:  # unreadable: equal to nothing but itself (the parser rules report it)
+            found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"))
+            continue
+        axis = int(node.attributes.get("axis", 1)) if values.size > 1 else None
+        key = (str(values.dtype).encode() + values.tobytes(), axis, quantized)
+        largest = float(values.astype("float64").max())
+        found[node.index] = Scale(key=key, largest=largest, count=values.size, axis=axis, float_type=float_type)
+    return found
+
+
+def _read(graph: OnnxGraph, scales: Mapping[int, Scale], node: Node | None, position: int, tensor: str) -> Read:
+    """Walk up from ``tensor`` over quantizers to the value that they quantize."""
+    passed: list[Node] = []
+    source = graph.producer(tensor)
+    while source is not None:
+        if source.index in scales:
+            passed.append(source)
+        elif not _is_transparent(graph, source):
+            break
+        tensor = source.input(0)
+        source = graph.producer(tensor)
+    passed.reverse()
+    explicit: list[Scale] = []
+    for quantizer in passed:
+        scale = scales[quantizer.index]
+        if not explicit or explicit[-1] != scale:  # a DQ closes its Q; equal scales in a row cancel
+            explicit.append(scale)
+    return Read(
+        node=node,
+        position=position,
+        value=tensor,
+        explicit=tuple(explicit),
+        scale=explicit[-1] if explicit else None,
+        quantizers=tuple(quantizer.name for quantizer in passed),
+    )

@@ -1,0 +1,48 @@
+"""Floating-point islands: kernels between INT8 ones that make the data change precision twice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from qat_lib.analysis.engine import Engine, Kernel
+
+
+def find_islands(engine: Engine) -> list[tuple[Kernel, ...]]:
+    """Return the connected groups of floating-point kernels that INT8 kernels feed and read."""
+    compute = [kernel for kernel in engine.kernels if kernel.nodes]
+    root = {id(kernel): id(kernel) for kernel in compute}
+
+    def find(key: int) -> int:
+        while root[key] != key:
+            root[key] = key = root[root[key]]
+        return key
+
+    after, before = set(), set()
+    for kernel in compute:
+        for source in _sources(engine, kernel):
+            if source.writes == "float" and source.reads == "float" and kernel.reads == "float":
+                root[find(id(kernel))] = find(id(source))
+            elif kernel.reads == "float":
+                after.add(id(kernel))
+            elif source.reads == "float":
+                before.add(id(source))
+    groups: dict[int, list[Kernel]] = defaultdict(list)
+    for kernel in compute:
+        if kernel.reads == "float":
+            groups[find(id(kernel))].append(kernel)
+    return [
+        tuple(group)
+        for group in groups.values()
+        if any(id(kernel) in after for kernel in group) and any(id(kernel) in before for kernel in group)
+    ]
+
+
+def _sources(engine: Engine, kernel: Kernel) -> list[Kernel]:
+    found = []
+    for node in kernel.nodes:
+        for read in engine.flow.data_inputs(node):
+            producer = engine.graph.producer(read.value)
+            source = engine.kernel_of.get(producer.index) if producer is not None else None
+            if source is not None and source is not kernel:
+                found.append(source)
+    return found

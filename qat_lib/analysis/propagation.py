@@ -1,0 +1,128 @@
+"""Q moves up and DQ moves down over operators that commute with them, until nothing moves any more.
+
+An operator commutes when Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new ones. MaxPool is the
+example of NVIDIA's developer guide; padding, transposes and reshapes were seen in engines; the others are inferred.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qat_lib.analysis.findings import Confidence
+from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.graph import Node, OnnxGraph
+
+#: Operators that commute with quantization along their first input, and how sure that is.
+_MOVERS: dict[str, Confidence] = {
+    "MaxPool": "D",
+    "GlobalMaxPool": "I",
+    "Transpose": "E",
+    "Reshape": "E",
+    "Flatten": "E",
+    "Squeeze": "E",
+    "Unsqueeze": "E",
+    "Pad": "E",
+    "Slice": "I",
+    "Split": "I",
+    "Gather": "I",
+    "DepthToSpace": "I",
+    "SpaceToDepth": "I",
+    "Resize": "I",
+    "Tile": "I",
+    "Expand": "I",
+}
+#: Each round moves every Q and DQ as far as it goes in one direction; real graphs need two or three.
+_MAX_ROUNDS = 50
+_RECTIFIERS = frozenset({"Relu", "Clip"})
+
+
+def is_mover(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether ``node`` moves or selects numbers, so that quantization commutes with it."""
+    if node.op == "Pad":
+        return _pads_with_zero(graph, node)
+    if node.op == "Resize":
+        return bool(node.attributes.get("mode", b"nearest") == b"nearest")
+    return node.op in _MOVERS
+
+
+def is_rectifier(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether ``node`` is a Relu or a Clip from zero, which keep a symmetric scale."""
+    if node.op == "Relu":
+        return True
+    if node.op != "Clip":
+        return False
+    low = graph.value(node.input(1)) if node.input(1) else node.attributes.get("min")
+    return low is not None and bool(np.all(np.asarray(low) == 0))
+
+
+def propagate(flow: Flow) -> Flow:
+    """Return ``flow`` with every read in the scale that it has after Q and DQ have moved to a fixed point."""
+    for _ in range(_MAX_ROUNDS):
+        moved = _move_down(flow)
+        flow = flow.with_scales(moved) if moved else flow
+        raised = _move_up(flow)
+        flow = flow.with_scales(raised) if raised else flow
+        if not moved and not raised:
+            break
+    return flow
+
+
+def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
+    """Return the reads along which quantization commutes with ``node``; empty when it does not."""
+    if node.op == "Concat":
+        return flow.data_inputs(node)
+    if is_mover(flow.graph, node) or is_rectifier(flow.graph, node):
+        return tuple(read for read in flow.inputs(node) if read.position == 0)
+    return ()
+
+
+def _move_down(flow: Flow) -> dict[Read, Scale]:
+    moved: dict[Read, Scale] = {}
+
+    def now(read: Read) -> Scale | None:
+        return moved.get(read, read.scale)
+
+    for node in flow.operators:
+        scales = {now(read) for read in _data(flow, node)}
+        scale = scales.pop() if len(scales) == 1 else None
+        if scale is None or scale.count > 1:
+            continue
+        for read in flow.output_reads(node):
+            if now(read) is None:
+                moved[read] = scale
+    return moved
+
+
+def _move_up(flow: Flow) -> dict[Read, Scale]:
+    raised: dict[Read, Scale] = {}
+
+    def now(read: Read) -> Scale | None:
+        return raised.get(read, read.scale)
+
+    for node in reversed(flow.operators):
+        data = _data(flow, node)
+        wanted = {now(read) for read in flow.output_reads(node)}
+        if not data or len(wanted) != 1 or any(now(read) is not None for read in data):
+            continue
+        scale = wanted.pop()
+        if scale is None or scale.count > 1 or not _may_pass(flow, node):
+            continue
+        raised.update(dict.fromkeys(data, scale))
+    return raised
+
+
+def _may_pass(flow: Flow, node: Node) -> bool:
+    """A Q stays behind a Relu that its producer takes into its own kernel."""
+    if not is_rectifier(flow.graph, node):
+        return True
+    source = flow.graph.producer(flow.inputs(node)[0].value)
+    return source is None or source.op == "Concat" or is_mover(flow.graph, source)
+
+
+def _pads_with_zero(graph: OnnxGraph, node: Node) -> bool:
+    if node.attributes.get("mode", b"constant") != b"constant":
+        return False
+    if not node.input(2):
+        return not node.attributes.get("value", 0.0)
+    value = graph.value(node.input(2))
+    return value is not None and not np.count_nonzero(value)

@@ -1,0 +1,152 @@
+"""FusionReport: the prediction as plain data."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.weighted import Precision
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerVerdict:
+    """One weighted layer.
+
+    Attributes:
+        name: ONNX node.
+        keras_layer: Keras layer that it came from, best effort.
+        op_type: ``"Conv"``, ``"ConvTranspose"``, ``"Gemm"`` or ``"MatMul"``.
+        precision: ``"int8"``; ``"mixed"`` when only one operand is quantized and the kernel therefore runs in floating
+            point; ``"float"``.
+        writes: ``"int8"`` or ``"float"``.
+        float_type: what floating point means here, ``"float32"`` or ``"float16"`` (half).
+        macs: multiply-accumulates of one run; dimensions that are not fixed count as 1; 0 when unknown.
+        macs_share: share of the whole graph's, 0 to 1.
+        kernel: nodes of its kernel joined by " + ", as TensorRT names engine layers.
+    """
+
+    name: str
+    keras_layer: str
+    op_type: str
+    precision: Precision
+    writes: str
+    float_type: str
+    macs: int
+    macs_share: float
+    kernel: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddVerdict:
+    """One Add of two activations; ``fused_into`` names the weighted node whose kernel takes it, or None."""
+
+    name: str
+    keras_layer: str
+    fused_into: str | None
+    precision: str
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolVerdict:
+    """One pooling operator."""
+
+    name: str
+    keras_layer: str
+    op_type: str
+    precision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelVerdict:
+    """One predicted layer of the engine.
+
+    Attributes:
+        kind: ``"reformat"`` (a Q, a DQ or a transpose by itself), ``"requantize"``, ``"elementwise"``, or for kernels
+            that compute ``"weighted"``, ``"pool"``, ``"concat"``, ``"shape"``, ``"other"``.
+        detail: for conversions ``"quantize"``, ``"dequantize"``, ``"requantize"``, ``"rescale"`` or ``"transpose"``.
+        name: nodes joined by " + "; for a conversion the Q/DQ node or the tensor.
+    """
+
+    kind: str
+    detail: str
+    name: str
+    keras_layer: str
+    reads: str
+    writes: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionReport:
+    """What TensorRT is expected to make of an ONNX file.
+
+    Attributes:
+        model: path of the file.
+        layers: weighted layers.
+        adds: Adds of two activations.
+        pools: pooling operators.
+        kernels: predicted stand-alone kernels: conversions, transposes and elementwise operators that nothing took in.
+        engine: all predicted layers of the engine, those of ``kernels`` included.
+        islands: floating-point kernels between INT8 ones, connected ones together, by name.
+        findings: what the rules say, in the order of the graph.
+    """
+
+    model: str
+    layers: tuple[LayerVerdict, ...]
+    adds: tuple[AddVerdict, ...]
+    pools: tuple[PoolVerdict, ...]
+    kernels: tuple[KernelVerdict, ...]
+    engine: tuple[KernelVerdict, ...]
+    islands: tuple[tuple[str, ...], ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def int8_layers(self) -> int:
+        """Number of weighted layers that run in INT8."""
+        return sum(layer.precision == "int8" for layer in self.layers)
+
+    @property
+    def int8_macs_share(self) -> float:
+        """Share of the multiply-accumulates that run in INT8, 0 to 1; 0 when nothing is known about them."""
+        return sum(layer.macs_share for layer in self.layers if layer.precision == "int8")
+
+    @property
+    def fused_adds(self) -> int:
+        """Number of Adds inside of a weighted layer's kernel."""
+        return sum(add.fused_into is not None for add in self.adds)
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings of one severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures that people look at first."""
+        return {
+            "weighted_layers": len(self.layers),
+            "int8_layers": self.int8_layers,
+            "int8_macs_share": round(self.int8_macs_share, 6),
+            "adds": len(self.adds),
+            "fused_adds": self.fused_adds,
+            "int8_adds": sum(add.precision == "int8" for add in self.adds),
+            "pools": len(self.pools),
+            "int8_pools": sum(pool.precision == "int8" for pool in self.pools),
+            "engine_layers": len(self.engine),
+            "kernels": dict(Counter(kernel.detail or kernel.kind for kernel in self.kernels)),
+            "islands": len(self.islands),
+            "errors": self.count("error"),
+            "warnings": self.count("warning"),
+            "infos": self.count("info"),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain lists and dicts."""
+        return {"version": REPORT_VERSION, "summary": self.summary(), **asdict(self)}
+
+    def to_json(self) -> str:
+        """Return the report as JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)

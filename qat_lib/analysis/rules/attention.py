@@ -1,0 +1,59 @@
+"""Attention: the path from the scores to the Softmax stays in floating point (V23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.findings import Finding, make_finding
+from qat_lib.analysis.flow import Read
+from qat_lib.analysis.graph import Node
+from qat_lib.analysis.names import keras_layer
+
+_ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
+_LONGEST_WAY = 8
+
+
+def check_attention(engine: Engine) -> Iterator[Finding]:
+    """Yield Softmax operators of an attention whose scores or mask are quantized."""
+    for node in engine.flow.operators:
+        if node.op != "Softmax" or not _weighs_values(engine, node):
+            continue
+        quantized = next((read for read in _way_to_scores(engine, node) if read.explicit), None)
+        if quantized is not None and quantized.node is not None:
+            layer = keras_layer(node.name)
+            what = (
+                "input of its Softmax"
+                if quantized.node is node
+                else f"input of its {quantized.node.op} (mask or scale)"
+            )
+            yield make_finding(
+                "V23",
+                quantized.node.name,
+                f"in the attention {layer!r} the {what} is quantized: the scores lose accuracy and the fused "
+                "attention kernel is lost.",
+                f"Remove the quantizers between the two products of {layer!r}.",
+                "M",
+                rule="J",
+                keras_layer=layer,
+            )
+
+
+def _weighs_values(engine: Engine, softmax: Node) -> bool:
+    """Return whether the Softmax's output is an operand of a product of two activations."""
+    nodes = [read.node for read in engine.flow.output_reads(softmax) if read.node is not None]
+    return any(node.op == "MatMul" and len(engine.weighted[node.index].activations) == 2 for node in nodes)
+
+
+def _way_to_scores(engine: Engine, softmax: Node) -> Iterator[Read]:
+    """Yield the reads from the Softmax back to the product that it normalizes."""
+    open_nodes = [softmax]
+    for _ in range(_LONGEST_WAY):
+        if not open_nodes:
+            return
+        node = open_nodes.pop(0)
+        for read in engine.flow.data_inputs(node):
+            yield read
+            producer = engine.graph.producer(read.value)
+            if producer is not None and producer.op in _ON_THE_WAY:
+                open_nodes.append(producer)

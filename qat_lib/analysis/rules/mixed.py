@@ -1,0 +1,121 @@
+"""Operators without weights between INT8 and floating point (V18 to V22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, Engine, is_average_pool
+from qat_lib.analysis.findings import Confidence, Finding, make_finding
+from qat_lib.analysis.graph import Node
+from qat_lib.analysis.names import keras_layer
+
+
+def check_mixed(engine: Engine) -> Iterator[Finding]:
+    """Yield pools, Concats and elementwise operators that mix precisions, and INT8 around what is always float."""
+    fused = {node.index for chain in engine.chains.values() for node in chain.nodes}
+    in_f4 = {placed.node.index for placed in engine.adds if placed.rule == "F4"}
+    for node in engine.flow.operators:
+        if node.index in fused or node.index in in_f4:
+            continue
+        if is_average_pool(engine.graph, node):
+            yield from _check_pool(engine, node)
+        elif node.op == "Concat":
+            yield from _check_concat(engine, node)
+        elif node.op in INT8_ELEMENTWISE:
+            yield from _check_elementwise(engine, node)
+        elif node.op in FLOAT_ONLY:
+            yield from _check_island(engine, node)
+
+
+def _finding(code: str, node: Node, rule: str, confidence: Confidence, message: str, advice: str) -> Finding:
+    return make_finding(code, node.name, message, advice, confidence, rule=rule, keras_layer=keras_layer(node.name))
+
+
+def _check_pool(engine: Engine, node: Node) -> Iterator[Finding]:
+    quantized = all(read.scale is not None for read in engine.flow.data_inputs(node))
+    if quantized and not engine.runs_int8(node):
+        layer = keras_layer(node.name)
+        yield _finding(
+            "V19",
+            node,
+            "G",
+            "E",
+            f"{layer!r} reads INT8 and its output has no one INT8 scale: its input is dequantized by a separate "
+            "kernel and it runs in floating point.",
+            f"Quantize what reads the output of {layer!r}, or remove the Q on its input.",
+        )
+
+
+def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
+    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
+    scales = {read.scale for read in reads}
+    if None in scales and len(scales) > 1:
+        floats = [repr(_source(engine, read.value)) for read in reads if read.scale is None]
+        yield _finding(
+            "V21",
+            node,
+            "H",
+            "M",
+            f"{layer!r} joins quantized tensors with {', '.join(floats)}, not quantized: all are dequantized.",
+            f"Quantize every input of {layer!r}, in one tied group.",
+        )
+    elif len(scales) > 1:
+        listed = ", ".join(f"{scale.largest:.6g}" for scale in scales if scale is not None)
+        yield _finding(
+            "V20",
+            node,
+            "H",
+            "M",
+            f"the inputs of {layer!r} have different scales ({listed}): each that differs is rescaled by a kernel.",
+            f"Tie the quantizers of the inputs of {layer!r} into one group that shares a range.",
+        )
+
+
+def _check_elementwise(engine: Engine, node: Node) -> Iterator[Finding]:
+    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
+    floats = [read for read in reads if read.scale is None]
+    if len(floats) == len(reads) or engine.runs_int8(node):
+        return
+    rule = next((placed.rule for placed in engine.adds if placed.node is node), "I")
+    if floats:
+        names = " and ".join(repr(_source(engine, read.value)) for read in floats)
+        yield _finding(
+            "V18",
+            node,
+            rule,
+            "I",
+            f"{layer!r} reads INT8 and floating point ({names} is not quantized), so it runs in floating point behind "
+            "a dequantize kernel.",
+            f"Quantize all inputs and the output of {layer!r}, or none of them.",
+        )
+    else:
+        yield _finding(
+            "V18",
+            node,
+            rule,
+            "I",
+            f"{layer!r} reads INT8 but its output is not quantized by one scale, so it runs in floating point behind "
+            "dequantize kernels.",
+            f"Quantize what reads the output of {layer!r}, or remove the Q on its inputs.",
+        )
+
+
+def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:
+    reads = engine.flow.data_inputs(node)
+    outputs = engine.flow.output_reads(node)
+    if not reads or not outputs or any(not read.explicit for read in reads) or any(not r.explicit for r in outputs):
+        return
+    layer = keras_layer(node.name)
+    yield _finding(
+        "V22",
+        node,
+        "I",
+        "D",
+        f"{layer!r} always computes in floating point; Q/DQ on both sides of it only cost conversions.",
+        f"Remove the Q on the input of {layer!r}.",
+    )
+
+
+def _source(engine: Engine, value: str) -> str:
+    producer = engine.graph.producer(value)
+    return keras_layer(producer.name) if producer is not None else value

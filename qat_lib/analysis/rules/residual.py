@@ -1,0 +1,70 @@
+"""Residual Adds: why one does not run in INT8 inside of a convolution's kernel (V15 to V18)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.findings import Confidence, Finding, make_finding
+from qat_lib.analysis.names import keras_layer
+from qat_lib.analysis.residual import PlacedAdd
+
+
+def check_adds(engine: Engine) -> Iterator[Finding]:
+    """Yield what keeps the Adds of a graph from their best form."""
+    for placed in engine.adds:
+        yield from _check(engine, placed)
+
+
+def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
+    name = keras_layer(placed.node.name)
+    if placed.chain is not None:
+        into = keras_layer(placed.chain.op.node.name)
+        residual = placed.chain.residual
+        if placed.chain.op.precision != "int8":
+            if residual is not None and residual.scale is not None:
+                yield _finding(
+                    "V18",
+                    placed,
+                    "E",
+                    f"the residual of {name!r} is quantized, but {into!r}, which it fuses into, is floating point.",
+                    f"Quantize {into!r}, or remove the Q on the residual.",
+                )
+        elif placed.rule == "F2":
+            yield _finding(
+                "V15",
+                placed,
+                "E",
+                f"the residual operand of {name!r} is floating point, so the kernel of {into!r} that it fuses into "
+                "writes floating point.",
+                f"Quantize the residual input of {name!r}{_residual_name(engine, placed)}.",
+            )
+        elif placed.rule == "F3":
+            yield _finding(
+                "V16",
+                placed,
+                "E",
+                f"the residual of {name!r} is quantized but not everything that reads its output is: a separate kernel "
+                f"dequantizes the residual and {into!r} writes floating point.",
+                f"Quantize what reads the output of {name!r} (often a global average pool or a Concat) with one scale.",
+            )
+    elif placed.rule == "F4" and placed.branch is not None:
+        branch = keras_layer(placed.branch.op.node.name)
+        yield _finding(
+            "V17",
+            placed,
+            "D",
+            f"both operands of {name!r} are quantized, so it does not fuse into {branch!r} but is a kernel of its own.",
+            f"Remove the Q on the output of {branch!r}; keep the one on the other operand.",
+        )
+
+
+def _residual_name(engine: Engine, placed: PlacedAdd) -> str:
+    residual = placed.chain.residual if placed.chain is not None else None
+    source = engine.graph.producer(residual.value) if residual is not None else None
+    return f", which is the output of {keras_layer(source.name)!r}" if source is not None else ""
+
+
+def _finding(code: str, placed: PlacedAdd, confidence: Confidence, message: str, advice: str) -> Finding:
+    name = placed.node.name
+    return make_finding(code, name, message, advice, confidence, rule=placed.rule, keras_layer=keras_layer(name))

@@ -1,0 +1,196 @@
+"""Weighted layers by themselves: operands, weight layout, shapes that suit INT8 (V04, V10 to V12, V24 to V27)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
+from qat_lib.analysis.graph import Node
+from qat_lib.analysis.names import keras_layer
+from qat_lib.analysis.weighted import WeightedOp
+
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_SMALL = 16
+
+
+def check_weighted(engine: Engine) -> Iterator[Finding]:
+    """Yield findings about single weighted layers."""
+    for op in engine.weighted.values():
+        yield from _check_operands(op)
+        yield from _check_weight(op)
+        if op.precision == "int8":
+            yield from _check_gain(engine, op)
+            yield from _check_channels(engine, op)
+            yield from _check_evidence(op)
+    for node in engine.flow.operators:
+        if node.op in _CONTROL_FLOW:
+            yield _finding(
+                "V27",
+                node,
+                f"the graphs inside of this {node.op} are not analyzed; they run as they are written.",
+                "Export without control flow: fixed shapes and inference mode usually remove it.",
+                "I",
+            )
+
+
+def _finding(
+    code: str,
+    node: Node,
+    message: str,
+    advice: str,
+    confidence: Confidence,
+    rule: str = "K",
+    severity: Severity | None = None,
+) -> Finding:
+    layer = keras_layer(node.name)
+    return make_finding(code, node.name, message, advice, confidence, rule=rule, severity=severity, keras_layer=layer)
+
+
+def _check_operands(op: WeightedOp) -> Iterator[Finding]:
+    layer = keras_layer(op.node.name)
+    if op.precision == "float":
+        yield _finding(
+            "V11",
+            op.node,
+            f"{layer!r} has no quantized operand and runs in floating point.",
+            f"Quantize {layer!r} if it is not left out on purpose.",
+            "D",
+            "D",
+        )
+    elif op.precision == "mixed":
+        if op.weight is None:
+            lacking = "one of the two activations"
+        elif op.weight.scale is None:
+            lacking = "the weight"
+        else:
+            lacking = "the input"
+        yield _finding(
+            "V10",
+            op.node,
+            f"{lacking} of {layer!r} is not quantized: it runs in floating point, behind a loose Q/DQ.",
+            f"Quantize {lacking} of {layer!r} too, or neither.",
+            "D",
+            "D",
+        )
+
+
+def _check_weight(op: WeightedOp) -> Iterator[Finding]:
+    weight, layer = op.weight, keras_layer(op.node.name)
+    if weight is None or weight.scale is None:
+        return
+    if weight.layout_ops:
+        names = ", ".join(node.op for node in weight.layout_ops)
+        yield _finding(
+            "V12",
+            op.node,
+            f"{names} between the weight's DQ and {layer!r}: TensorRT finds no INT8 kernel for it.",
+            f"Store the weight of {layer!r} in the layout that {op.node.op} reads.",
+            "E",
+            "D",
+        )
+    axes = {axis for axis in (weight.axis, weight.out_axis) if axis is not None}
+    if weight.scale.count > 1 and weight.axis is not None and len(axes) > 1:
+        yield _finding(
+            "V04",
+            op.node,
+            f"the weight of {layer!r} has its scales along axis {weight.axis}; the output channels of "
+            f"{op.node.op} are axis {weight.out_axis}.",
+            f"Quantize the weight of {layer!r} along its output channels.",
+            "D",
+            "D",
+        )
+
+
+def _check_gain(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
+    reason = _conv_limit(engine, op) if op.node.op in ("Conv", "ConvTranspose") else _matmul_limit(engine, op)
+    if reason:
+        layer = keras_layer(op.node.name)
+        yield _finding(
+            "V24",
+            op.node,
+            f"{layer!r} {reason}: INT8 is not expected to be faster.",
+            f"Leave {layer!r} in floating point if it measures no slower.",
+            "M",
+            "J",
+        )
+
+
+def _conv_limit(engine: Engine, op: WeightedOp) -> str:
+    shape = op.weight.shape if op.weight else None
+    if shape is None or len(shape) < 3 or op.node.op != "Conv":
+        return ""
+    filters, per_group, kernel = shape[0], shape[1], shape[2:]
+    if filters >= _SMALL and per_group >= _SMALL:
+        return ""
+    if op.group == 1:
+        aligned = filters % 8 == 0 or per_group % 8 == 0
+        large = _reads_input(engine, op) or filters >= _SMALL or per_group >= _SMALL
+        fits = aligned and large and len(set(kernel)) == 1
+    else:
+        fits = filters % 8 == 0 and min(kernel) >= 3
+    return "" if fits else f"has {per_group * op.group} input and {filters} output channels in {op.group} groups"
+
+
+def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
+    left, right = (engine.graph.shape(op.node.input(position)) for position in (0, 1))
+    result = engine.graph.shape(op.node.outputs[0])
+    if not left or not right or not result or len(right) < 2:
+        return ""
+    inner = left[0] if op.node.op == "Gemm" and op.node.attributes.get("transA") else left[-1]
+    columns = result[-1]
+    for size, what in ((inner, "inner products"), (columns, "outputs")):
+        if isinstance(size, int) and size < _SMALL:
+            return f"has {size} {what}"
+    rows = [dim for dim in result[:-1] if isinstance(dim, int)]
+    if len(rows) == len(result) - 1 and prod(rows) == 1:
+        return "multiplies one row"
+    return ""
+
+
+def _check_channels(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
+    shape = op.weight.shape if op.weight else None
+    if op.node.op != "Conv" or shape is None or len(shape) < 3:
+        return
+    given, filters = shape[1] * op.group, shape[0]
+    odd = [n for n in dict.fromkeys((0 if _reads_input(engine, op) else given, filters)) if n % 16]
+    if odd:
+        layer = keras_layer(op.node.name)
+        yield _finding(
+            "V25",
+            op.node,
+            f"{layer!r} has {' and '.join(map(str, odd))} channels: tensor cores work on 16 at a time.",
+            f"If the architecture is yours, round the channels of {layer!r} to a multiple of 16.",
+            "E",
+            "J",
+        )
+
+
+def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
+    layer, weight = keras_layer(op.node.name), op.weight
+    if weight is None or weight.scale is None:
+        return
+    if op.node.op == "ConvTranspose" and weight.scale.count > 1:
+        grouped = f" in {op.group} groups" if op.group > 1 else ""
+        yield _finding(
+            "V26",
+            op.node,
+            f"{layer!r} is a transposed convolution{grouped} with one scale for each channel, for which wrong "
+            "results, missing kernels and slow engines were reported.",
+            f"Leave {layer!r} in floating point, or give its weight one scale.",
+            "E",
+        )
+    if op.node.op in ("Conv", "ConvTranspose") and weight.shape is not None and len(weight.shape) != 4:
+        yield _finding(
+            "V27",
+            op.node,
+            f"{layer!r} is a convolution over {len(weight.shape) - 2} dimensions; no engine is known to show "
+            "that it runs in INT8.",
+            f"Measure {layer!r} in INT8 and in floating point.",
+            "I",
+        )
+
+
+def _reads_input(engine: Engine, op: WeightedOp) -> bool:
+    return any(engine.graph.producer(read.value) is None for read in op.activations)

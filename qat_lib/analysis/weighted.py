@@ -1,0 +1,160 @@
+"""Weighted operators: which of them run in INT8, with what weights, and how much they compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, TypeAlias
+
+from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.graph import Node, OnnxGraph
+
+Precision: TypeAlias = Literal["int8", "mixed", "float"]
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+LAYOUT_OPS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weight:
+    """A constant operand.
+
+    Attributes:
+        shape: shape as the operator sees it; None when unknown.
+        scale: its scale; None when it is floating point.
+        layout_ops: transposes and reshapes between its DQ and the operator.
+        axis: per-channel axis as the operator sees it; None per tensor or when a reshape hides it.
+        out_axis: axis of the output channels as the operator sees it; None when the shape is unknown.
+    """
+
+    shape: tuple[int, ...] | None
+    scale: Scale | None
+    layout_ops: tuple[Node, ...]
+    axis: int | None
+    out_axis: int | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WeightedOp:
+    """A Conv, ConvTranspose, Gemm or MatMul with its operands.
+
+    Attributes:
+        node: the operator.
+        activations: reads of data, one, or two for a product of activations.
+        weight: the constant operand; None for a product of activations.
+        precision: ``"int8"`` when both operands are quantized, ``"mixed"`` when one is (the kernel then runs in
+            floating point behind a loose Q/DQ), else ``"float"``.
+        macs: multiply-accumulates for one run, dimensions that are not fixed counted as 1; 0 when unknown.
+    """
+
+    node: Node
+    activations: tuple[Read, ...]
+    weight: Weight | None
+    precision: Precision
+    macs: int
+
+    @property
+    def group(self) -> int:
+        """Number of groups of a convolution."""
+        return int(self.node.attributes.get("group", 1))
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether this is a convolution of each channel by itself."""
+        shape = self.weight.shape if self.weight else None
+        return self.node.op == "Conv" and self.group > 1 and shape is not None and len(shape) > 1 and shape[1] == 1
+
+
+def find_weighted(flow: Flow) -> dict[int, WeightedOp]:
+    """Return the weighted operators of a propagated flow, by the index of their node."""
+    return {node.index: _classify(flow, node) for node in flow.operators if node.op in WEIGHTED}
+
+
+def _classify(flow: Flow, node: Node) -> WeightedOp:
+    operands = [read for read in flow.inputs(node) if read.position < 2]
+    activations = tuple(read for read in operands if not flow.graph.is_constant(read.value))
+    constant = next((read for read in operands if flow.graph.is_constant(read.value)), None)
+    weight = _weight(flow, node, constant) if constant is not None else None
+    quantized = [read.scale is not None for read in activations]
+    if weight is not None:
+        quantized.append(weight.scale is not None)
+    precision: Precision = "int8" if quantized and all(quantized) else "mixed" if any(quantized) else "float"
+    return WeightedOp(
+        node=node,
+        activations=activations,
+        weight=weight,
+        precision=precision,
+        macs=_macs(flow.graph, node, weight),
+    )
+
+
+def _weight(flow: Flow, node: Node, read: Read) -> Weight:
+    graph = flow.graph
+    layout_ops: list[Node] = []
+    shape = _fixed(graph.shape(node.inputs[read.position]))
+    while read.scale is None:
+        source = graph.producer(read.value)
+        if source is None or source.op not in LAYOUT_OPS or not source.input(0):
+            break
+        layout_ops.append(source)
+        read = flow.trace(source.input(0))
+    axis = _seen_axis(graph, read.value, read.scale.axis, layout_ops) if read.scale is not None else None
+    return Weight(
+        shape=shape,
+        scale=read.scale,
+        layout_ops=tuple(reversed(layout_ops)) if read.scale else (),
+        axis=axis,
+        out_axis=_out_axis(graph, node, shape),
+    )
+
+
+def _seen_axis(graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list[Node]) -> int | None:
+    """Map the axis of the scales through the transposes to the axis that the operator sees."""
+    shape = graph.shape(stored)
+    if axis is not None and axis < 0 and shape is not None:
+        axis += len(shape)
+    for node in reversed(layout_ops):
+        if node.op != "Transpose":
+            return None
+        permutation = node.attributes.get("perm") or (range(len(shape))[::-1] if shape is not None else ())
+        if axis not in permutation:
+            return None
+        axis = list(permutation).index(axis)
+    return axis
+
+
+def _out_axis(graph: OnnxGraph, node: Node, shape: tuple[int, ...] | None) -> int | None:
+    if node.op == "Conv":
+        return 0
+    if node.op == "ConvTranspose":
+        return 1
+    if shape is None or len(shape) < 2:
+        return None
+    on_the_left = not graph.is_constant(node.input(1))
+    if node.op == "Gemm":
+        transposed = node.attributes.get("transA" if on_the_left else "transB", 0)
+        return int(bool(transposed) == on_the_left)
+    return len(shape) - (2 if on_the_left else 1)
+
+
+def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
+    if shape is None or not all(isinstance(dim, int) for dim in shape):
+        return None
+    return tuple(dim for dim in shape if isinstance(dim, int))
+
+
+def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
+    if node.op in ("Conv", "ConvTranspose"):
+        image = graph.shape(node.outputs[0] if node.op == "Conv" else node.input(0))
+        if weight is None or weight.shape is None or image is None:
+            return 0
+        return prod(weight.shape) * _count((image[0], *image[2:]))
+    result, left = graph.shape(node.outputs[0]), graph.shape(node.input(0))
+    if result is None or not left:
+        return 0
+    inner = left[0] if node.op == "Gemm" and node.attributes.get("transA") else left[-1]
+    return _count((*result, inner))
+
+
+def _count(shape: tuple[object, ...]) -> int:
+    return prod(dim for dim in shape if isinstance(dim, int))
