@@ -1,0 +1,29 @@
+"""Keras to ONNX: conversion, lossless lowering passes, verification and parity."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qat_lib.export.export import ExportReport, export_onnx
+    from qat_lib.export.parity import LayerDifference, ParityReport, check_parity
+    from qat_lib.export.verify import verify_onnx
+
+__all__ = ["ExportReport", "LayerDifference", "ParityReport", "check_parity", "export_onnx", "verify_onnx"]
+
+# Imported on first use: verification must not need TensorFlow, nor a glance at the package onnx-ir.
+_HOMES = {
+    "ExportReport": "qat_lib.export.export",
+    "LayerDifference": "qat_lib.export.parity",
+    "ParityReport": "qat_lib.export.parity",
+    "check_parity": "qat_lib.export.parity",
+    "export_onnx": "qat_lib.export.export",
+    "verify_onnx": "qat_lib.export.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

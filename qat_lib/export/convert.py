@@ -12,20 +12,32 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
-from qat_lib.export.graph import BATCH_NORM, LAYER, QUANTIZER, BatchNorm
+from qat_lib.export.graph import (
+    BATCH_NORM,
+    LAYER,
+    QUANTIZER,
+    TENSOR,
+    BatchNorm,
+    add_constant,
+    is_op,
+    new_node,
+    replace,
+)
 from qat_lib.export.trace import MARKER, Trace, trace_model
 
 OLDEST_OPSET = 13
 """QuantizeLinear has an axis since operator set 13."""
 
+NEWEST_OPSET = 21
+"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
+weights. float16 Q/DQ scales need 19."""
 
-def newest_opset() -> int:
-    """Return the newest operator set that the installed tf2onnx writes and ONNX Runtime reads."""
-    import onnxruntime  # noqa: F401 - a missing package must show here, not at the parity check
+
+def tf2onnx_opset(opset: int) -> int:
+    """Return the operator set that tf2onnx is asked for: ``opset``, or the newest one that it writes."""
     from tf2onnx import constants
 
-    # ONNX Runtime reads every operator set that tf2onnx knows how to write; tf2onnx is the narrower of the two.
-    return int(max(constants.OPSET_TO_IR_VERSION))
+    return min(opset, int(max(constants.OPSET_TO_IR_VERSION)))
 
 
 def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
@@ -44,13 +56,17 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
         ExportError: the operator set is out of range, or tf2onnx has no counterpart for an op.
         UnsupportedModelError: the model has no graph of layers.
     """
-    if not OLDEST_OPSET <= opset <= newest_opset():
-        raise ExportError(f"Expected an opset from {OLDEST_OPSET} to {newest_opset()}. Received: {opset}.")
+    if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise ExportError(f"Expected an opset from {OLDEST_OPSET} to {NEWEST_OPSET}. Received: {opset}.")
     trace = trace_model(model, batch=batch)
     result = ir.serde.deserialize_model(_run_tf2onnx(trace, opset))
+    # tf2onnx always imports ai.onnx.ml too, in a version that no node needs.
+    for domain in set(result.graph.opset_imports) - {"", *(node.domain for node in result.graph)}:
+        del result.graph.opset_imports[domain]
     _bind_weights(result, trace)
     _name_io(result, trace, batch)
     _attribute(result, trace)
+    _insert_pairs(result)
     return result
 
 
@@ -59,17 +75,19 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
     from tf2onnx import tfonnx
 
     outputs = [name for name, _ in trace.outputs]
+    structure = _markers_as_identities(trace.graph_def)
+    written = tf2onnx_opset(opset)
     with _quiet("tf2onnx"), tf.Graph().as_default() as graph:
-        tf.import_graph_def(trace.graph_def, name="")
+        tf.import_graph_def(structure, name="")
         try:
             converted = tfonnx.process_tf_graph(
                 graph,
-                opset=opset,
+                opset=written,
                 input_names=[*trace.inputs, *trace.weights],
                 output_names=outputs,
                 continue_on_error=False,
             )
-        except Exception as error:  # noqa: BLE001 - tf2onnx raises bare exceptions of many types
+        except Exception as error:  # tf2onnx raises bare exceptions of many types.
             raise ExportError(
                 f"tf2onnx could not convert the model to operator set {opset}: {error}. "
                 "Replace the layer that it names, or try a newer operator set."
@@ -77,13 +95,44 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
         proto = converted.make_model("qatline")
     known = {"", "ai.onnx", "ai.onnx.ml"}
     foreign = sorted({f"{node.op_type} ({node.name})" for node in proto.graph.node if node.domain not in known})
-    unmapped = sorted({f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, opset)})
+    unmapped = sorted({f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, written)})
     if foreign or unmapped:
         raise ExportError(
             f"tf2onnx has no ONNX counterpart in operator set {opset} for: {', '.join([*foreign, *unmapped][:8])}. "
             "Replace the layer, or try a newer operator set."
         )
-    return proto
+    return proto if written == opset else _raise_opset(proto, opset)
+
+
+def _markers_as_identities(graph_def: Any) -> Any:
+    """Return the graph with each marker as an Identity of the same name.
+
+    tf2onnx would make a Q/DQ pair of the marker and then rewrite the weight in front of it, which it expects to be a
+    constant; an Identity passes through untouched, and :func:`_insert_pairs` makes the pair.
+    """
+    result = type(graph_def)()
+    result.CopyFrom(graph_def)
+    for node in result.node:
+        if node.op == "QuantizeAndDequantizeV3" and node.name.rpartition("/")[2].startswith(MARKER):
+            node.op = "Identity"
+            del node.input[1:]
+            for key in set(node.attr) - {"T", "_output_shapes"}:
+                del node.attr[key]
+    return result
+
+
+def _raise_opset(proto: Any, opset: int) -> Any:
+    import onnx
+
+    del proto.opset_import[:]
+    proto.opset_import.append(onnx.helper.make_opsetid("", tf2onnx_opset(opset)))
+    try:
+        return onnx.version_converter.convert_version(proto, opset)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(
+            f"ONNX's version converter could not raise the graph to operator set {opset}: {error}. "
+            f"Export with operator set {tf2onnx_opset(opset)} or older."
+        ) from error
 
 
 def _is_onnx_op(op_type: str, opset: int) -> bool:
@@ -125,7 +174,9 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
     """Name inputs and outputs as Keras does, and the open dimensions."""
     graph = model.graph
     order = {name: index for index, name in enumerate(trace.inputs)}
-    graph.inputs.sort(key=lambda value: order[value.name or ""])
+    ordered = sorted(graph.inputs, key=lambda value: order[value.name or ""])
+    graph.inputs.clear()
+    graph.inputs.extend(ordered)
     names = dict(trace.outputs)
     for value in graph.outputs:
         value.name = names[value.name or ""]
@@ -147,23 +198,42 @@ def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
 
 
 def _attribute(model: ir.Model, trace: Trace) -> None:
-    """Say of each node which layer it came from, and of each Q and DQ which quantizer it stands for."""
+    """Say of each node which layer it came from, and of each tensor which layer's output it is."""
     for node in model.graph:
         for name in (node.name, *(output.name for output in node.outputs), *(v.name for v in node.inputs if v)):
             scope = (name or "").split("/", 1)[0]
             if scope in trace.scopes:
                 node.meta[LAYER] = trace.scopes[scope]
                 break
+        for output in node.outputs:
+            if output.name in trace.tensors:
+                output.meta[TENSOR] = trace.tensors[output.name]
     norms = {path: norm for path, operation in trace.operations.items() if (norm := _batch_norm(operation)) is not None}
     for node in model.graph:
         if node.meta.get(LAYER) in norms:
             node.meta[BATCH_NORM] = norms[node.meta[LAYER]]
-        if node.op_type != "DequantizeLinear":
+
+
+def _insert_pairs(model: ir.Model) -> None:
+    """Put a Q/DQ pair in the place of each marker. Its scale is still 1: the ranges are written by a pass."""
+    graph = model.graph
+    scale = add_constant(graph, np.ones((), np.float32), "unset/scale")
+    zero_point = add_constant(graph, np.zeros((), np.int8), "unset/zero_point")
+    for node in list(graph):
+        found = re.search(rf"/{MARKER}([^/:]+):\d+$", node.outputs[0].name or "") if is_op(node, "Identity") else None
+        if found is None:
             continue
-        quantize = node.inputs[0].producer() if node.inputs[0] else None
-        found = re.search(rf"/{MARKER}([^/:]+):\d+$", node.outputs[0].name or "")
-        if found and quantize is not None:
-            node.meta[QUANTIZER] = quantize.meta[QUANTIZER] = found.group(1)
+        shape = node.outputs[0].shape
+        quantize = new_node("QuantizeLinear", [node.inputs[0], scale, zero_point], origin=node, shape=shape)
+        quantize.outputs[0].dtype = ir.DataType.INT8
+        dequantize = new_node("DequantizeLinear", [quantize.outputs[0], scale, zero_point], origin=node, shape=shape)
+        dequantize.outputs[0].dtype = ir.DataType.FLOAT
+        pair = [quantize, dequantize]
+        for half in pair:
+            half.meta[QUANTIZER] = found.group(1)
+            graph.insert_before(node, half)
+        replace(node.outputs[0], pair[1].outputs[0])
+        graph.remove(node, safe=True)
 
 
 def _batch_norm(operation: Any) -> BatchNorm | None:

@@ -25,6 +25,15 @@ BATCH_NORM = "batch_norm"
 FACTOR = "factor"
 """Key of ``node.meta`` of a weight's DQ: signed float64 factor for each channel that was folded into its scale."""
 
+LEARNED = "learned_scale"
+"""Key of ``node.meta`` of a weight's DQ: float32 scale as it was learned, along the node's axis."""
+
+ORIGINAL = "original_integers"
+"""Key of ``node.meta`` of a weight's DQ: the int8 weights in the node's layout, before any fold."""
+
+TENSOR = "keras_tensor"
+"""Key of ``value.meta``: path of the Keras layer whose output the tensor holds (up to the order of its axes)."""
+
 QUANTIZER = "quantizer"
 """Key of ``node.meta`` of a Q or DQ node: name of the quantizer that it stands for."""
 
@@ -42,12 +51,12 @@ class BatchNorm:
     @property
     def factor(self) -> np.ndarray:
         """``gamma / sqrt(variance + epsilon)`` in float64."""
-        return self.gamma.astype(np.float64) / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+        return np.asarray(self.gamma.astype(np.float64) / np.sqrt(self.variance.astype(np.float64) + self.epsilon))
 
     @property
     def offset(self) -> np.ndarray:
         """``beta - mean * factor`` in float64."""
-        return self.beta.astype(np.float64) - self.mean.astype(np.float64) * self.factor
+        return np.asarray(self.beta.astype(np.float64) - self.mean.astype(np.float64) * self.factor)
 
 
 def lowering_pass(rewrite: Callable[Concatenate[ir.Model, P], None]) -> Callable[Concatenate[ir.Model, P], ir.Model]:
@@ -61,7 +70,7 @@ def lowering_pass(rewrite: Callable[Concatenate[ir.Model, P], None]) -> Callable
         drop_unused(copy)
         return copy
 
-    return pure
+    return pure  # type: ignore[return-value]  # functools.wraps keeps the parameter's name, Callable has none
 
 
 def drop_unused(model: ir.Model) -> None:
@@ -166,7 +175,9 @@ def dims(value: ir.Value | None) -> list[int | None] | None:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let every reader of ``old`` read ``new``; a graph output keeps its name."""
+    """Let every reader of ``old`` read ``new``; a graph output keeps its name, a Keras tensor its identity."""
+    if TENSOR in old.meta:
+        new.meta[TENSOR] = old.meta[TENSOR]
     if old.is_graph_output():
         name = old.name
         old.name = None
@@ -174,6 +185,8 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         new.name = name
         if new.shape is None:
             new.shape = old.shape
+        if new.dtype is None and old.dtype is not None:
+            new.dtype = old.dtype
     else:
         old.replace_all_uses_with(new)
 
@@ -195,7 +208,9 @@ def new_node(
     output = node.outputs[0]
     if shape is not None:
         output.shape = shape if isinstance(shape, ir.Shape) else ir.Shape(shape)
-    output.dtype = dtype if dtype is not None else origin.outputs[0].dtype
+    known = dtype if dtype is not None else origin.outputs[0].dtype
+    if known is not None:
+        output.dtype = known
     return node
 
 

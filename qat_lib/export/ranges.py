@@ -37,7 +37,7 @@ class LearnedRange:
         q = np.divide(x, self.scale, dtype=np.float32)
         np.rint(q, out=q)
         np.clip(q, low, INT8_MAX, out=q)
-        return q.astype(np.int8)
+        return np.asarray(q.astype(np.int8))
 
 
 def learned_ranges(model: Any) -> dict[str, LearnedRange]:
@@ -61,3 +61,11 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
             raise ExportError(f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of them.")
         found[layer.name] = (layer, LearnedRange(name=layer.name, amax=layer.amax, narrow=layer.narrow_range))
     return {name: range_ for name, (_, range_) in found.items()}
+
+
+def disabled_quantizers(model: Any) -> list[str]:
+    """Return the names of the quantizers of a Keras model that are switched off."""
+    from qat_lib.quantizers import TensorQuantizer
+
+    layers = [x for x in model._flatten_layers() if isinstance(x, TensorQuantizer)]
+    return sorted({x.name for x in layers if x.built and not x.enabled})

@@ -33,6 +33,7 @@ class Trace:
         weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
         scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or ``backbone/conv1``.
         operations: path of the layer -> the Keras layer or operation.
+        tensors: graph tensor -> path of the layer whose (only) output it is.
     """
 
     graph_def: Any
@@ -41,6 +42,7 @@ class Trace:
     weights: dict[str, Any]
     scopes: dict[str, str]
     operations: dict[str, Any]
+    tensors: dict[str, str]
 
 
 @dataclass
@@ -49,6 +51,7 @@ class _Walker:
 
     scopes: dict[str, str] = field(default_factory=dict)
     operations: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, str] = field(default_factory=dict)
 
     def run(self, model: Any, inputs: Any, prefix: str = "") -> list[Any]:
         """Return the flat outputs of ``model`` for ``inputs``."""
@@ -72,7 +75,11 @@ class _Walker:
         self.scopes[scope] = path
         self.operations[path] = operation
         with tf.name_scope(scope + "/"):
-            return operation(*args, **kwargs)
+            outputs = operation(*args, **kwargs)
+        flat = keras.tree.flatten(outputs)
+        if len(flat) == 1 and path not in self.tensors.values():
+            self.tensors.setdefault(flat[0].name, path)
+        return outputs
 
 
 def _is_graph(model: Any) -> bool:
@@ -103,7 +110,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         )
     if not model.built or (isinstance(model, keras.Sequential) and model._functional is None):
         raise UnsupportedModelError(
-            f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or start it with keras.Input."
+            f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or begin with keras.Input."
         )
     functional = _functional(model)
     variables = _weight_variables(model)
@@ -137,6 +144,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         weights=dict(zip(weights, variables, strict=True)) | dict(zip(captured, concrete.captured_inputs, strict=True)),
         scopes=walker.scopes,
         operations=walker.operations,
+        tensors=walker.tensors,
     )
 
 

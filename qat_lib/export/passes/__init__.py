@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from qat_lib.export.passes.activation_ranges import write_activation_ranges
 from qat_lib.export.passes.bias import merge_bias
+from qat_lib.export.passes.float_weights import store_float_weights
 from qat_lib.export.passes.fold_batchnorm import fold_batchnorm
 from qat_lib.export.passes.fold_constants import fold_constants
+from qat_lib.export.passes.half import convert_remainder_to_half
 from qat_lib.export.passes.identities import remove_identities
+from qat_lib.export.passes.io import embed_preprocessing, take_channels_first
 from qat_lib.export.passes.layout import remove_transposes
 from qat_lib.export.passes.names import name_canonically
 from qat_lib.export.passes.padding import merge_padding
@@ -16,6 +19,8 @@ from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
 
 __all__ = [
+    "convert_remainder_to_half",
+    "embed_preprocessing",
     "fix_reshape_targets",
     "fold_batchnorm",
     "fold_constants",
@@ -25,7 +30,9 @@ __all__ = [
     "recover_batchnorm",
     "remove_identities",
     "remove_transposes",
+    "store_float_weights",
     "store_quantized_weights",
+    "take_channels_first",
     "use_global_pools",
     "write_activation_ranges",
 ]

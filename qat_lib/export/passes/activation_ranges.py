@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
-from qat_lib.export.graph import QUANTIZER, add_constant, constant, consumers, is_op, lowering_pass, replace, set_int
+from qat_lib.export.graph import QUANTIZER, add_constant, constant, is_op, lowering_pass, replace, set_int
 from qat_lib.export.ranges import LearnedRange
 
 
@@ -60,8 +60,9 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
         learned = find_range(dequantize.meta[QUANTIZER], ranges)
         if np.size(learned.amax) != 1:
             raise ExportError(
-                f"Expected one range for the activation quantized by {learned.name!r}. Received: {np.size(learned.amax)}. "
-                "TensorRT and ONNX runtimes take per-channel ranges for weights only: build the quantizer without channel_axes."
+                f"Expected one range for the activation that {learned.name!r} quantizes. "
+                f"Received: {np.size(learned.amax)}. TensorRT takes per-channel ranges for weights only: "
+                "build the quantizer without channel_axes."
             )
         first = seen.setdefault((source, learned.name), dequantize)
         if first is not dequantize:
@@ -77,12 +78,3 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
                 node.replace_input_with(index, value)
             set_int(node, "axis", 1)
             node.meta[QUANTIZER] = learned.name
-
-
-def dangling(model: ir.Model) -> list[ir.Node]:
-    """Return the Q nodes whose integers something else than a DQ reads."""
-    return [
-        node
-        for node in model.graph
-        if is_op(node, "QuantizeLinear") and any(not is_op(n, "DequantizeLinear") for n in consumers(node.outputs[0]))
-    ]

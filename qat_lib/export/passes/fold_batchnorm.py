@@ -1,7 +1,7 @@
 """Fold a BatchNormalization into the layer in front of it, with the INT8 weights unchanged.
 
-``gamma / sqrt(variance + epsilon)`` goes into the weight's *dequantize scale*, the rest into the bias: the integers, which
-were trained, stay as they are. A negative factor flips the sign of its channel's integers, which the symmetric
+``gamma / sqrt(variance + epsilon)`` goes into the weight's *dequantize scale*, the rest into the bias: the integers,
+which were trained, stay as they are. A negative factor flips the sign of its channel's integers, which the symmetric
 range [-127, 127] allows exactly; a zero factor (a dead channel) zeroes them, since a scale must stay positive.
 """
 
@@ -23,10 +23,11 @@ from qat_lib.export.graph import (
     only_consumer,
     operand,
     producer,
+    rank,
     replace,
     set_int,
 )
-from qat_lib.export.passes.bias import CONVOLUTIONS, WEIGHTED, channel_axis, output_channels, rank, set_bias
+from qat_lib.export.passes.bias import CONVOLUTIONS, WEIGHTED, channel_axis, output_channels, set_bias
 
 SMALLEST_SCALE = np.float32(2.0**-126)
 """Least normal float32: a smaller scale would be flushed to zero, which ONNX and TensorRT refuse."""
@@ -125,6 +126,6 @@ def _own_copy(layer: ir.Node, dequantize: ir.Node) -> ir.Node:
     """Give a layer a DQ of its own when it shares one with another layer."""
     copy = ir.node("DequantizeLinear", dequantize.inputs, {"axis": attribute(dequantize, "axis", 1)})
     copy.meta.update(dequantize.meta)
-    copy.outputs[0].shape, copy.outputs[0].dtype = dequantize.outputs[0].shape, dequantize.outputs[0].dtype
+    copy.outputs[0].shape, copy.outputs[0].type = dequantize.outputs[0].shape, dequantize.outputs[0].type
     layer.replace_input_with(1, insert_before(layer, copy))
     return copy

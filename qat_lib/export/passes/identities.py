@@ -39,7 +39,9 @@ def remove_identities(model: ir.Model) -> None:
         if source is None or not _changes_nothing(node):
             continue
         output = node.outputs[0]
-        if output.is_graph_output() and (source.is_graph_input() or source.is_initializer() or source.is_graph_output()):
+        if output.is_graph_output() and (
+            source.is_graph_input() or source.is_initializer() or source.is_graph_output()
+        ):
             continue  # A graph output needs a node of its own.
         replace(output, source)
         model.graph.remove(node, safe=True)

@@ -57,7 +57,7 @@ def remove_transposes(model: ir.Model) -> None:
         if is_op(node, "Transpose"):
             _merge(graph, node)
     _share(graph)
-    while any([_lift(graph, node) for node in list(graph) if is_op(node, "Transpose") and node.graph is graph]):
+    while any(_lift(graph, node) for node in list(graph) if is_op(node, "Transpose")):
         _share(graph)
 
 
@@ -72,12 +72,12 @@ def _merge(graph: ir.Graph, node: ir.Node) -> None:
         perm = [first[axis] for axis in perm]
         node.replace_input_with(0, source)
         node.attributes["perm"] = ir.AttrInt64s("perm", perm)
-    source = node.inputs[0]
-    if perm == sorted(perm) and source is not None:
+    data = node.inputs[0]
+    if perm == sorted(perm) and data is not None:
         output = node.outputs[0]
-        if output.is_graph_output() and (source.is_graph_input() or source.is_graph_output()):
+        if output.is_graph_output() and (data.is_graph_input() or data.is_graph_output()):
             return
-        replace(output, source)
+        replace(output, data)
         graph.remove(node, safe=True)
 
 

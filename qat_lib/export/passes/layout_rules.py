@@ -26,14 +26,17 @@ from qat_lib.export.graph import (
 
 Rule = Callable[[ir.Node], None]
 
+# fmt: off
 UNARY = (
-    "Relu LeakyRelu Elu Selu Celu Sigmoid HardSigmoid HardSwish Tanh Erf Exp Log Sqrt Reciprocal Neg Abs Floor Ceil "
-    "Round Sign Softplus Softsign Mish Gelu ThresholdedRelu Cast Identity Clip Not Sin Cos IsNaN "
-    "QuantizeLinear DequantizeLinear"
-).split()
+    "Relu", "LeakyRelu", "Elu", "Selu", "Celu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Exp", "Log",
+    "Sqrt", "Reciprocal", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign", "Softplus", "Softsign", "Mish", "Gelu",
+    "ThresholdedRelu", "Cast", "Identity", "Clip", "Not", "Sin", "Cos", "IsNaN", "QuantizeLinear", "DequantizeLinear",
+)
 BROADCASTING = (
-    "Add Sub Mul Div Pow Max Min Sum Mean Where Equal Greater GreaterOrEqual Less LessOrEqual And Or Mod PRelu"
-).split()
+    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Equal", "Greater", "GreaterOrEqual",
+    "Less", "LessOrEqual", "And", "Or", "Mod", "PRelu",
+)
+# fmt: on
 AXIS = ("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split")
 REDUCE = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare")
 
@@ -84,9 +87,7 @@ def _put_behind(node: ir.Node, perm: list[int]) -> None:
     """Insert ``Transpose(perm)`` behind each output of ``node``, whose own layout is now the untransposed one."""
     back = _inverse(perm)
     for output in node.outputs:
-        transpose = new_node(
-            "Transpose", [output], {"perm": perm}, origin=node, shape=output.shape, dtype=output.dtype
-        )
+        transpose = new_node("Transpose", [output], {"perm": perm}, origin=node, shape=output.shape, dtype=output.dtype)
         result = transpose.outputs[0]
         if output.is_graph_output():
             name = output.name

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qat_lib.export.graph import attribute, constant, insert_before, is_op, lowering_pass, new_node, operand, rank, replace
+from qat_lib.export.graph import (
+    attribute,
+    constant,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    operand,
+    rank,
+    replace,
+)
 
 POOLS = {"ReduceMean": "GlobalAveragePool", "ReduceMax": "GlobalMaxPool"}
 

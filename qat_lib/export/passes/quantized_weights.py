@@ -16,6 +16,8 @@ import onnx_ir as ir
 
 from qat_lib.errors import ExportError
 from qat_lib.export.graph import (
+    LEARNED,
+    ORIGINAL,
     QUANTIZER,
     add_constant,
     attribute,
@@ -142,4 +144,6 @@ class _Writer:
         )
         set_int(node, "axis", axis)
         node.meta[QUANTIZER] = self.name
+        node.meta[LEARNED] = scale
+        node.meta[ORIGINAL] = integers
         return insert_before(reader, node)

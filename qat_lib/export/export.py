@@ -1,0 +1,247 @@
+"""export_onnx: a Keras model to a verified ONNX file."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from qat_lib.analysis.findings import Finding, at_least
+from qat_lib.errors import ExportError, VerificationError
+from qat_lib.export import passes
+from qat_lib.export.convert import convert
+from qat_lib.export.options import ExportOptions
+from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
+from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
+from qat_lib.export.verify import verify_onnx
+from qat_lib.preprocessing import Preprocessing
+
+EXTERNAL_DATA_ABOVE = 1_900_000_000
+"""Bytes of weights above which they go into a file of their own: one protobuf message ends at 2 GB."""
+
+Pass = Callable[[ir.Model], ir.Model]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportReport:
+    """What :func:`export_onnx` wrote.
+
+    Attributes:
+        path: the file.
+        bytes: its size, external data included.
+        seconds: wall-clock time for everything; ``conversion_seconds`` of it for trace and tf2onnx.
+        conversion_seconds: see ``seconds``.
+        opset: operator set of the file.
+        quantizers: number of quantizers in the graph.
+        nodes: number of nodes.
+        findings: what the verification found that is no error.
+    """
+
+    path: Path
+    bytes: int
+    seconds: float
+    conversion_seconds: float
+    opset: int
+    quantizers: int
+    nodes: int
+    findings: tuple[Finding, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {**asdict(self), "path": str(self.path), "findings": [f.to_dict() for f in self.findings]}
+
+
+def export_onnx(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    target: Literal["tensorrt", "openvino", "onnxruntime"] = "tensorrt",
+    opset: int = 17,
+    weights: Literal["int8", "qdq"] = "int8",
+    remainder: Literal["fp32", "fp16"] = "fp32",
+    channels_first_input: bool = False,
+    batch: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    embed_preprocessing: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    plan: Any | None = None,
+) -> ExportReport:
+    """Export a Keras model, quantized or not, to ONNX and verify the result.
+
+    Args:
+        model: built Keras Functional or Sequential model.
+        path: file to write; it appears whole or not at all.
+        target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
+        opset: ONNX operator set, 13 to 21. Default 17. ``remainder="fp16"`` needs, and raises it to, 19.
+        weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter of the size;
+            ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to 8.6 needs.
+        remainder: data type of what is not INT8: ``"fp32"`` (default) or ``"fp16"``, for strongly typed TensorRT.
+        channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
+        batch: fixed batch size; None (default) leaves it open.
+        preprocessing: how raw images become the model's input; recorded in the file.
+        embed_preprocessing: whether the graph takes raw images (uint8) and preprocesses them itself. Default False.
+        metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy": 0.98}``; values that
+            are not text are written as JSON.
+        plan: quantization plan that the file is verified against. Default None: against the model's own quantizers.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UnsupportedModelError: the model has no graph of layers.
+        ExportError: an option is wrong, or something can't be said in ONNX.
+        VerificationError: the written graph is not what the model and the plan say; no file is left.
+
+    Example:
+        >>> import keras, qat_lib
+        >>> x = keras.Input((8, 8, 1))
+        >>> model = keras.Model(x, keras.layers.Conv2D(4, 3)(x))
+        >>> qat_lib.export_onnx(model, "/tmp/model.onnx").opset  # doctest: +SKIP
+        17
+    """
+    options = ExportOptions(
+        target=target,
+        opset=max(opset, 19) if remainder == "fp16" else opset,
+        weights=weights,
+        remainder=remainder,
+        channels_first_input=channels_first_input,
+        batch=batch,
+        embed_preprocessing=embed_preprocessing,
+    )
+    if embed_preprocessing and preprocessing is None:
+        raise ExportError("embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...).")
+    started = time.perf_counter()
+    ranges = learned_ranges(model)
+    graph = convert(model, opset=options.opset, batch=batch)
+    converted = time.perf_counter()
+    graph = lower(graph, ranges, options, preprocessing)
+    recorded = record_quantizers(graph, ranges, disabled_quantizers(model), half=remainder == "fp16")
+    entries = _entries(graph, options, preprocessing, metadata, plan)
+    write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
+    path = Path(path)
+    findings = _write(graph, path, plan, options)
+    used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
+    return ExportReport(
+        path=path,
+        bytes=path.stat().st_size + (data.stat().st_size if (data := _data_path(path)).is_file() else 0),
+        seconds=time.perf_counter() - started,
+        conversion_seconds=converted - started,
+        opset=options.opset,
+        quantizers=len(used),
+        nodes=len(graph.graph),
+        findings=tuple(findings),
+    )
+
+
+def lower(
+    graph: ir.Model,
+    ranges: Mapping[str, LearnedRange],
+    options: ExportOptions,
+    preprocessing: Preprocessing | None = None,
+) -> ir.Model:
+    """Run the lowering passes on a converted model and return the result; ``graph`` stays as it is."""
+    steps: list[Pass] = [
+        passes.fold_constants,
+        passes.remove_identities,
+        passes.fix_reshape_targets,
+        lambda m: passes.write_activation_ranges(m, ranges),
+        lambda m: passes.store_quantized_weights(m, ranges),
+    ]
+    if options.embed_preprocessing and preprocessing is not None:
+        steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
+    steps += [
+        passes.remove_transposes,
+        passes.fold_constants,
+        passes.use_global_pools,
+        passes.recover_batchnorm,
+        passes.merge_bias,
+        passes.fold_batchnorm,
+        passes.merge_padding,
+    ]
+    if options.channels_first_input:
+        steps.append(passes.take_channels_first)
+    if options.weights == "qdq":
+        steps.append(passes.store_float_weights)
+    if options.remainder == "fp16":
+        steps.append(passes.convert_remainder_to_half)
+    steps.append(passes.name_canonically)
+    for step in steps:
+        graph = step(graph)
+    return graph
+
+
+def _entries(
+    graph: ir.Model,
+    options: ExportOptions,
+    preprocessing: Preprocessing | None,
+    extra: Mapping[str, Any] | None,
+    plan: Any | None,
+) -> dict[str, str]:
+    order = "NCHW" if options.channels_first_input else "NHWC"
+    images = {v.name: order for v in graph.graph.inputs if v.shape is not None and len(v.shape) == 4}
+    entries = {
+        "version": _own_version(),
+        "target": options.target,
+        "tensors": keras_tensors(graph),
+        "layout": json.dumps(images),
+        "preprocessing_embedded": "true" if options.embed_preprocessing else "false",
+    }
+    if preprocessing is not None:
+        entries["preprocessing"] = json.dumps(preprocessing.to_dict())
+    if plan is not None and hasattr(plan, "digest"):
+        entries["plan_digest"] = plan.digest()
+    for key, value in (extra or {}).items():
+        if key in entries or key == "quantizers":
+            raise ExportError(
+                f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose another name."
+            )
+        entries[key] = value if isinstance(value, str) else json.dumps(value)
+    return entries
+
+
+def _own_version() -> str:
+    try:
+        return version("qatline")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "0+unknown"
+
+
+def _data_path(path: Path) -> Path:
+    return path.with_name(path.name + ".data")
+
+
+def _write(graph: ir.Model, path: Path, plan: Any | None, options: ExportOptions) -> list[Finding]:
+    """Write beside the target, verify, then rename; return the findings that are no errors."""
+    size = sum(v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None)
+    external = size > EXTERNAL_DATA_ABOVE
+    folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    draft = folder / path.name
+    try:
+        folder.mkdir(parents=True)
+        ir.save(graph, draft, external_data=_data_path(path).name if external else None)
+        findings = verify_onnx(draft, plan)
+        errors = at_least(findings, "error")
+        if errors:
+            raise VerificationError(
+                f"The exported graph of {path.name} is not what it should be ({len(errors)} errors). First: "
+                + "; ".join(str(finding) for finding in errors[:3])
+            )
+        if external:
+            _data_path(draft).replace(_data_path(path))
+        draft.replace(path)
+    except OSError as error:
+        raise ExportError(f"Expected to write {path}. It failed: {error.strerror or error}.") from error
+    finally:
+        for leftover in (_data_path(draft), draft):
+            leftover.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+    return findings

@@ -1,0 +1,135 @@
+"""What an exported file says about itself, in the ONNX model's metadata, and how it is read back.
+
+Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``, ``qatline.quantizers``
+(JSON, see :class:`Recorded`), ``qatline.tensors`` (JSON: Keras layer -> tensor that holds its output),
+``qatline.layout`` (JSON: input name -> ``NHWC`` or ``NCHW``), ``qatline.preprocessing`` (JSON) and
+``qatline.preprocessing_embedded``, and whatever the caller adds (classes, accuracy).
+
+This module needs neither TensorFlow nor Keras nor onnx-ir, so that an engine machine can read it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import ExportError
+
+PREFIX = "qatline."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedWeight:
+    """How a weight's DQ node came about.
+
+    Attributes:
+        quantizer: name of the quantizer.
+        scale: float32 scale as learned, one value or one a channel along the node's axis.
+        factor: signed factor that a BatchNormalization put on the scale, one a channel; None when none was folded.
+        digest: SHA-256 of the int8 weights as they were before the fold (dead channels, factor 0, as zeros).
+    """
+
+    quantizer: str
+    scale: np.ndarray
+    factor: np.ndarray | None
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What the export learned from the Keras model and wrote into the file.
+
+    Attributes:
+        activations: quantizer -> float32 scale.
+        weights: name of the DQ node -> its record.
+        disabled: quantizers that were switched off and are therefore not in the graph.
+        half: whether scales were rounded to float16.
+    """
+
+    activations: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, RecordedWeight] = field(default_factory=dict)
+    disabled: tuple[str, ...] = ()
+    half: bool = False
+
+    def to_json(self) -> str:
+        """Return the JSON text; scales keep every bit."""
+        weights = {
+            node: {
+                "quantizer": w.quantizer,
+                "scale": pack(w.scale),
+                "factor": None if w.factor is None else pack(w.factor),
+                "digest": w.digest,
+            }
+            for node, w in self.weights.items()
+        }
+        return json.dumps(
+            {
+                "version": 1,
+                "half": self.half,
+                "activations": dict(self.activations),
+                "weights": weights,
+                "disabled": list(self.disabled),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Recorded:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ExportError: the text is something else.
+        """
+        try:
+            data = json.loads(text)
+            return cls(
+                activations={str(k): float(v) for k, v in data["activations"].items()},
+                weights={
+                    str(node): RecordedWeight(
+                        quantizer=str(w["quantizer"]),
+                        scale=unpack(w["scale"]),
+                        factor=None if w["factor"] is None else unpack(w["factor"]),
+                        digest=str(w["digest"]),
+                    )
+                    for node, w in data["weights"].items()
+                },
+                disabled=tuple(data.get("disabled", ())),
+                half=bool(data.get("half", False)),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ExportError(
+                f"Expected the quantizers' record of a qatline export in the metadata {PREFIX}quantizers. "
+                f"It can't be read: {type(error).__name__}: {error}. Export the model again."
+            ) from error
+
+
+def pack(array: np.ndarray) -> str:
+    """Return float32 values as base64 text."""
+    return base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode("ascii")
+
+
+def unpack(text: str) -> np.ndarray:
+    """Return the float32 values of :func:`pack`, as a vector.
+
+    Raises:
+        ValueError: the text is no base64 of float32 values.
+    """
+    return np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+
+
+def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -> str:
+    """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros, they carry no information."""
+    if factor is not None and np.any(factor == 0) and integers.ndim:
+        shape = [-1 if i == axis else 1 for i in range(integers.ndim)]
+        integers = np.where(np.reshape(factor, shape) == 0, np.int8(0), integers)
+    return hashlib.sha256(np.ascontiguousarray(integers, np.int8).tobytes()).hexdigest()
+
+
+def read_metadata(proto: Any) -> dict[str, str]:
+    """Return the ``qatline.*`` metadata of a ModelProto, without the prefix; empty for a file of another producer."""
+    return {p.key.removeprefix(PREFIX): p.value for p in proto.metadata_props if p.key.startswith(PREFIX)}

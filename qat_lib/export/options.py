@@ -1,0 +1,36 @@
+"""The options of an export as one validated value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qat_lib.errors import ExportError
+
+TARGETS = ("tensorrt", "openvino", "onnxruntime")
+WEIGHTS = ("int8", "qdq")
+REMAINDERS = ("fp32", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How a graph is lowered; see :func:`qat_lib.export.export.export_onnx` for what each means.
+
+    Raises:
+        ExportError: a value is not one of those allowed.
+    """
+
+    target: str = "tensorrt"
+    opset: int = 17
+    weights: str = "int8"
+    remainder: str = "fp32"
+    channels_first_input: bool = False
+    batch: int | None = None
+    embed_preprocessing: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("target", TARGETS), ("weights", WEIGHTS), ("remainder", REMAINDERS)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ExportError(f"Expected {name} to be one of {', '.join(allowed)}. Received: {value!r}.")
+        if self.batch is not None and (isinstance(self.batch, bool) or self.batch < 1):
+            raise ExportError(f"Expected a batch size of at least 1, or None for an open one. Received: {self.batch!r}")

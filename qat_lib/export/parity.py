@@ -1,0 +1,271 @@
+"""Compare an exported ONNX file with the Keras model it came from, output by output or layer by layer.
+
+ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is the export's and not
+an optimizer's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import ExportError
+from qat_lib.export.metadata import read_metadata
+from qat_lib.export.session import ReferenceSession
+
+FLOAT_TOLERANCE = 1e-4
+"""Largest allowed difference of a model without quantizers, relative to the largest output (float rounding)."""
+HALF_TOLERANCE = 2e-2
+"""The same for a float16 remainder."""
+FLOAT_STEP = 1e-5
+"""Part of the largest logit below which two logits of a model without quantizers are a tie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerDifference:
+    """How far the output of one Keras layer is from its tensor in ONNX, and how large the output is."""
+
+    layer: str
+    tensor: str
+    largest: float
+    mean: float
+    magnitude: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityReport:
+    """What :func:`check_parity` found.
+
+    Attributes:
+        samples: number of samples compared.
+        largest_difference: largest absolute difference of any output.
+        mean_difference: mean absolute difference.
+        magnitude: largest absolute output of Keras.
+        labels_equal: samples whose label (index of the largest output) is the same in both; None when the model has no
+            output of shape ``(batch, classes)``.
+        ties: samples with another label whose two candidates lie within ``step`` of each other in Keras.
+        mismatches: samples with another label that is no tie.
+        step: one quantization step of the logits: their largest magnitude over 127 (of a model without quantizers:
+            times 1e-5). Logits closer than that are a tie, which float rounding may decide either way, because it
+            moves values that lie on the edge between two integers anywhere in the network.
+        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to ``magnitude``; None for a
+            quantized one, whose labels decide.
+        layers: differences by layer, in graph order; empty unless asked for.
+    """
+
+    samples: int
+    largest_difference: float
+    mean_difference: float
+    magnitude: float
+    labels_equal: int | None
+    ties: int
+    mismatches: int
+    step: float
+    tolerance: float | None
+    layers: tuple[LayerDifference, ...] = field(default=())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the labels agree but for ties, and a float model's outputs lie within its tolerance."""
+        if self.mismatches or not np.isfinite(self.largest_difference):
+            return False
+        return self.tolerance is None or self.largest_difference <= self.tolerance * max(self.magnitude, 1e-6)
+
+    def first_difference(self, relative: float = 1e-3) -> LayerDifference | None:
+        """Return the first layer whose difference exceeds ``relative`` times its magnitude; None when none does."""
+        return next((x for x in self.layers if x.largest > relative * max(x.magnitude, 1e-12)), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data, ``passed`` included."""
+        return {**asdict(self), "passed": self.passed}
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        labels = "" if self.labels_equal is None else f", labels equal on {self.labels_equal} ({self.ties} ties)"
+        verdict = "agrees with Keras" if self.passed else "does NOT agree with Keras"
+        return f"{verdict} on {self.samples} samples: largest difference {self.largest_difference:.3g}{labels}"
+
+
+def check_parity(
+    model: Any, path: str | os.PathLike[str], data: Any, *, layers: bool = False, batch_size: int = 32
+) -> ParityReport:
+    """Compare ``path`` with the Keras ``model`` on ``data``.
+
+    Args:
+        model: the Keras model that was exported.
+        path: the ONNX file.
+        data: inputs as Keras takes them (for an export with embedded preprocessing: raw images): an array, a list of
+            arrays or a dict of arrays for several inputs, or an iterable of such batches.
+        layers: whether to compare every layer's output too, to see where a difference starts. Default False.
+        batch_size: samples at a time. Default 32.
+
+    Returns:
+        The report; ``report.passed`` is the verdict.
+
+    Raises:
+        ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no data.
+
+    Example:
+        >>> from qat_lib import check_parity
+        >>> check_parity(model, "model.onnx", images).passed  # doctest: +SKIP
+        True
+    """
+    import onnx
+
+    path = Path(path)
+    proto = onnx.load(str(path), load_external_data=False)
+    metadata = read_metadata(proto)
+    tensors: dict[str, str] = json.loads(metadata.get("tensors", "{}")) if layers else {}
+    reference = _KerasReference(model, list(tensors))
+    tensors = {layer: tensors[layer] for layer in reference.layers}
+    session = ReferenceSession(path, extra_outputs=tuple(dict.fromkeys(tensors.values())), metadata=metadata)
+    comparison = _Comparison()
+    for batch in _batches(data, batch_size, session.fixed_batch):
+        expected = reference.run(session.keras_inputs(batch))
+        received = session.run(batch)
+        comparison.add(expected, received, len(reference.model_outputs))
+        for layer, value in zip(reference.layers, expected[len(reference.model_outputs) :], strict=True):
+            comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
+    quantized = bool(json.loads(metadata["quantizers"])["activations"]) if "quantizers" in metadata else False
+    half = '"half": true' in metadata.get("quantizers", "")
+    tolerance = None if quantized else HALF_TOLERANCE if half else FLOAT_TOLERANCE
+    return comparison.report(tolerance)
+
+
+class _KerasReference:
+    """Runs the Keras model, and on request gives the outputs of its layers."""
+
+    def __init__(self, model: Any, layers: list[str]) -> None:
+        import keras
+
+        self.model_outputs = list(model.outputs)
+        found = {layer.name: layer for layer in model.layers}
+        self.layers = [name for name in layers if name in found and len(found[name]._inbound_nodes) == 1]
+        self.layers = [name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)]
+        extra = [found[name].output for name in self.layers]
+        self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
+
+    def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs, then those of the layers, as arrays."""
+        import keras
+
+        value = inputs[0] if len(inputs) == 1 else self._arranged(inputs)
+        return [np.asarray(y) for y in keras.tree.flatten(self.model(value, training=False))]
+
+    def _arranged(self, inputs: list[np.ndarray]) -> Any:
+        import keras
+
+        struct = getattr(self.model, "_inputs_struct", None)
+        return inputs if struct is None else keras.tree.pack_sequence_as(struct, inputs)
+
+
+@dataclass
+class _Comparison:
+    """Collects differences over the batches."""
+
+    samples: int = 0
+    largest: float = 0.0
+    total: float = 0.0
+    count: int = 0
+    magnitude: float = 0.0
+    equal: int | None = None
+    margins: list[float] = field(default_factory=list)
+    largest_logit: float = 0.0
+    layers: dict[str, list[Any]] = field(default_factory=dict)
+
+    def add(self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int) -> None:
+        """Take in one batch."""
+        self.samples += len(expected[0])
+        for keras_output, onnx_output in zip(expected[:outputs], received, strict=True):
+            if keras_output.shape != onnx_output.shape:
+                raise ExportError(
+                    f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives {onnx_output.shape}. "
+                    "Compare the file with the model that it was exported from."
+                )
+            difference = np.abs(keras_output.astype(np.float64) - onnx_output.astype(np.float64))
+            self.largest = max(self.largest, float(difference.max(initial=0.0)))
+            if np.isnan(difference).any():
+                self.largest = float("nan")
+            self.total += float(difference.sum())
+            self.count += difference.size
+            self.magnitude = max(self.magnitude, float(np.abs(keras_output).max(initial=0.0)))
+            if keras_output.ndim == 2 and keras_output.shape[1] > 1:
+                self._add_labels(keras_output, onnx_output)
+
+    def _add_labels(self, expected: np.ndarray, received: np.ndarray) -> None:
+        logits = _logits(expected)
+        self.largest_logit = max(self.largest_logit, float(np.abs(logits).max(initial=0.0)))
+        label, other = expected.argmax(axis=1), received.argmax(axis=1)
+        self.equal = (self.equal or 0) + int((label == other).sum())
+        rows = np.flatnonzero(label != other)
+        self.margins += [float(m) for m in logits[rows, label[rows]] - logits[rows, other[rows]]]
+
+    def add_layer(self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray) -> None:
+        """Take in the output of one layer."""
+        if received.ndim == 4 and expected.ndim == 4:
+            # The tensor may lie in either order of axes: the one that fits is meant.
+            candidates = [x for x in (received, received.transpose(0, 2, 3, 1)) if x.shape == expected.shape]
+        else:
+            candidates = [received.reshape(expected.shape)] if received.size == expected.size else []
+        differences = [np.abs(x.astype(np.float64) - expected) for x in candidates]
+        if not differences:
+            return
+        best = min(differences, key=lambda d: float(d.max(initial=0.0)))
+        entry = self.layers.setdefault(layer, [tensor, 0.0, 0.0, 0, 0.0])
+        entry[1] = max(entry[1], float(best.max(initial=0.0)))
+        entry[2] += float(best.sum())
+        entry[3] += best.size
+        entry[4] = max(entry[4], float(np.abs(expected).max(initial=0.0)))
+
+    def report(self, tolerance: float | None) -> ParityReport:
+        """Return the verdict over all batches."""
+        if not self.samples:
+            raise ExportError("Expected at least one sample to compare ONNX with Keras. Received none.")
+        step = self.largest_logit * (1 / 127 if tolerance is None else FLOAT_STEP)
+        ties = sum(margin <= step for margin in self.margins)
+        return ParityReport(
+            samples=self.samples,
+            largest_difference=self.largest,
+            mean_difference=self.total / max(self.count, 1),
+            magnitude=self.magnitude,
+            labels_equal=self.equal,
+            ties=ties,
+            mismatches=len(self.margins) - ties,
+            step=step,
+            tolerance=tolerance,
+            layers=tuple(
+                LayerDifference(layer=name, tensor=tensor, largest=largest, mean=total / max(n, 1), magnitude=magnitude)
+                for name, (tensor, largest, total, n, magnitude) in self.layers.items()
+            ),
+        )
+
+
+def _logits(outputs: np.ndarray) -> np.ndarray:
+    """Return logits: the outputs themselves, or for probabilities their centred logarithms."""
+    rows = outputs.astype(np.float64)
+    if not (np.all(rows >= 0) and np.all(np.abs(rows.sum(axis=1) - 1.0) < 1e-3)):
+        return rows
+    logits = np.log(np.maximum(rows, np.finfo(np.float32).tiny))
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+
+def _batches(data: Any, batch_size: int, fixed: int | None) -> Iterator[list[np.ndarray]]:
+    """Yield batches as lists with one array for each input; a fixed batch size drops an incomplete last batch."""
+    size = fixed or batch_size
+    whole = data if isinstance(data, Iterable) and not isinstance(data, np.ndarray | list | tuple | Mapping) else [data]
+    for item in whole:
+        arrays = [np.asarray(x) for x in (item.values() if isinstance(item, Mapping) else _as_list(item))]
+        for start in range(0, len(arrays[0]), size):
+            part = [x[start : start + size] for x in arrays]
+            if fixed is None or len(part[0]) == fixed:
+                yield part
+
+
+def _as_list(item: Any) -> list[Any]:
+    return list(item) if isinstance(item, list | tuple) else [item]

@@ -1,0 +1,92 @@
+"""Write what is not INT8 in float16: weights, biases, scales, and casts at the graph's border.
+
+A strongly typed TensorRT network runs each operator in the type that the graph says; this is how INT8 + FP16 is said.
+Scales below float16's least subnormal are raised to it (2**-24), so that they stay positive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.errors import ExportError
+from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, new_node
+
+HALF = ir.DataType.FLOAT16
+LARGEST = float(np.finfo(np.float16).max)
+LEAST_SCALE = np.float16(2.0**-24)
+KEEP_FLOAT_INPUTS = {"Resize": (1, 2)}
+"""Operator -> inputs that ONNX wants in float32 whatever the data are (scales of a Resize)."""
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype == ir.DataType.FLOAT
+
+
+@lowering_pass
+def convert_remainder_to_half(model: ir.Model) -> None:
+    """Convert float32 initializers and operators to float16; inputs and outputs of the graph stay float32.
+
+    Raises:
+        ExportError: a constant lies beyond float16's range.
+    """
+    graph = model.graph
+    for value in [v for v in graph.initializers.values() if _is_float(v)]:
+        _halve_initializer(graph, value)
+    for node in graph:
+        if is_op(node, "Cast") and attribute(node, "to") == ir.DataType.FLOAT:
+            node.attributes["to"] = ir.AttrInt64("to", int(HALF))
+        for output in node.outputs:
+            if _is_float(output):
+                output.dtype = HALF
+    _cast_inputs(graph)
+    _cast_outputs(graph)
+
+
+def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
+    array = constant(value)
+    if array is None:
+        return
+    uses = [use for use in value.uses() if use.idx not in KEEP_FLOAT_INPUTS.get(use.node.op_type, ())]
+    if not uses:
+        return
+    finite = np.isfinite(array)
+    if np.any(np.abs(array[finite]) > LARGEST):
+        clips = all(is_op(use.node, "Clip") for use in uses)
+        if not clips:
+            raise ExportError(
+                f"Expected constants within float16's range (+-65504). Received {np.abs(array[finite]).max():g} in "
+                f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
+            )
+    half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)
+    if any(is_op(use.node, "QuantizeLinear", "DequantizeLinear") and use.idx == 1 for use in uses):
+        half = np.maximum(half, LEAST_SCALE)
+    new = add_constant(graph, half, value.name or "constant")
+    for use in uses:
+        use.node.replace_input_with(use.idx, new)
+
+
+def _cast_inputs(graph: ir.Graph) -> None:
+    for value in graph.inputs:
+        if not _is_float(value) or not value.uses():
+            continue
+        cast = ir.node("Cast", [value], {"to": int(HALF)})
+        cast.outputs[0].dtype, cast.outputs[0].shape = HALF, value.shape
+        cast.meta["keras_layer"] = value.name or "input"
+        value.replace_all_uses_with(cast.outputs[0])
+        cast.replace_input_with(0, value)
+        graph.insert_before(graph[0], cast)
+
+
+def _cast_outputs(graph: ir.Graph) -> None:
+    for index, value in enumerate(list(graph.outputs)):
+        node = value.producer()
+        if node is None or value.dtype != HALF:
+            continue
+        name = value.name
+        value.name = None
+        cast = new_node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, origin=node, shape=value.shape)
+        cast.outputs[0].dtype = ir.DataType.FLOAT
+        graph.append(cast)
+        graph.outputs[index] = cast.outputs[0]
+        cast.outputs[0].name = name

@@ -1,0 +1,52 @@
+"""Read off a lowered graph what :mod:`qat_lib.export.metadata` records about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    FACTOR,
+    LEARNED,
+    ORIGINAL,
+    QUANTIZER,
+    TENSOR,
+    attribute,
+    is_op,
+)
+from qat_lib.export.metadata import PREFIX, Recorded, RecordedWeight, integer_digest
+from qat_lib.export.ranges import LearnedRange
+
+
+def record_quantizers(
+    model: ir.Model, ranges: Mapping[str, LearnedRange], disabled: Iterable[str], *, half: bool
+) -> Recorded:
+    """Return the learned scales of every quantizer in the graph, from the Keras model's ranges."""
+    activations: dict[str, float] = {}
+    weights: dict[str, RecordedWeight] = {}
+    for node in model.graph:
+        if not is_op(node, "DequantizeLinear") or QUANTIZER not in node.meta:
+            continue
+        name = node.meta[QUANTIZER]
+        if ORIGINAL not in node.meta:
+            activations[name] = float(ranges[name].scale.reshape(()))
+            continue
+        factor = node.meta.get(FACTOR)
+        digest = integer_digest(node.meta[ORIGINAL], factor, attribute(node, "axis", 1))
+        weights[node.name or ""] = RecordedWeight(
+            quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest
+        )
+    return Recorded(activations=activations, weights=weights, disabled=tuple(disabled), half=half)
+
+
+def keras_tensors(model: ir.Model) -> str:
+    """Return JSON: Keras layer -> name of the tensor that holds its output (up to the order of axes)."""
+    values = [value for node in model.graph for value in node.outputs]
+    return json.dumps({value.meta[TENSOR]: value.name for value in values if TENSOR in value.meta})
+
+
+def write_metadata(model: ir.Model, entries: Mapping[str, str]) -> None:
+    """Add entries to the model's metadata under the ``qatline.`` prefix."""
+    model.metadata_props.update({PREFIX + key: value for key, value in entries.items()})

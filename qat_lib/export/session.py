@@ -1,0 +1,106 @@
+"""ONNX Runtime as the numeric reference: optimizations off, inputs in the file's own layout and type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import ExportError
+from qat_lib.preprocessing import Preprocessing
+
+NUMPY_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+
+
+class ReferenceSession:
+    """Runs an ONNX file on batches as the exported Keras model takes them.
+
+    Args:
+        path: the file.
+        extra_outputs: inner tensors to hand out, too.
+        metadata: the file's ``qatline.*`` metadata: layout of the inputs, embedded preprocessing.
+
+    Raises:
+        ExportError: ONNX Runtime can't load the file.
+    """
+
+    def __init__(self, path: Path, *, extra_outputs: tuple[str, ...] = (), metadata: Mapping[str, str]) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 3
+        self._extra = extra_outputs
+        source: Any = str(path)
+        self._added = 0
+        if extra_outputs:
+            source, self._added = _with_outputs(path, extra_outputs)
+        try:
+            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's exceptions have no base of their own.
+            raise ExportError(f"ONNX Runtime can't load {path}: {error}. Export the model again.") from error
+        self._inputs = self._session.get_inputs()
+        # Extra outputs stand behind the model's own, and one of these may be asked for as an extra, too.
+        names = [output.name for output in self._session.get_outputs()]
+        self._outputs = names[: len(names) - self._added]
+        self._layout: dict[str, str] = json.loads(metadata.get("layout", "{}"))
+        self._preprocessing = None
+        if metadata.get("preprocessing_embedded") == "true":
+            self._preprocessing = Preprocessing.from_dict(json.loads(metadata["preprocessing"]))
+        self._last: dict[str, np.ndarray] = {}
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The batch size that the file is fixed to; None when it is open."""
+        first = self._inputs[0].shape[0] if self._inputs and self._inputs[0].shape else None
+        return first if isinstance(first, int) else None
+
+    def keras_inputs(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the batch as the Keras model takes it: raw images go through the preprocessing."""
+        return batch if self._preprocessing is None else [self._preprocessing.apply(x) for x in batch]
+
+    def run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the model's outputs for a batch in the Keras order of axes.
+
+        Raises:
+            ExportError: the batch does not fit the file's inputs.
+        """
+        if len(batch) != len(self._inputs):
+            raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
+        feeds = {}
+        for spec, array in zip(self._inputs, batch, strict=True):
+            x = array.transpose(0, 3, 1, 2) if self._layout.get(spec.name) == "NCHW" else array
+            feeds[spec.name] = np.ascontiguousarray(x, NUMPY_TYPES.get(spec.type))
+        names = list(dict.fromkeys([*self._outputs, *self._extra]))
+        try:
+            values = self._session.run(names, feeds)
+        except Exception as error:  # ONNX Runtime's exceptions have no base of their own.
+            raise ExportError(f"ONNX Runtime can't run the file on this batch: {error}.") from error
+        self._last = dict(zip(names, values, strict=True))
+        return [np.asarray(self._last[name]) for name in self._outputs]
+
+    def extra(self, name: str) -> np.ndarray:
+        """Return an extra output of the last run."""
+        return np.asarray(self._last[name])
+
+
+def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, int]:
+    """Return the model with inner tensors as outputs, and how many were added."""
+    import onnx
+
+    proto = onnx.load(str(path))
+    have = {value.name for value in proto.graph.output}
+    added = [name for name in names if name not in have]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+    return bytes(proto.SerializeToString()), len(added)

@@ -1,0 +1,60 @@
+"""Constants of an ONNX file as arrays, external data included. Needs onnx and NumPy only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qat_lib.errors import ExportError
+
+
+class Tensors:
+    """The initializers of a model by name.
+
+    Args:
+        proto: the model.
+        folder: where its external data lie.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
+        self.proto = proto
+        self.folder = folder
+        self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
+
+    @classmethod
+    def load(cls, path: Path) -> Tensors:
+        """Read a file that :func:`qat_lib.analysis.loading.load_model` has found to be in order."""
+        return cls(onnx.load(str(path), load_external_data=False), path.parent)
+
+    def get(self, name: str) -> np.ndarray | None:
+        """Return an initializer as an array; None when there is none of that name.
+
+        Raises:
+            ExportError: its data can't be read.
+        """
+        tensor = self._initializers.get(name)
+        if tensor is None:
+            return None
+        try:
+            return np.asarray(numpy_helper.to_array(tensor, str(self.folder)))
+        except (ValueError, TypeError, OSError, onnx.checker.ValidationError) as error:
+            raise ExportError(
+                f"Expected tensor {name!r} to hold {list(tensor.dims)} values. Its data can't be read: {error}. "
+                "Export or copy the file again."
+            ) from error
+
+    def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
+        """Return the int8 weights named ``name``, or what the QuantizeLinear ``quantize`` makes of float ones."""
+        if quantize is None:
+            return self.get(name)
+        weight, scale = self.get(quantize.input[0]), self.get(quantize.input[1])
+        if quantize.op_type != "QuantizeLinear" or weight is None or scale is None:
+            return None
+        axis = next((a.i for a in quantize.attribute if a.name == "axis"), 1)
+        if scale.ndim:
+            scale = scale.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
+        return np.asarray(np.clip(np.rint(weight / scale), -128, 127).astype(np.int8))

@@ -1,0 +1,248 @@
+"""Check that an ONNX file is what it should be: legal, and holding exactly the plan's quantizers with their ranges.
+
+Codes of this module, beside those of :mod:`qat_lib.analysis.findings`:
+
+    C01  the file is not valid ONNX (onnx.checker in full mode: types and shapes are inferred, too)
+    Q01  a quantizer of the plan is missing in the graph
+    Q02  the graph has a quantizer that the plan does not have
+    Q03  the scale of a quantizer is not the learned one
+    Q04  the INT8 weights are not the learned ones
+    Q05  a QuantizeLinear or DequantizeLinear has lost its partner
+
+This module needs neither TensorFlow nor Keras.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.graph import OnnxGraph
+from qat_lib.analysis.names import keras_layer
+from qat_lib.analysis.rules import check_parser_rules
+from qat_lib.errors import ExportError
+from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest, read_metadata
+from qat_lib.export.tensors import Tensors
+
+LEAST_HALF_SCALE = np.float32(2.0**-24)
+
+
+def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[Finding]:
+    """Verify an ONNX file of any producer.
+
+    Args:
+        path: the file.
+        plan: :class:`~qat_lib.plan.QuantizationPlan`, its dict form, or the path of its JSON. Default None: the
+            quantizers are checked against the record that ``export_onnx`` left in the file; a file of another
+            producer is then checked for legality only.
+
+    Returns:
+        The findings, errors first; an empty list means that nothing is wrong.
+
+    Raises:
+        ExportError: the file can't be read as ONNX at all.
+        PlanError: ``plan`` is no quantization plan.
+
+    Example:
+        >>> from qat_lib import verify_onnx
+        >>> verify_onnx("model.onnx")  # doctest: +SKIP
+        []
+    """
+    path = Path(path)
+    graph = OnnxGraph.load(path)
+    findings = list(_check_file(path))
+    findings += check_parser_rules(graph, tensorrt=10)
+    tensors = Tensors.load(path)
+    text = read_metadata(tensors.proto).get("quantizers")
+    recorded = None if text is None else Recorded.from_json(text)
+    names = None if plan is None else plan_names(plan)
+    if recorded is not None or names is not None:
+        findings += _check_pairs(tensors.proto)
+        findings += _check_names(tensors.proto, names, recorded)
+    if recorded is not None:
+        findings += _check_activations(tensors, recorded)
+        findings += _check_weights(tensors, recorded)
+    return sorted(findings, key=lambda f: ("error", "warning", "info").index(f.severity))
+
+
+def plan_names(plan: Any) -> set[str]:
+    """Return the names of a plan's quantizers.
+
+    Raises:
+        PlanError: ``plan`` is no quantization plan.
+    """
+    from qat_lib.plan import QuantizationPlan
+
+    if isinstance(plan, str | os.PathLike):
+        try:
+            plan = QuantizationPlan.from_json(Path(plan).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ExportError(
+                f"Expected the JSON of a quantization plan. Received {plan}: {error.strerror}."
+            ) from error
+    elif isinstance(plan, Mapping):
+        plan = QuantizationPlan.from_dict(plan)
+    return {entry.name for entry in plan.quantizers}
+
+
+def _error(code: str, node: str, message: str, advice: str, severity: Any = "error") -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        node=node,
+        message=message,
+        advice=advice,
+        confidence="D",
+        rule=code,
+        keras_layer=keras_layer(node),
+    )
+
+
+def _check_file(path: Path) -> Iterator[Finding]:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        yield _error("C01", path.name, f"onnx.checker refuses the model: {reason}", "Export the model again.")
+
+
+def quantizer_name(node: Any) -> str:
+    """Return the quantizer that a Q or DQ node is named after: its name without the operator."""
+    return str(node.name).rpartition("/")[0]
+
+
+def _check_pairs(proto: Any) -> Iterator[Finding]:
+    """Yield each Q whose integers something else reads, and each DQ that reads neither a Q nor INT8 weights."""
+    made = {output: node for node in proto.graph.node for output in node.output}
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    read: dict[str, list[Any]] = {}
+    for node in proto.graph.node:
+        for name in node.input:
+            read.setdefault(name, []).append(node)
+    outputs = {value.name for value in proto.graph.output}
+    for node in proto.graph.node:
+        if node.op_type == "QuantizeLinear":
+            readers = read.get(node.output[0], [])
+            if not readers or node.output[0] in outputs or any(r.op_type != "DequantizeLinear" for r in readers):
+                yield _error(
+                    "Q05",
+                    node.name,
+                    "its integers are read by something else than one DequantizeLinear.",
+                    "A tool has changed the graph behind the export: export again and use the file as it is.",
+                )
+        elif node.op_type == "DequantizeLinear":
+            source = made.get(node.input[0])
+            if node.input[0] not in constants and (source is None or source.op_type != "QuantizeLinear"):
+                yield _error(
+                    "Q05",
+                    node.name,
+                    "it reads neither a QuantizeLinear nor a constant: an operator stands between Q and DQ.",
+                    "A tool has changed the graph behind the export: export again and use the file as it is.",
+                )
+
+
+def _check_names(proto: Any, planned: set[str] | None, recorded: Recorded | None) -> Iterator[Finding]:
+    present = {quantizer_name(node) for node in proto.graph.node if node.op_type == "DequantizeLinear"}
+    kept = set() if recorded is None else {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
+    disabled = set() if recorded is None else set(recorded.disabled)
+    expected = kept if planned is None else (planned - disabled) | (kept & planned)
+    for name in sorted(expected - present):
+        yield _error(
+            "Q01",
+            name,
+            "this quantizer is not in the graph: its Q/DQ pair was folded away or never traced.",
+            "Export again; if it stays, its tensor reaches no output of the model.",
+        )
+    for name in sorted(present - expected):
+        yield _error(
+            "Q02",
+            name,
+            "the graph quantizes here, the plan does not.",
+            "Verify with the plan that the model was quantized with.",
+        )
+    for name in sorted(disabled & (planned or set())):
+        yield _error("Q01", name, "this quantizer is disabled in the Keras model.", "Enable it to quantize.", "info")
+
+
+def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
+    """Return a scale as the file holds it."""
+    if not half:
+        return np.asarray(scale, np.float32)
+    half_scale = np.clip(scale, 0, 65504).astype(np.float16)
+    return np.asarray(np.maximum(half_scale, np.float16(LEAST_HALF_SCALE)), np.float32)
+
+
+def _check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
+    for node in tensors.proto.graph.node:
+        name = quantizer_name(node)
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or name not in recorded.activations:
+            continue
+        scale = tensors.get(node.input[1])
+        learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)
+        if scale is None or scale.size != 1 or np.float32(scale.reshape(())) != learned:
+            yield _error(
+                "Q03",
+                node.name,
+                f"its scale is {None if scale is None else scale.ravel()[:3]}, learned was {learned}.",
+                "The range was changed after training: export again.",
+            )
+
+
+def _check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
+    nodes = {node.name: node for node in tensors.proto.graph.node if node.op_type == "DequantizeLinear"}
+    made = {output: node for node in tensors.proto.graph.node for output in node.output}
+    for name, weight in recorded.weights.items():
+        node = nodes.get(name)
+        if node is None:
+            yield _error("Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again.")
+            continue
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        scale = tensors.get(node.input[1])
+        yield from _check_weight_scale(node, scale, weight, recorded.half)
+        integers = tensors.integers(made.get(node.input[0]), node.input[0])
+        if integers is None or scale is None:
+            yield _error("Q04", name, "its weights are not constant.", "Export the model again.")
+            continue
+        sign = None if weight.factor is None else np.where(weight.factor < 0, -1, 1).astype(np.int8)
+        if sign is not None:
+            integers = integers * sign.reshape([-1 if i == axis else 1 for i in range(integers.ndim)])
+        if integer_digest(integers, weight.factor, axis) != weight.digest:
+            yield _error(
+                "Q04",
+                name,
+                "its INT8 weights are not those that the Keras model learned.",
+                "A tool has requantized the weights: export again and use the file as it is.",
+            )
+
+
+def _check_weight_scale(node: Any, scale: np.ndarray | None, weight: RecordedWeight, half: bool) -> Iterator[Finding]:
+    learned = weight.scale
+    if weight.factor is not None:
+        # A dead channel (factor 0) keeps its learned scale; its integers are zeros.
+        factor = np.where(weight.factor == 0, 1.0, np.abs(weight.factor)).astype(np.float64)
+        learned = np.broadcast_to(learned, factor.shape) * factor
+    expected = _expected(learned, half)
+    # The factor is recorded in float32: half a unit in its last place remains.
+    if (
+        scale is None
+        or scale.size != expected.size
+        or not np.allclose(
+            scale.reshape(-1).astype(np.float64),
+            expected.reshape(-1),
+            rtol=2.0**-9 if half else 2.0**-22,
+            atol=2.0**-24 if half else 0.0,
+        )
+    ):
+        yield _error(
+            "Q03",
+            node.name,
+            "its scales are not the learned ones (times the folded BatchNormalization).",
+            "The ranges were changed after training: export again.",
+        )
