@@ -20,25 +20,46 @@ class Settings(BaseModel):
 class PreprocessingSettings(Settings):
     """How raw pixels become the model's input: ``(pixel * scale - mean) / std`` per channel."""
 
-    scale: float | None = Field(None, gt=0, description="Factor on raw pixels. Default: 1/255 for uint8 images, 1/16 for digits, 1 for floats.")
-    mean: list[float] = Field(default_factory=lambda: [0.0], description="Mean per channel, after the scale; one value serves all channels.")
-    std: list[float] = Field(default_factory=lambda: [1.0], description="Standard deviation per channel, after the scale.")
+    scale: float | None = Field(
+        None, gt=0, description="Factor on raw pixels. Default: 1/255 for uint8 images, 1/16 for digits, 1 for floats."
+    )
+    mean: list[float] = Field(
+        default_factory=lambda: [0.0], description="Mean per channel, after the scale; one value serves all channels."
+    )
+    std: list[float] = Field(
+        default_factory=lambda: [1.0], description="Standard deviation per channel, after the scale."
+    )
 
 
 class DataSettings(Settings):
     """Where the images come from and how they are split."""
 
-    kind: Literal["digits", "npz", "folder", "keras"] = Field("digits", description="digits (scikit-learn), npz (a file), folder (one sub-folder a class), keras (a tf.keras.datasets name).")
+    kind: Literal["digits", "npz", "folder", "keras"] = Field(
+        "digits",
+        description="digits (scikit-learn), npz (a file), folder (one sub-folder a class), keras (a tf.keras.datasets name).",
+    )
     path: str | None = Field(None, description="The .npz file or the image folder.")
     name: str | None = Field(None, description="The tf.keras.datasets name, such as mnist or cifar10.")
     classes: list[str] | None = Field(None, description="Class names in label order. Default: from the data.")
-    image_size: tuple[int, int] | None = Field(None, description="Height and width that images are resized to. Needed for a folder.")
+    image_size: tuple[int, int] | None = Field(
+        None, description="Height and width that images are resized to. Needed for a folder."
+    )
     color: Literal["rgb", "gray"] = Field("rgb", description="Colour mode of an image folder.")
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="Share of the samples for the test part (unless the source has one).")
-    validation_fraction: float = Field(0.1, gt=0, lt=1, description="Share of the remaining samples for the validation part.")
-    calibration_samples: int = Field(256, ge=1, description="Samples set aside for calibration; never trained on, never tested on.")
-    limit: int | None = Field(None, ge=10, description="Use at most this many samples of the source (stratified); for quick trials.")
-    skip_broken: bool = Field(False, description="Leave out images that can't be read, with a warning, instead of stopping.")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="Share of the samples for the test part (unless the source has one)."
+    )
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=1, description="Share of the remaining samples for the validation part."
+    )
+    calibration_samples: int = Field(
+        256, ge=1, description="Samples set aside for calibration; never trained on, never tested on."
+    )
+    limit: int | None = Field(
+        None, ge=10, description="Use at most this many samples of the source (stratified); for quick trials."
+    )
+    skip_broken: bool = Field(
+        False, description="Leave out images that can't be read, with a warning, instead of stopping."
+    )
     preprocessing: PreprocessingSettings = Field(default_factory=lambda: PreprocessingSettings.model_validate({}))
 
     @model_validator(mode="after")
@@ -53,40 +74,57 @@ class DataSettings(Settings):
 class ModelSettings(Settings):
     """The network."""
 
-    name: str = Field("resnet_digits", description="A reference network, keras.applications:<Name>, module:function, or the path of a .keras file.")
-    weights: str | None = Field(None, description="Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file.")
-    trained: bool | None = Field(None, description="Whether the model is trained already, so that the baseline step only evaluates. Default: true for a .keras file and when weights are given for the same classes.")
+    name: str = Field(
+        "resnet_digits",
+        description="A reference network, keras.applications:<Name>, module:function, or the path of a .keras file.",
+    )
+    weights: str | None = Field(
+        None, description="Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file."
+    )
+    trained: bool | None = Field(
+        None,
+        description="Whether the model is trained already, so that the baseline step only evaluates. Default: true for a .keras file and when weights are given for the same classes.",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the builder.")
 
 
 class TrainingSettings(Settings):
     """Training of the FP32 baseline."""
 
-    epochs: int = Field(20, ge=0, le=10_000)
+    epochs: int = Field(60, ge=0, le=10_000)
     batch_size: int = Field(64, ge=1)
     learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate; cosine decay to zero.")
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    augment: Literal["none", "shift", "flip_crop"] = Field("shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift.")
+    augment: Literal["none", "shift", "flip_crop"] = Field(
+        "shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift."
+    )
 
 
 class QuantizationSettings(Settings):
     """Which tensors get a Q/DQ pair, and how their first ranges are found."""
 
     mode: Literal["full", "partial"] = "full"
-    spec: list[dict[str, Any]] | str | None = Field(None, description="QuantizationSpec entries, or the path of a YAML file that holds them.")
-    cases: list[str] = Field(default_factory=lambda: ["TensorRTQDQCase"], description="Custom Q/DQ cases: names of qat_lib.custom_qdq_cases or module:Class.")
+    spec: list[dict[str, Any]] | str | None = Field(
+        None, description="QuantizationSpec entries, or the path of a YAML file that holds them."
+    )
+    cases: list[str] = Field(
+        default_factory=lambda: ["TensorRTQDQCase"],
+        description="Custom Q/DQ cases: names of qat_lib.custom_qdq_cases or module:Class.",
+    )
     calibrator: Literal["max", "percentile", "entropy", "mse"] = "percentile"
     percentile: float = Field(99.99, gt=50, le=100)
-    range_policy: Literal["frozen", "ema", "last", "learned"] = Field("frozen", description="What happens to activation ranges during fine-tuning.")
+    range_policy: Literal["frozen", "ema", "last", "learned"] = Field(
+        "frozen", description="What happens to activation ranges during fine-tuning."
+    )
     batch_size: int = Field(64, ge=1, description="Batch size of the calibration pass.")
 
 
 class QATSettings(Settings):
     """Quantization-aware fine-tuning: about 10% of the schedule at about 1% to 10% of the initial rate, cosine decay."""
 
-    epochs: int = Field(4, ge=0, le=10_000)
+    epochs: int = Field(20, ge=0, le=10_000)
     batch_size: int = Field(64, ge=1)
     learning_rate: float = Field(2e-4, gt=0)
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
@@ -99,9 +137,13 @@ class ExportSettings(Settings):
 
     target: Literal["tensorrt", "openvino", "onnxruntime"] = "tensorrt"
     opset: int = Field(17, ge=13)
-    weights: Literal["int8", "qdq"] = Field("int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6).")
+    weights: Literal["int8", "qdq"] = Field(
+        "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
+    )
     remainder: Literal["fp32", "fp16"] = Field("fp32", description="Data type of what is not INT8.")
-    parity_samples: int = Field(512, ge=1, description="Samples of the test part on which ONNX Runtime is compared with Keras.")
+    parity_samples: int = Field(
+        512, ge=1, description="Samples of the test part on which ONNX Runtime is compared with Keras."
+    )
 
 
 class EngineSettings(Settings):
@@ -118,10 +160,19 @@ class EngineSettings(Settings):
 class GateSettings(Settings):
     """When a quantized engine may be promoted."""
 
-    max_accuracy_drop: float = Field(0.01, ge=0, le=1, description="Largest allowed loss of top-1 accuracy against FP32 Keras (0.01 = one percentage point).")
+    max_accuracy_drop: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Largest allowed loss of top-1 accuracy against FP32 Keras (0.01 = one percentage point).",
+    )
     min_accuracy: float | None = Field(None, ge=0, le=1)
-    min_int8_fraction: float = Field(0.5, ge=0, le=1, description="Least share of the weighted layers that must run in INT8.")
-    min_speedup: float | None = Field(None, gt=0, description="Least ratio of the FP32 engine's median latency to the INT8 engine's.")
+    min_int8_fraction: float = Field(
+        0.5, ge=0, le=1, description="Least share of the weighted layers that must run in INT8."
+    )
+    min_speedup: float | None = Field(
+        None, gt=0, description="Least ratio of the FP32 engine's median latency to the INT8 engine's."
+    )
 
 
 class TrackingSettings(Settings):
@@ -129,4 +180,6 @@ class TrackingSettings(Settings):
 
     uri: str | None = Field(None, description="Tracking URI. Default: SQLite beside the runs.")
     experiment: str = "qatline"
-    required: bool = Field(True, description="Whether a tracking store that can't be reached fails the run, or is only a warning.")
+    required: bool = Field(
+        True, description="Whether a tracking store that can't be reached fails the run, or is only a warning."
+    )

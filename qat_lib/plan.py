@@ -89,6 +89,14 @@ class QuantizationPlan:
             raise PlanError(f"The plan has no quantizer {missing[0]!r}. Names: {', '.join(sorted(known))}.")
         return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
 
+    def with_range_policy(self, policy: str) -> QuantizationPlan:
+        """Return a plan in which every activation whose policy the spec left open (``"ema"``) has ``policy``."""
+        open_policy = [e.kind != "weight" and e.range_policy == "ema" for e in self.quantizers]
+        changed = [
+            replace(e, range_policy=policy) if o else e for e, o in zip(self.quantizers, open_policy, strict=True)
+        ]
+        return replace(self, quantizers=tuple(changed))
+
     def diff(self, other: QuantizationPlan) -> list[str]:
         """Return what differs, a line each: ``-`` only here, ``+`` only in ``other``, ``~`` changed."""
         mine = {entry.name: entry for entry in self.quantizers}

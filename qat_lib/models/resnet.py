@@ -61,7 +61,7 @@ def _conv_bn(x: Any, filters: int, size: int, name: str, strides: int = 1, paddi
     mode = "valid" if padding and strides > 1 else "same"
     conv, bn = (f"conv{name}", f"bn{name}") if name.isdigit() else (f"{name}_conv", f"{name}_bn")
     x = layers.Conv2D(filters, size, strides=strides, padding=mode, use_bias=False, name=conv)(x)
-    return layers.BatchNormalization(epsilon=1e-5, name=bn)(x)
+    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=bn)(x)
 
 
 def _identity_block(x: Any, filters: int, name: str) -> Any:

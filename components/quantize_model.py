@@ -1,0 +1,94 @@
+"""The third step: plan and apply Q/DQ, then calibrate. The result is the PTQ model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl
+
+from components.runtime.events import Progress
+from components.runtime.images import IMAGE
+from components.settings import QuantizationSettings
+
+
+def quantize_model(
+    dataset: Path, baseline: Path, out: Path, *, quantization: QuantizationSettings, seed: int, progress: Progress
+) -> dict[str, float]:
+    """Quantize the baseline and calibrate it on the calibration part.
+
+    Args:
+        dataset: directory of the prepared data.
+        baseline: directory of the FP32 baseline.
+        out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json, metrics.json.
+        quantization: mode, spec, cases, calibrator, range policy.
+        seed: of anything random; the step itself draws nothing.
+        progress: told of every calibration batch.
+
+    Returns:
+        Accuracy of the calibrated model on the validation and test parts, number of quantizers and skipped layers.
+
+    Raises:
+        SpecError, ConfigError: the spec or a case is wrong.
+        CalibrationError: the calibration part is unusable.
+    """
+    import math
+
+    import qat_lib
+    from components.runtime import fitting
+    from components.runtime.model_source import model_file
+    from components.runtime.quantization_choice import open_cases, read_spec
+    from components.runtime.ranges import describe_ranges
+    from components.runtime.reader import load_info, numpy_batches
+
+    fitting.make_deterministic(seed)
+    network = qat_lib.load_model(model_file(baseline))
+    spec = read_spec(quantization)
+    plan = qat_lib.plan_quantization(network, quantization.mode, spec, open_cases(quantization))
+    plan = plan.with_range_policy(quantization.range_policy)
+    quantized = qat_lib.apply_plan(network, plan)
+    batches = math.ceil(load_info(dataset).splits["calibration"] / quantization.batch_size)
+    report = qat_lib.calibrate(
+        quantized,
+        numpy_batches(dataset, "calibration", quantization.batch_size),
+        quantization.calibrator,
+        percentile=quantization.percentile,
+        freeze=quantization.range_policy == "frozen",
+        on_batch=lambda done: progress.update("calibration", done, batches),
+    )
+    metrics = {
+        "test_accuracy": fitting.split_accuracy(quantized, dataset, "test"),
+        "validation_accuracy": fitting.accuracy(
+            fitting.predict(quantized, dataset, "validation"), dataset, "validation"
+        ),
+        "quantizers": float(len(plan.quantizers)),
+        "skipped_layers": float(len(plan.skipped)),
+        "calibration_samples": float(report.samples),
+    }
+    quantized.save(model_file(out))
+    (out / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    (out / "spec.json").write_text(json.dumps(spec.to_list() if spec else [], indent=1), encoding="utf-8")
+    (out / "ranges.json").write_text(json.dumps(describe_ranges(quantized, plan, report)), encoding="utf-8")
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    return metrics
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def quantize_model_component(
+    dataset: dsl.Input[dsl.Artifact],
+    baseline: dsl.Input[dsl.Model],
+    ptq: dsl.Output[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    quantization: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    seed: int = 0,
+) -> None:
+    """Place Q/DQ and calibrate."""
+    from components.runtime.step import run_component
+
+    run_component(
+        "quantize_model",
+        settings={"quantization": quantization},
+        seed=seed,
+        inputs={"dataset": dataset.path, "baseline": baseline.path},
+        output=ptq.path,
+        metrics_artifact=metrics,
+    )

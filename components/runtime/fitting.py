@@ -1,0 +1,161 @@
+"""Training and prediction, shared by the steps that train. Seeded, deterministic, with progress and a history."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from components.runtime.events import Progress
+from components.runtime.model_source import gives_probabilities
+from components.runtime.reader import load_info, load_split, numpy_batches, tf_dataset
+
+
+class Schedule(Protocol):
+    """What training and QAT settings have in common."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    optimizer: Any
+    weight_decay: float
+    augment: Any
+
+
+def make_deterministic(seed: int) -> None:
+    """Seed Python, NumPy and TensorFlow, and have TensorFlow's kernels give the same sums every time."""
+    keras.utils.set_random_seed(seed)
+    tf.config.experimental.enable_op_determinism()
+
+
+def fit(
+    model: Any,
+    dataset: Path,
+    schedule: Schedule,
+    *,
+    seed: int,
+    progress: Progress,
+    label_smoothing: float = 0.0,
+    keep_best: bool = False,
+) -> list[dict[str, float]]:
+    """Train a model in place, with cosine decay of the learning rate to zero.
+
+    Args:
+        model: any classifier; whether it gives logits or probabilities is seen from its last layer.
+        dataset: directory of the prepared data.
+        schedule: epochs, batch size, optimizer and rate.
+        seed: seed of shuffling and augmentation.
+        progress: told of every batch.
+        label_smoothing: in [0, 1).
+        keep_best: whether to end with the weights of the epoch with the least validation loss, those from before the
+            first epoch included.
+
+    Returns:
+        One record an epoch: epoch, loss, accuracy, val_loss, val_accuracy, lr, seconds. With ``keep_best`` the first
+        record is epoch 0, the model as it came.
+    """
+    info = load_info(dataset)
+    steps = math.ceil(info.splits["train"] / schedule.batch_size)
+    _compile(model, schedule, steps, len(info.classes), label_smoothing)
+    train = tf_dataset(dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
+    validation = tf_dataset(dataset, "validation", schedule.batch_size)
+    record = _History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    if keep_best:
+        record.start()
+    if schedule.epochs:
+        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
+    record.restore_best()
+    return record.rows
+
+
+def predict(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
+    """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
+    run = tf.function(lambda x: model(x, training=False), reduce_retracing=True)
+    return np.concatenate([run(tf.convert_to_tensor(x)).numpy() for x, _ in numpy_batches(dataset, split, batch_size)])
+
+
+def split_accuracy(model: Any, dataset: Path, split: str) -> float:
+    """Return the top-1 accuracy of a model on one part, in [0, 1]."""
+    return accuracy(predict(model, dataset, split), dataset, split)
+
+
+def accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
+    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
+    _, labels = load_split(dataset, split, raw=True)
+    return float(np.mean(np.argmax(outputs, axis=1) == labels))
+
+
+def _compile(model: Any, schedule: Schedule, steps: int, classes: int, label_smoothing: float) -> None:
+    rate = keras.optimizers.schedules.CosineDecay(schedule.learning_rate, max(1, steps * schedule.epochs))
+    options: dict[str, Any] = {"weight_decay": schedule.weight_decay} if schedule.weight_decay else {}
+    if schedule.optimizer == "sgd":
+        optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, **options)
+    else:
+        kind = keras.optimizers.AdamW if schedule.optimizer == "adamw" else keras.optimizers.Adam
+        optimizer = kind(rate, **options)
+    model.compile(optimizer, loss=_Loss(classes, label_smoothing, gives_probabilities(model)), metrics=["accuracy"])
+
+
+class _Loss(keras.losses.Loss):
+    """Cross-entropy of integer labels, with label smoothing, which Keras has for one-hot labels only."""
+
+    def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
+        super().__init__(name="cross_entropy")
+        self.classes, self.smoothing, self.probabilities = classes, smoothing, probabilities
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Return the loss of each sample."""
+        labels = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes)
+        return keras.losses.categorical_crossentropy(
+            labels, y_pred, from_logits=not self.probabilities, label_smoothing=self.smoothing
+        )
+
+
+class _History(keras.callbacks.Callback):
+    """Collects a record an epoch, tells the progress of every batch, and remembers the best weights."""
+
+    def __init__(
+        self, model: Any, validation: Any, steps: int, epochs: int, progress: Progress, *, keep_best: bool
+    ) -> None:
+        super().__init__()
+        self.trained, self.validation = model, validation
+        self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
+        self.rows: list[dict[str, float]] = []
+        self.best: tuple[float, list[np.ndarray]] | None = None
+        self.started = 0.0
+        self.done = 0
+
+    def start(self) -> None:
+        """Record the model as it came, as epoch 0."""
+        self._add(0, {})
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.started = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.done += 1
+        numbers = {key: float(value) for key, value in (logs or {}).items() if key in ("loss", "accuracy")}
+        self.progress.update("training", self.done, self.steps * self.epochs, **numbers)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._add(epoch + 1, dict(logs or {}))
+
+    def _add(self, epoch: int, logs: dict[str, float]) -> None:
+        seconds = time.monotonic() - self.started if epoch else 0.0
+        found = self.trained.evaluate(self.validation, verbose=0, return_dict=True)
+        row = {"epoch": float(epoch), **{k: float(v) for k, v in logs.items() if k in ("loss", "accuracy")}}
+        row |= {"val_loss": float(found["loss"]), "val_accuracy": float(found["accuracy"])}
+        row |= {"lr": float(self.trained.optimizer.learning_rate), "seconds": seconds}
+        self.rows.append(row)
+        if self.keep_best and (self.best is None or row["val_loss"] < self.best[0]):
+            self.best = (row["val_loss"], self.trained.get_weights())
+
+    def restore_best(self) -> None:
+        """Put the best epoch's weights back."""
+        if self.best is not None:
+            self.trained.set_weights(self.best[1])

@@ -1,0 +1,139 @@
+"""Where a Keras model comes from: a reference network, keras.applications, the user's own function, or a file."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from components.settings import ModelSettings
+from qat_lib.errors import ConfigError, UnsupportedModelError
+
+APPLICATIONS = "keras.applications:"
+
+
+def open_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> tuple[Any, bool]:
+    """Return the model that ``settings`` name, and whether it is trained already.
+
+    Args:
+        settings: the model section.
+        input_shape: (height, width, channels) of the data.
+        classes: number of classes of the data.
+
+    Raises:
+        ConfigError: the name, its options or its weights are wrong.
+        UnsupportedModelError: the model does not fit the data, is subclassed, or can't be loaded safely.
+    """
+    if settings.name.endswith(".keras"):
+        from qat_lib import load_model
+
+        model, trained = load_model(settings.name), True
+    elif settings.name.startswith(APPLICATIONS):
+        model, trained = _application(settings, input_shape, classes), False
+    elif ":" in settings.name:
+        model, trained = _user_model(settings, input_shape, classes), False
+    else:
+        from qat_lib.models import build_reference_model
+
+        model, trained = build_reference_model(settings.name, input_shape, classes, **settings.options), False
+    check_model(model, input_shape, classes)
+    if settings.weights and not settings.name.startswith(APPLICATIONS):
+        from qat_lib.models.weights import load_weights
+
+        load_weights(model, settings.weights)
+        trained = True
+    return model, trained if settings.trained is None else settings.trained
+
+
+def _application(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+    import keras
+
+    name = settings.name.removeprefix(APPLICATIONS)
+    builder = getattr(keras.applications, name, None)
+    if not callable(builder):
+        known = sorted(n for n in dir(keras.applications) if n[0].isupper())
+        raise ConfigError(f"keras.applications has no {name!r}. It has: {', '.join(known)}.")
+    options = {"weights": None, "classes": classes, "input_shape": input_shape, **settings.options}
+    own_file = bool(settings.weights) and settings.weights != "imagenet"
+    try:
+        pretrained = settings.weights == "imagenet"
+        model = _with_new_head(builder, options, classes) if pretrained else builder(**options)
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigError(f"keras.applications.{name} can't be built for {input_shape}: {error}") from error
+    if own_file:
+        from qat_lib.models.weights import load_weights
+
+        load_weights(model, str(settings.weights))
+    return model
+
+
+def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
+    """Build with ImageNet's weights, and a new classifier where the classes are other ones."""
+    import keras
+
+    options = {**options, "weights": "imagenet"}
+    if classes == 1000:
+        return builder(**options)
+    body = builder(**{**options, "include_top": False, "pooling": "avg"})
+    return keras.Model(body.inputs, keras.layers.Dense(classes, name="logits")(body.outputs[0]), name=body.name)
+
+
+def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+    module_name, _, function_name = settings.name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"model.name {settings.name!r} can't be imported: {error}. Expected module:function, on the Python path."
+        ) from error
+    given = {"input_shape": input_shape, "classes": classes, **settings.options}
+    accepted = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    return function(**{k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options})
+
+
+def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:
+    """Check that a model takes the data's images and gives one number for each class.
+
+    Raises:
+        UnsupportedModelError: it does not, or it is subclassed.
+    """
+    from qat_lib import LayerGraph
+
+    graph = LayerGraph(model)
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        raise UnsupportedModelError(
+            f"The pipeline trains models with one input and one output. {model.name!r} has {len(graph.inputs)} "
+            f"and {len(graph.outputs)}."
+        )
+    expected, received = graph.shapes[graph.inputs[0]][1:], tuple(input_shape)
+    fits = len(expected) == len(received) and all(e is None or e == r for e, r in zip(expected, received, strict=True))
+    if not fits:
+        raise UnsupportedModelError(
+            f"The model {model.name!r} expects images of shape {expected} (height, width, channels), but the data has "
+            f"{received}. Set data.image_size (and data.color), or take another model."
+        )
+    output = graph.shapes[graph.outputs[0]][1:]
+    if output != (classes,):
+        raise UnsupportedModelError(
+            f"The model {model.name!r} gives outputs of shape {output}, but the data has {classes} classes: expected "
+            f"({classes},). Change the last layer, or data.classes."
+        )
+
+
+def gives_probabilities(model: Any) -> bool:
+    """Whether the model's output went through a softmax, rather than being logits."""
+    import keras
+
+    from qat_lib import LayerGraph
+
+    graph = LayerGraph(model)
+    layer = graph.producer(graph.outputs[0]).operation
+    layer = getattr(layer, "layer", layer)
+    return isinstance(layer, keras.layers.Softmax) or getattr(layer, "activation", None) is keras.activations.softmax
+
+
+def model_file(directory: Path) -> Path:
+    """Return the path of the model in a step's directory."""
+    return directory / "model.keras"

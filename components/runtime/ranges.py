@@ -1,0 +1,48 @@
+"""ranges.json: what every quantizer's range is, and what calibration saw of its tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+HISTOGRAM_BINS = 128
+
+
+def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]:
+    """Return, for each quantizer of a model, its tensor, range and, where a calibration report is given, histogram.
+
+    Args:
+        model: a quantized model.
+        plan: its QuantizationPlan.
+        report: a CalibrationReport, or None.
+
+    Returns:
+        ``{quantizer: {tensor, kind, amax, observed_max, histogram}}``; a weight's range is a list, one number for each
+        channel; histograms have 128 bins.
+    """
+    from qat_lib import model_quantizers
+
+    entries = {entry.name: entry for entry in plan.quantizers}
+    seen = report.tensors if report is not None else {}
+    described = {}
+    for name, quantizer in model_quantizers(model).items():
+        entry, statistics = entries.get(name), seen.get(name)
+        amax = quantizer.amax
+        described[name] = {
+            "tensor": entry.tensor if entry else None,
+            "kind": entry.kind if entry else None,
+            "amax": float(amax) if amax.ndim == 0 else [float(v) for v in amax.ravel()],
+            "observed_max": statistics.observed_max if statistics else None,
+            "method": statistics.method if statistics else None,
+            "histogram": _coarse(statistics) if statistics else None,
+        }
+    return described
+
+
+def _coarse(statistics: Any) -> dict[str, list[float]]:
+    """Merge the fine bins into 128 that span what was seen."""
+    centers = (statistics.edges[:-1] + statistics.edges[1:]) / 2
+    upper = statistics.observed_max or 1.0
+    counts, edges = np.histogram(centers, bins=HISTOGRAM_BINS, range=(0.0, upper), weights=statistics.counts)
+    return {"counts": [float(c) for c in counts], "edges": [float(e) for e in edges]}

@@ -1,0 +1,87 @@
+"""The second step: train the FP32 baseline, or only evaluate a model that is trained already."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl
+
+from components.runtime.events import Progress
+from components.runtime.images import IMAGE
+from components.settings import ModelSettings, TrainingSettings
+
+
+def train_baseline(
+    dataset: Path, out: Path, *, model: ModelSettings, training: TrainingSettings, seed: int, progress: Progress
+) -> dict[str, float]:
+    """Train the model that the settings name and write it, its history and its test predictions into ``out``.
+
+    Args:
+        dataset: directory of the prepared data.
+        out: existing empty directory.
+        model: which model; a trained one is only evaluated.
+        training: epochs, rate and the like.
+        seed: of the initial weights, shuffling and augmentation.
+        progress: told of every batch.
+
+    Returns:
+        Accuracy on the validation and test parts, number of parameters.
+
+    Raises:
+        ConfigError, UnsupportedModelError: the model can't be had or does not fit the data.
+    """
+    import numpy as np
+
+    from components.runtime import fitting
+    from components.runtime.model_source import gives_probabilities, model_file, open_model
+    from components.runtime.reader import load_info
+
+    fitting.make_deterministic(seed)
+    info = load_info(dataset)
+    network, trained = open_model(model, info.image_shape, len(info.classes))
+    history = []
+    if not trained:
+        history = fitting.fit(
+            network, dataset, training, seed=seed, progress=progress, label_smoothing=training.label_smoothing
+        )
+    outputs = fitting.predict(network, dataset, "test")
+    metrics = {
+        "test_accuracy": fitting.accuracy(outputs, dataset, "test"),
+        "validation_accuracy": fitting.split_accuracy(network, dataset, "validation"),
+        "parameters": float(network.count_params()),
+    }
+    network.save(model_file(out))
+    np.save(out / "predictions.npy", outputs.astype(np.float32))
+    description = {
+        "name": network.name,
+        "source": model.name,
+        "parameters": network.count_params(),
+        "input_shape": list(info.image_shape),
+        "probabilities": gives_probabilities(network),
+        "trained_here": not trained,
+    }
+    for name, content in (("metrics", metrics), ("history", history), ("model", description)):
+        (out / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return metrics
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def train_baseline_component(
+    dataset: dsl.Input[dsl.Artifact],
+    baseline: dsl.Output[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    model: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    training: dict[str, Any] = {},  # noqa: B006
+    seed: int = 0,
+) -> None:
+    """Train the FP32 baseline."""
+    from components.runtime.step import run_component
+
+    run_component(
+        "train_baseline",
+        settings={"model": model, "training": training},
+        seed=seed,
+        inputs={"dataset": dataset.path},
+        output=baseline.path,
+        metrics_artifact=metrics,
+    )
