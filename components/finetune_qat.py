@@ -19,7 +19,7 @@ def finetune_qat(
 
     Args:
         dataset: directory of the prepared data.
-        baseline: directory of the FP32 baseline, for the comparison.
+        baseline: directory of the FP32 baseline, for the comparison and as the teacher of the distillation.
         ptq: directory of the quantized and calibrated model.
         out: existing empty directory; gets model.keras, plan.json, ranges.json, history.json, metrics.json,
             predictions.npy.
@@ -40,7 +40,16 @@ def finetune_qat(
     fitting.make_deterministic(seed)
     network = qat_lib.load_model(model_file(ptq))
     plan = qat_lib.QuantizationPlan.from_json((ptq / "plan.json").read_text(encoding="utf-8"))
-    history = fitting.fit(network, dataset, qat, seed=seed, progress=progress, keep_best=True)
+    history = fitting.fit(
+        network,
+        dataset,
+        qat,
+        seed=seed,
+        progress=progress,
+        keep_best=True,
+        teacher=qat_lib.load_model(model_file(baseline)) if qat.distillation else None,
+        distillation=qat.distillation,
+    )
     outputs = fitting.predict(network, dataset, "test")
     before = json.loads((baseline / "metrics.json").read_text(encoding="utf-8"))
     metrics = {

@@ -130,6 +130,12 @@ class QATSettings(Settings):
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = Field(0.0, ge=0)
     augment: Literal["none", "shift", "flip_crop"] = "shift"
+    distillation: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of the baseline's outputs as soft targets beside the labels; 0 = labels only.",
+    )
 
 
 class ExportSettings(Settings):

@@ -42,6 +42,8 @@ def fit(
     progress: Progress,
     label_smoothing: float = 0.0,
     keep_best: bool = False,
+    teacher: Any = None,
+    distillation: float = 0.0,
 ) -> list[dict[str, float]]:
     """Train a model in place, with cosine decay of the learning rate to zero.
 
@@ -54,6 +56,9 @@ def fit(
         label_smoothing: in [0, 1).
         keep_best: whether to end with the weights of the epoch with the least validation loss, those from before the
             first epoch included.
+        teacher: a trained model of the same outputs whose probabilities serve as soft targets (Hinton et al. 2015,
+            https://arxiv.org/abs/1503.02531, at temperature 1), or None.
+        distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
 
     Returns:
         One record an epoch: epoch, loss, accuracy, val_loss, val_accuracy, lr, seconds. With ``keep_best`` the first
@@ -64,6 +69,8 @@ def fit(
     _compile(model, schedule, steps, len(info.classes), label_smoothing)
     train = tf_dataset(dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
     validation = tf_dataset(dataset, "validation", schedule.batch_size)
+    if teacher is not None and distillation > 0:
+        train = train.map(_soft_targets(teacher, len(info.classes), distillation), deterministic=True)
     record = _History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
     if keep_best:
         record.start()
@@ -98,7 +105,21 @@ def _compile(model: Any, schedule: Schedule, steps: int, classes: int, label_smo
     else:
         kind = keras.optimizers.AdamW if schedule.optimizer == "adamw" else keras.optimizers.Adam
         optimizer = kind(rate, **options)
-    model.compile(optimizer, loss=_Loss(classes, label_smoothing, gives_probabilities(model)), metrics=["accuracy"])
+    model.compile(optimizer, loss=_Loss(classes, label_smoothing, gives_probabilities(model)), metrics=[_Accuracy()])
+
+
+class _Accuracy(keras.metrics.MeanMetricWrapper):
+    """Top-1 accuracy of integer labels or of soft targets, whose largest entry counts."""
+
+    def __init__(self) -> None:
+        super().__init__(_is_top1, name="accuracy")
+
+
+def _is_top1(y_true: Any, y_pred: Any) -> Any:
+    soft = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
+    labels = keras.ops.argmax(y_true, axis=-1) if soft else keras.ops.reshape(y_true, (-1,))
+    hits = keras.ops.equal(keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, -1), "int64"))
+    return keras.ops.cast(hits, "float32")
 
 
 class _Loss(keras.losses.Loss):
@@ -110,10 +131,24 @@ class _Loss(keras.losses.Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Return the loss of each sample."""
-        labels = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes)
+        labels = y_true
+        if len(y_true.shape) < 2 or y_true.shape[-1] != self.classes:
+            labels = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes)
         return keras.losses.categorical_crossentropy(
             labels, y_pred, from_logits=not self.probabilities, label_smoothing=self.smoothing
         )
+
+
+def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
+    """Return a map over (x, labels) that blends one-hot labels with the teacher's probabilities for x."""
+    probabilities = gives_probabilities(teacher)
+
+    def blend(x: Any, y: Any) -> tuple[Any, Any]:
+        outputs = teacher(x, training=False)
+        soft = outputs if probabilities else tf.nn.softmax(outputs)
+        return x, (1.0 - weight) * tf.one_hot(y, classes) + weight * soft
+
+    return blend
 
 
 class _History(keras.callbacks.Callback):
