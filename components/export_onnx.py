@@ -1,0 +1,154 @@
+"""The fifth step: FP32, PTQ and QAT models as ONNX, verified, compared with Keras, and analyzed."""
+
+# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl
+
+from components.runtime.events import Progress
+from components.runtime.images import IMAGE
+from components.settings import ExportSettings
+
+VARIANTS = ("fp32", "ptq", "qat")
+
+
+def export_onnx(
+    dataset: Path,
+    baseline: Path,
+    ptq: Path,
+    qat: Path,
+    out: Path,
+    *,
+    export: ExportSettings,
+    seed: int,
+    progress: Progress,
+) -> dict[str, float]:
+    """Export the three models and stop at anything that an engine would get wrong.
+
+    Args:
+        dataset: directory of prepare_data; its test part is what ONNX Runtime and Keras are compared on.
+        baseline: directory of the FP32 model.
+        ptq: directory of the calibrated model.
+        qat: directory of the fine-tuned model; its plan is the one that the graphs are verified against.
+        out: existing empty directory; receives ``fp32.onnx``, ``ptq.onnx``, ``qat.onnx``, ``plan.json``,
+            ``export.json``, and the fusion analysis of ``qat.onnx`` as ``analysis.json``.
+        export: target, operator set, and how weights and the remainder are stored.
+        seed: not used; every step takes one.
+        progress: told about each variant.
+
+    Returns:
+        For each variant its size in bytes, the seconds that the export took, the largest difference from Keras and the
+        number of quantizers; of the analysis the number of INT8 layers and of fused Adds.
+
+    Raises:
+        VerificationError: a graph is not what its plan says, does not agree with Keras, or the analysis finds an error.
+        ExportError: a model can't be exported.
+    """
+    summary: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
+    folders = {"fp32": baseline, "ptq": ptq, "qat": qat}
+    shutil.copyfile(qat / "plan.json", out / "plan.json")
+    for index, variant in enumerate(VARIANTS):
+        progress.update("exporting", index, len(VARIANTS))
+        facts = _export_variant(dataset, folders[variant], out / f"{variant}.onnx", export)
+        summary[variant] = facts
+        metrics |= {
+            f"{variant}_bytes": facts["bytes"],
+            f"{variant}_seconds": facts["seconds"],
+            f"{variant}_largest_difference": facts["parity"]["largest_difference"],
+            f"{variant}_quantizers": facts["quantizers"],
+        }
+        for finding in facts["verification"]:
+            progress.warn(f"{variant}: {finding['code']} {finding['node']}: {finding['message']}")
+        (out / "export.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    progress.update("exporting", len(VARIANTS), len(VARIANTS))
+    return metrics | _analyze(out)
+
+
+def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSettings) -> dict[str, Any]:
+    """Export one model, compare it with Keras on the test part, and return what is known about it."""
+    import qat_lib
+    from components.runtime.reader import load_info, load_preprocessing, load_split
+    from qat_lib.errors import VerificationError
+
+    model = qat_lib.load_model(folder / "model.keras")
+    plan = folder / "plan.json"
+    info = load_info(dataset)
+    report = qat_lib.export_onnx(
+        model,
+        path,
+        target=export.target,
+        opset=export.opset,
+        weights=export.weights,
+        remainder=export.remainder,
+        preprocessing=load_preprocessing(dataset),
+        metadata={"classes": list(info.classes), **_accuracy(folder)},
+        plan=qat_lib.QuantizationPlan.from_json(plan.read_text(encoding="utf-8")) if plan.is_file() else None,
+    )
+    images, _ = load_split(dataset, "test", limit=export.parity_samples)
+    parity = qat_lib.check_parity(model, path, images)
+    if not parity.passed:
+        raise VerificationError(
+            f"{path.name} {parity}: {parity.mismatches} labels differ beyond a tie. Find the layer where the "
+            f"difference starts with: qatline verify {path.name} --keras {folder / 'model.keras'} --layers"
+        )
+    facts = report.to_dict()
+    return {
+        **{key: facts[key] for key in ("bytes", "seconds", "conversion_seconds", "opset", "quantizers", "nodes")},
+        "verification": facts["findings"],
+        "parity": {key: value for key, value in parity.to_dict().items() if key != "layers"},
+    }
+
+
+def _accuracy(folder: Path) -> dict[str, Any]:
+    """Return the test accuracy that a step measured, for the file's metadata."""
+    file = folder / "metrics.json"
+    measured = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {"accuracy": measured["test_accuracy"]} if "test_accuracy" in measured else {}
+
+
+def _analyze(out: Path) -> dict[str, float]:
+    """Predict the fusions of ``qat.onnx``, write the analysis, and stop on its errors.
+
+    Raises:
+        VerificationError: TensorRT would not take the graph as it is meant.
+    """
+    from qat_lib.analysis import analyze_onnx, fail_on
+    from qat_lib.errors import VerificationError
+
+    fusion = analyze_onnx(out / "qat.onnx")
+    (out / "analysis.json").write_text(fusion.to_json() + "\n", encoding="utf-8")
+    errors = fail_on(fusion.findings, "error")
+    if errors:
+        raise VerificationError(
+            f"The analysis of qat.onnx finds {len(errors)} errors. First: " + "; ".join(map(str, errors[:3]))
+        )
+    return {"int8_layers": fusion.int8_layers, "weighted_layers": len(fusion.layers), "fused_adds": fusion.fused_adds}
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def export_onnx_component(
+    dataset: dsl.Input[dsl.Artifact],
+    baseline: dsl.Input[dsl.Model],
+    ptq: dsl.Input[dsl.Model],
+    qat: dsl.Input[dsl.Model],
+    onnx: dsl.Output[dsl.Artifact],
+    metrics: dsl.Output[dsl.Metrics],
+    export: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    seed: int = 0,
+) -> None:
+    """Export the models to ONNX and verify them."""
+    from components.runtime.step import run_component
+
+    run_component(
+        "export_onnx",
+        settings={"export": export},
+        seed=seed,
+        inputs={"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path},
+        output=onnx.path,
+        metrics_artifact=metrics,
+    )
