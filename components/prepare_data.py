@@ -87,6 +87,11 @@ def _write(source: Source, out: Path, data: DataSettings, seed: int, progress: P
         root=source.root,
         duplicates=duplicates,
     ).save(out)
+    if counts["calibration"] < data.calibration_samples:
+        progress.warn(
+            f"the calibration part has {counts['calibration']} samples instead of {data.calibration_samples}: the data "
+            "set is small, and at most a quarter of what is not for testing is set aside."
+        )
     settings = data.preprocessing
     Preprocessing(
         image_shape=source.image_shape,

@@ -11,6 +11,7 @@ import numpy as np
 
 from components.data.array_checks import Array, Part, check_part, check_together
 from components.data.array_source import ArraySource
+from components.runtime.artifacts import as_storage_error, is_disk_full
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
@@ -36,9 +37,12 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = _open_arrays(archive, path, scratch)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    # RuntimeError: the archive is encrypted. NotImplementedError: an unknown compression.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise DataError(f"{path} is truncated or no .npz file: {error}. Copy or make it again.") from error
     except OSError as error:
+        if is_disk_full(error):
+            raise as_storage_error(error, scratch) from error
         raise DataError(f"{path} can't be read: {error}") from error
     found = {part: pair for part, names in _NAMES.items() if (pair := _pair(part, names, arrays, path))}
     if "train" not in found:

@@ -10,6 +10,9 @@ import numpy.typing as npt
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
+# Calibration takes at most one sample in so many: a small data set is for training first.
+_LEAST_REST = 4
+
 Indices = npt.NDArray[np.int64]
 
 
@@ -19,7 +22,8 @@ def split_indices(
     """Split the samples of a source into train, calibration, validation and test.
 
     Each part holds the classes in their proportions, to within one sample. Test is taken first, then
-    calibration, then validation; the rest is for training. Within a part the order is random.
+    calibration (never more than a quarter of what is left), then validation; the rest is for training.
+    Within a part the order is random.
 
     Args:
         labels: label of each sample, int64 ``(samples,)``.
@@ -33,7 +37,7 @@ def split_indices(
         Indices into ``labels`` by part, without those of ``own``. Every index occurs once.
 
     Raises:
-        DataError: a class has too few samples to be in every part, or too few remain for training.
+        DataError: a class has too few samples to be in every part, or none is left for calibration.
     """
     carved = [name for name in ("test", "validation") if name not in own]
     counts = np.bincount(labels, minlength=len(classes))
@@ -49,13 +53,14 @@ def split_indices(
     if "test" in carved:
         parts["test"], rest = _take(rest, round(settings.test_fraction * len(labels)), keep=len(carved), least=1)
     available = sum(map(len, rest))
-    if settings.calibration_samples > available // 2:
-        raise DataError(
-            f"data.calibration_samples={settings.calibration_samples} is more than half of the {available} samples "
-            f"that are not for testing. Set it to at most {available // 2}."
-        )
+    calibration = min(settings.calibration_samples, max(1, available // _LEAST_REST))
     keep = 1 + ("validation" in carved)
-    parts["calibration"], rest = _take(rest, settings.calibration_samples, keep=keep, least=0)
+    parts["calibration"], rest = _take(rest, calibration, keep=keep, least=0)
+    if not len(parts["calibration"]):
+        raise DataError(
+            f"no sample is left for calibration after {len(parts.get('test', ()))} of {len(labels)} went to testing: "
+            "add samples, or lower data.test_fraction"
+        )
     if "validation" in carved:
         wanted = round(settings.validation_fraction * sum(map(len, rest)))
         parts["validation"], rest = _take(rest, wanted, keep=1, least=1)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.runtime.parent import KFP_EXECUTOR_VARIABLE
 from components.settings import Settings
 from qat_lib.errors import ConfigError, StepError
 
@@ -82,7 +85,9 @@ def load_step(name: str) -> StepDefinition:
     if name not in STEP_NAMES:
         raise StepError(f"expected a step out of {', '.join(STEP_NAMES)}; received {name!r}")
     _complete_slim_kfp()
-    return define_step(name, getattr(importlib.import_module(f"components.{name}"), name))
+    with _step_modules_importable():
+        module = importlib.import_module(f"components.{name}")
+    return define_step(name, getattr(module, name))
 
 
 def _complete_slim_kfp() -> None:
@@ -125,6 +130,24 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         sections=sections,
         takes_seed="seed" in known,
     )
+
+
+@contextmanager
+def _step_modules_importable() -> Iterator[None]:
+    """Let a step's module be imported inside KFP's executor for its plain function.
+
+    There, ``kfp.dsl`` is loaded without the decorators of the compile time, and the wrapper that stands
+    under the function would fail on ``@dsl.component``. For the import alone they do nothing.
+    """
+    dsl = importlib.import_module("kfp.dsl") if os.environ.get(KFP_EXECUTOR_VARIABLE) else None
+    if dsl is None or hasattr(dsl, "component"):
+        yield
+        return
+    dsl.component = lambda **options: lambda function: function  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del dsl.component
 
 
 def restore_integers(value: Any) -> Any:
