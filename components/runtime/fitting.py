@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,17 +14,7 @@ import tensorflow as tf
 from components.runtime.events import Progress
 from components.runtime.model_source import gives_probabilities
 from components.runtime.reader import load_info, load_split, numpy_batches, tf_dataset
-
-
-class Schedule(Protocol):
-    """What training and QAT settings have in common."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    optimizer: Any
-    weight_decay: float
-    augment: Any
+from components.settings import QATSettings, TrainingSettings
 
 
 def make_deterministic(seed: int) -> None:
@@ -36,7 +26,7 @@ def make_deterministic(seed: int) -> None:
 def fit(
     model: Any,
     dataset: Path,
-    schedule: Schedule,
+    schedule: TrainingSettings | QATSettings,
     *,
     seed: int,
     progress: Progress,
@@ -70,7 +60,7 @@ def fit(
     train = tf_dataset(dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
     validation = tf_dataset(dataset, "validation", schedule.batch_size)
     if teacher is not None and distillation > 0:
-        train = train.map(_soft_targets(teacher, len(info.classes), distillation), deterministic=True)
+        train = train.map(_soft_targets(teacher, len(info.classes), distillation))
     record = _History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
     if keep_best:
         record.start()
@@ -97,7 +87,9 @@ def accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
     return float(np.mean(np.argmax(outputs, axis=1) == labels))
 
 
-def _compile(model: Any, schedule: Schedule, steps: int, classes: int, label_smoothing: float) -> None:
+def _compile(
+    model: Any, schedule: TrainingSettings | QATSettings, steps: int, classes: int, label_smoothing: float
+) -> None:
     rate = keras.optimizers.schedules.CosineDecay(schedule.learning_rate, max(1, steps * schedule.epochs))
     options: dict[str, Any] = {"weight_decay": schedule.weight_decay} if schedule.weight_decay else {}
     if schedule.optimizer == "sgd":
