@@ -61,7 +61,7 @@ def promote(
     verdict = judge(
         results,
         gate,
-        infrastructure=measured.get("infrastructure_check"),
+        infrastructure=_mapping(measured.get("infrastructure_check")) or None,
         verification=_findings(_mapping(_read(onnx / "export.json")).get(_VARIANT), "verification"),
         analysis=_findings(_read(onnx / "analysis.json"), "findings"),
     )
@@ -132,7 +132,7 @@ def promote_component(
     promotion: dsl.Output[dsl.Artifact],
     report: dsl.Output[dsl.HTML],
     metrics: dsl.Output[dsl.Metrics],
-    settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    gate: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
     seed: int = 0,
 ) -> None:
     """Judge the QAT engine and write the report."""
@@ -143,6 +143,6 @@ def promote_component(
     inputs = {"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path}
     inputs |= {"onnx": onnx.path, "engines": engines.path, "evaluation": evaluation.path}
     run_component(
-        "promote", settings=settings, seed=seed, inputs=inputs, output=promotion.path, metrics_artifact=metrics
+        "promote", settings={"gate": gate}, seed=seed, inputs=inputs, output=promotion.path, metrics_artifact=metrics
     )
     shutil.copyfile(f"{promotion.path}/report.html", report.path)

@@ -25,7 +25,7 @@ class Axis:
     def label(self, tick: float) -> str:
         """Return a tick's text with the digits that tell it from its neighbours."""
         step = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
-        digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
+        digits = next((n for n in range(9) if abs(round(step, n) - step) < step * 1e-6), 9)
         return f"{tick:.{digits}f}".replace("-", "−")
 
 

@@ -13,7 +13,7 @@ from components.report.axis import Axis, nice_axis
 from components.report.numbers import finite, significant
 
 _WIDTH, _HEIGHT = 560.0, 280.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 16.0, 44.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 20.0, 44.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,8 @@ def _boundary(x: float) -> Markup:
     return svg.element(
         "g",
         svg.element("line", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM, class_="boundary"),
-        svg.text(x - 5, _TOP + 10, "FP32", text_anchor="end", class_="tick"),
-        svg.text(x + 5, _TOP + 10, "QAT", class_="tick"),
+        svg.text(x - 5, _TOP - 5, "FP32", text_anchor="end", class_="tick"),
+        svg.text(x + 5, _TOP - 5, "QAT", class_="tick"),
     )
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from qat_lib.analysis.names import keras_layer
+
 _FOLDED = {
     "Relu": "ReLU",
     "Clip": "ReLU6",
@@ -54,6 +56,7 @@ class GraphNode:
         weights: Number of quantized ranges of its weight; 0 = not quantized.
         output: The pair on its output tensor, if there is one.
         names: Names of the ONNX nodes that are in it.
+        fused: Layer whose kernel takes this one in, by the fusion analysis.
     """
 
     key: str
@@ -63,6 +66,7 @@ class GraphNode:
     weights: int = 0
     output: Pair | None = None
     names: tuple[str, ...] = ()
+    fused: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +218,7 @@ def _place(builder: _Builder, node: Any, key: str) -> None:
     ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
     builder.nodes[key] = GraphNode(
         key=key,
-        title=layer_of(node.name) or node.op_type,
+        title=keras_layer(node.name) or node.op_type,
         kind=_kind(node),
         precision=_precision(builder, node, data, ranges),
         weights=ranges,
@@ -246,13 +250,23 @@ def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -
     return "int8" if quantized else "float"
 
 
-def layer_of(name: str) -> str:
-    """Return the Keras layer in a node's name: ``model/quant_conv1/Conv`` -> ``conv1``."""
-    parts = [part for part in name.split("/") if part]
-    marked = [part for part in parts if part.startswith("quant_")]
-    if marked:
-        return marked[-1].removeprefix("quant_")
-    return parts[-2] if len(parts) > 1 else "".join(parts)
+def with_analysis(view: GraphView, analysis: Mapping[str, Any]) -> GraphView:
+    """Return the view with the precision that the fusion analysis gives to layers, adds and pools."""
+    known: dict[str, Mapping[str, Any]] = {
+        str(item.get("name")): item
+        for part in ("layers", "adds", "pools")
+        for item in analysis.get(part) or []
+        if isinstance(item, Mapping)
+    }
+    nodes = []
+    for node in view.nodes:
+        facts = next((known[name] for name in node.names if name in known), None)
+        if facts is not None and facts.get("precision"):
+            precision = "int8" if facts["precision"] == "int8" else "float"
+            fused = keras_layer(str(facts.get("fused_into") or ""))
+            node = replace(node, precision=precision, fused=fused)
+        nodes.append(node)
+    return GraphView(nodes=tuple(nodes), edges=view.edges)
 
 
 def _kind(node: Any) -> str:

@@ -122,7 +122,9 @@ def _curve(points: list[tuple[float, float]]) -> str:
 def _tooltip(node: GraphNode, engine: str) -> str:
     lines = [f"{node.title}: {node.kind}"]
     if node.precision:
-        lines.append("reads quantized tensors only" if node.precision == "int8" else "reads a float tensor or weight")
+        lines.append("INT8" if node.precision == "int8" else "float: an operand is not quantized")
+    if node.fused:
+        lines.append(f"fused into the kernel of {node.fused}")
     if engine:
         lines.append(f"runs in {engine} in the engine")
     if node.weights:

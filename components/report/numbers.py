@@ -16,9 +16,9 @@ def finite(value: object) -> float | None:
 
 
 def percent(value: object, digits: int = 2) -> str:
-    """Return a share as a percentage: 0.9722 -> ``97.22 %``."""
+    """Return a share as a percentage: 0.9722 -> ``97.22%``."""
     number = finite(value)
-    return DASH if number is None else f"{number * 100:.{digits}f} %".replace("-", _MINUS)
+    return DASH if number is None else f"{number * 100:.{digits}f}%".replace("-", _MINUS)
 
 
 def points(value: object) -> str:
@@ -69,7 +69,8 @@ def significant(value: object, digits: int = 3) -> str:
         return DASH
     if number == 0:
         return "0"
-    magnitude = math.floor(math.log10(abs(number)))
+    # Through the exponent form, because rounding may carry: 0.9999 has three digits as 1.00, not as 1.000.
+    magnitude = int(f"{number:.{digits - 1}e}".partition("e")[2])
     if -4 <= magnitude < 6:
         return f"{number:.{max(digits - 1 - magnitude, 0)}f}".replace("-", _MINUS)
     return f"{number:.{digits - 1}e}".replace("-", _MINUS)

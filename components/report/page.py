@@ -88,6 +88,7 @@ def _graph(run: RunData) -> tuple[Any, int]:
     view = graph.read_graph(path)
     if view is None:
         return "", -1
+    view = graph.with_analysis(view, run.analysis)
     layers = as_rows(run.layers.get("qat"))
     return graph_picture.draw_graph(view, graph_picture.engine_precisions(layers)), len(view.nodes)
 

@@ -97,10 +97,10 @@ def _change(before: float | None, after: float | None) -> str:
     if not before or after is None:
         return DASH
     share = after / before - 1
-    return "=" if abs(share) < 0.0005 else f"{share * 100:+.1f} %".replace("-", "−")
+    return "=" if abs(share) < 0.0005 else f"{share * 100:+.1f}%".replace("-", "−")
 
 
 def _share(value: float | None) -> str:
     if value is not None and 0 < value < 0.00005:
-        return "< 0.01 %"
+        return "< 0.01%"
     return percent(value)

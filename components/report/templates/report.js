@@ -92,5 +92,8 @@
       view.scrollTo({ left: (box.x + box.width / 2) * zoom - view.clientWidth / 2, top: (box.y + box.height / 2) * zoom - view.clientHeight / 2 });
     }
   });
-  if (width > view.clientWidth) actions.width();
+  // Until somebody zooms, the picture follows the width of the window.
+  let touched = false;
+  bar.addEventListener("click", () => { touched = true; });
+  new ResizeObserver(() => { if (!touched) setZoom(Math.min(1, (view.clientWidth - 4) / width)); }).observe(view);
 })();

@@ -1,0 +1,181 @@
+"""The parts of the report that compute: numbers, axes, histograms, layout, the view of a graph."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+from sample_run import graph as sample_graph
+
+from components.report import numbers, svg
+from components.report.axis import nice_axis
+from components.report.curves import training_charts
+from components.report.graph import GraphView, read_graph, with_analysis
+from components.report.graph_picture import draw_graph
+from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
+from components.report.layout import layered
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (numbers.percent(0.97222), "97.22%"),
+        (numbers.percent(math.nan), "–"),
+        (numbers.percent(None), "–"),
+        (numbers.points(0.0028), "+0.28 pp"),
+        (numbers.points(-0.0056), "−0.56 pp"),
+        (numbers.points(0.00001), "±0.00 pp"),
+        (numbers.size(999), "999 B"),
+        (numbers.size(999_600), "1 MB"),
+        (numbers.size(186_123), "186 kB"),
+        (numbers.size(102_500_000), "102 MB"),
+        (numbers.size(3.2e12), "3.2e+03 GB"),
+        (numbers.milliseconds(0.0402), "40.2 µs"),
+        (numbers.milliseconds(21.84), "21.8 ms"),
+        (numbers.rate(160_000), "160\u202f000 /s"),
+        (numbers.significant(0.99999), "1.00"),
+        (numbers.significant(-1234.5), "−1234"),
+        (numbers.significant(0), "0"),
+        (numbers.significant(1e-9), "1.00e−09"),
+        (numbers.significant(True), "–"),
+        (numbers.seconds(95), "1 min 35 s"),
+        (numbers.seconds(4.23), "4.2 s"),
+    ],
+)
+def test_numbers_read_well(text: str, expected: str) -> None:
+    assert text == expected
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+def test_axis_encloses_its_values(values: list[float]) -> None:
+    axis = nice_axis(values, start=300, end=0)
+    slack = 1e-6 * (axis.high - axis.low)
+    assert axis.low <= min(values) + slack
+    assert axis.high >= max(values) - slack
+    assert 2 <= len(axis.ticks) <= 12
+    assert len({axis.label(tick) for tick in axis.ticks}) == len(axis.ticks) or axis.high - axis.low < 1e-5
+    assert all(-1 <= axis.at(value) <= 301 for value in values)
+
+
+def test_axis_of_quarters_shows_both_digits() -> None:
+    axis = nice_axis([0.1, 0.97], start=0, end=1)
+    assert [axis.label(tick) for tick in axis.ticks] == ["0.00", "0.25", "0.50", "0.75", "1.00"]
+
+
+def test_charts_leave_out_what_is_not_there() -> None:
+    assert training_charts([], []) == []
+    (only,) = training_charts([{"loss": 1.0}, {"loss": None}, {"loss": 0.5}], [])
+    assert only.title == "Loss"
+    assert only.series[0].points == ((1.0, 1.0), (3.0, 0.5))
+    charts = training_charts([{"accuracy": 0.5}] * 3, [{"accuracy": 0.6}])
+    assert charts[0].series[1].points == ((4.0, 0.6),)
+
+
+HISTOGRAM = {"counts": [70, 20, 10], "edges": [0.0, 1.0, 2.0, 4.0]}
+
+
+def test_rebin_keeps_the_mass_below_the_end() -> None:
+    assert sum(rebin(HISTOGRAM, 4.0)) == pytest.approx(100)
+    assert sum(rebin(HISTOGRAM, 3.0)) == pytest.approx(95)
+    assert rebin(HISTOGRAM, 4.0, bins=4) == pytest.approx([70, 20, 5, 5])
+    assert sum(rebin({"counts": [1], "edges": [1]}, 4.0)) == 0
+
+
+def test_clipped_share_counts_what_lies_beyond() -> None:
+    assert clipped_share(HISTOGRAM, 4.0) == 0
+    assert clipped_share(HISTOGRAM, 3.0) == pytest.approx(0.05)
+    assert clipped_share(HISTOGRAM, 0.0) == pytest.approx(1.0)
+    assert clipped_share({}, 1.0) is None
+    signed = {"counts": [1, 8, 1], "edges": [-2.0, -1.0, 1.0, 2.0]}
+    assert clipped_share(signed, 1.0) == pytest.approx(0.2)
+
+
+def test_weight_picture_thins_wide_layers() -> None:
+    wide = weight_picture([0.5] * 2048, [0.6] * 2048)
+    assert wide.count("<rect") <= 110
+    assert "2048 channels" in wide
+    assert weight_picture([], []) == ""
+    assert flat_numbers([[[0.5], [math.nan]], [1]]) == [0.5, 1.0]
+
+
+def test_svg_escapes_text_and_attributes() -> None:
+    drawn = svg.element("text", "<b>", data_x='"><script>', width=1.5)
+    assert drawn == Markup('<text data-x="&#34;&gt;&lt;script&gt;" width="1.5">&lt;b&gt;</text>')
+
+
+@given(st.integers(1, 40), st.randoms(use_true_random=False))
+def test_layout_draws_downwards_without_overlap(count: int, random: object) -> None:
+    nodes = [f"n{index}" for index in range(count)]
+    edges = [
+        (nodes[random.randrange(index)], nodes[index])  # type: ignore[attr-defined]
+        for index in range(1, count)
+        for _ in range(random.randrange(1, 3))  # type: ignore[attr-defined]
+    ]
+    layout = layered(nodes, edges)
+    for source, target in edges:
+        assert layout.place[source][1] < layout.place[target][1]
+    rows: dict[int, list[float]] = {}
+    for x, row in layout.place.values():
+        rows.setdefault(row, []).append(x)
+        assert x - 0.5 >= -1e-6
+        assert x + 0.5 <= layout.width + 1e-6
+    for places in rows.values():
+        places.sort()
+        assert all(right - left >= 1.0 for left, right in pairwise(places))
+    for (source, target), route in zip(edges, layout.routes, strict=True):
+        assert [row for _, row in route] == list(range(layout.place[source][1] + 1, layout.place[target][1]))
+
+
+def test_chain_is_straight() -> None:
+    nodes = [f"n{index}" for index in range(20)]
+    layout = layered(nodes, list(pairwise(nodes)))
+    assert {x for x, _ in layout.place.values()} == {0.5}
+
+
+def test_thousand_nodes_are_laid_out() -> None:
+    nodes = [f"n{index}" for index in range(1000)]
+    edges = [(nodes[i - 1], nodes[i]) for i in range(1, 1000)] + [(nodes[i - 4], nodes[i]) for i in range(4, 1000, 4)]
+    assert layered(nodes, edges).rows == 1000
+
+
+@pytest.fixture
+def view(tmp_path_factory: pytest.TempPathFactory) -> GraphView:
+    path = tmp_path_factory.mktemp("graph") / "qat.onnx"
+    path.write_bytes(sample_graph().SerializeToString())
+    found = read_graph(path)
+    assert found is not None
+    return found
+
+
+def test_graph_view_holds_layers_pairs_and_weights(view: GraphView) -> None:
+    nodes = {node.title: node for node in view.nodes if node.kind not in ("Input", "Output")}
+    names = ["stem", "block1_conv1", "block1_conv2", "block1_project", "block1_add", "pool", "flatten", "head"]
+    assert list(nodes) == names
+    assert nodes["block1_conv1"].kind == "Conv 3×3 /2 + ReLU"
+    assert nodes["block1_conv1"].weights == 8
+    assert nodes["stem"].output is not None
+    assert nodes["stem"].output.amax == pytest.approx(2.5)
+    assert nodes["block1_conv2"].output is None
+    assert nodes["head"].precision == "float"
+    assert nodes["flatten"].precision == ""
+    assert {name for name, node in nodes.items() if node.precision == "int8"} == {
+        "stem", "block1_conv1", "block1_conv2", "block1_project", "pool",
+    }  # fmt: skip
+
+
+def test_pair_with_two_readers_is_one_pair_with_two_edges(view: GraphView) -> None:
+    key = next(node.key for node in view.nodes if node.title == "stem")
+    assert [edge.quantized for edge in view.edges if edge.source == key] == [True, True]
+    drawn = draw_graph(view, {"quant_stem/Conv": "i8"})
+    assert drawn.count('class="pill"') == 5
+    assert "runs in i8 in the engine" in drawn
+
+
+def test_analysis_decides_the_precision(view: GraphView) -> None:
+    adds = [{"name": "quant_block1_add/Add", "precision": "int8", "fused_into": "quant_block1_conv2/Conv"}]
+    node = next(node for node in with_analysis(view, {"adds": adds}).nodes if node.title == "block1_add")
+    assert (node.precision, node.fused) == ("int8", "block1_conv2")
