@@ -82,11 +82,16 @@ def build_engine(
         spec=spec.to_dict(),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         build_seconds=round(time.perf_counter() - began, 3),
-        nodes={shown: node for shown, node in graph.nodes.items() if shown != node or node in graph.weighted},
+        nodes=graph.nodes,
+        weighted_nodes=graph.weighted,
+        quantized=graph.weights is not None,
         preprocessing=spec.preprocessing,
         classes=spec.classes,
         git=git_state(),
     )
+    if spec.profile:
+        with backend.open(built.data, manifest) as engine:
+            built = replace(built, layers=tuple(engine.layers(timed=True)))
     files.write_together(_contents(path, built, manifest))
     return EngineArtifact(path=path, manifest=manifest, layers=built.layers, warnings=built.warnings)
 

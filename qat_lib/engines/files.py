@@ -41,18 +41,54 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     """
     directory = next(iter(contents)).parent
     written: dict[Path, Path] = {}
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        for path, data in contents.items():
-            written[path] = _write_beside(path, data)
-        with locked(directory, exclusive=True):
-            for path, temporary in written.items():
-                os.replace(temporary, path)
+        try:
+            for path, data in contents.items():
+                written[path] = write_beside(path, data)
+            with locked(directory, exclusive=True):
+                for path, temporary in written.items():
+                    os.replace(temporary, path)
+        finally:
+            for temporary in written.values():
+                temporary.unlink(missing_ok=True)
+
+
+def write_beside(path: Path, data: bytes) -> Path:
+    """Write ``data`` to a new file beside ``path``, synced to disk, and return it for renaming."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o666 & ~_umask())
+    except BaseException:  # a cancelled build must not leave the file either
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+@contextlib.contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Translate what can go wrong while files are written to ``directory``.
+
+    Raises:
+        EngineBuildError: the disk or its quota is full, or the directory can't be written.
+    """
+    try:
+        yield
     except OSError as error:
-        raise _translated(error, directory, sum(map(len, contents.values()))) from error
-    finally:
-        for temporary in written.values():
-            temporary.unlink(missing_ok=True)
+        if error.errno in _FULL:
+            raise EngineBuildError(
+                f"The engine can't be written to {directory}: the disk or its quota is full ({error.strerror}). "
+                "Nothing was left behind; free some space and build again."
+            ) from error
+        raise EngineBuildError(
+            f"The engine can't be written to {directory}: {error.strerror or error}. "
+            "Nothing was left behind; choose a directory that can be written."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -70,36 +106,9 @@ def locked(directory: Path, *, exclusive: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())
-    except BaseException:  # a cancelled build must not leave the file either
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
-
-
 def _umask() -> int:
     """Return the process's umask; ``mkstemp`` ignores it and would leave files that only their owner can read."""
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
     return 0o022
-
-
-def _translated(error: OSError, directory: Path, size: int) -> EngineBuildError:
-    if error.errno in _FULL:
-        return EngineBuildError(
-            f"Writing the engine needs {size / 2**20:.1f} MiB in {directory}, and the disk or its quota is full "
-            f"({error.strerror}). Nothing was left behind; free some space and build again."
-        )
-    return EngineBuildError(
-        f"The engine can't be written to {directory}: {error.strerror or error}. "
-        "Nothing was left behind; choose a directory that can be written."
-    )

@@ -29,6 +29,8 @@ class EngineManifest:
         outputs: likewise of each output.
         source: path and SHA-256 of the ONNX file.
         nodes: ONNX node of each name that a backend may use for it, to read fused layers by.
+        weighted_nodes: ONNX nodes that multiply by constant weights.
+        quantized: whether the ONNX graph holds Q/DQ pairs.
         spec: the build spec, enough to build again.
         preprocessing: how raw input becomes the engine's; None where the builder was not told.
         classes: class names in label order.
@@ -50,6 +52,8 @@ class EngineManifest:
     created: str
     build_seconds: float
     nodes: Mapping[str, str] = field(default_factory=dict)
+    weighted_nodes: tuple[str, ...] = ()
+    quantized: bool = False
     preprocessing: Mapping[str, Any] | None = None
     classes: tuple[str, ...] = ()
     git: Mapping[str, Any] | None = None
@@ -67,6 +71,7 @@ class EngineManifest:
         for side in ("inputs", "outputs"):
             fields[side] = tuple(TensorInfo(**{**item, "shape": tuple(item["shape"])}) for item in fields[side])
         fields["classes"] = tuple(fields["classes"])
+        fields["weighted_nodes"] = tuple(fields["weighted_nodes"])
         return cls(**fields)
 
 

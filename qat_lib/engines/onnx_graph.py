@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,12 +26,16 @@ class OnnxGraph:
         outputs: graph outputs.
         nodes: node name by every name that a backend may show for the node: its own, and its graph output's.
         weighted: names of the nodes that multiply by constant weights.
+        order: name and operator of each node, in graph order.
+        weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or None without Q/DQ.
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     nodes: Mapping[str, str]
     weighted: tuple[str, ...]
+    order: tuple[tuple[str, str], ...] = ()
+    weights: Literal["int8", "qdq"] | None = None
 
 
 def read_graph(path: Path) -> OnnxGraph:
@@ -55,12 +59,20 @@ def read_graph(path: Path) -> OnnxGraph:
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_tensor(value) for value in graph.input if value.name not in constants)
     outputs = tuple(_tensor(value) for value in graph.output)
-    names = {}
-    for index, node in enumerate(graph.node):
-        name = node.name or f"{node.op_type}_{index}"
-        names[name] = name
+    order = tuple((node.name or f"{node.op_type}_{index}", node.op_type) for index, node in enumerate(graph.node))
+    names = {name: name for name, _ in order}
+    for (name, _), node in zip(order, graph.node, strict=True):
         names.update({output: name for output in node.output if output and output not in names})
-    return OnnxGraph(inputs=inputs, outputs=outputs, nodes=names, weighted=tuple(_weighted(graph, constants)))
+    stored = any(node.op_type == "DequantizeLinear" and node.input[0] in constants for node in graph.node)
+    quantized = any(node.op_type == "QuantizeLinear" for node in graph.node)
+    return OnnxGraph(
+        inputs=inputs,
+        outputs=outputs,
+        nodes=names,
+        weighted=tuple(_weighted(graph, constants)),
+        order=order,
+        weights="int8" if stored else "qdq" if quantized else None,
+    )
 
 
 def resolve(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:

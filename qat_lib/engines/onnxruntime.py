@@ -91,8 +91,6 @@ class OnnxRuntimeBackend:
                 ) from error
             data = optimized.read_bytes()
         layers = _graph_layers(data, request.graph.nodes)
-        if request.spec.profile:
-            layers = _with_times(layers, _layer_times(data, request.spec))
         return BuiltEngine(
             data=data,
             device=self.device(),

@@ -56,8 +56,8 @@ class OpenVINOBackend:
                 f"OpenVINO {self.version()} can't compile {request.onnx}: {_reason(error)}. "
                 "Verify the graph first; a Q/DQ pair must be symmetric INT8 with constant scales."
             ) from error
-        running = core.import_model(data, "CPU", _config(request.spec, profiled=request.spec.profile))
-        layers, inspector = _read_layers(running, request.graph.nodes, timed=request.spec.profile)
+        running = core.import_model(data, "CPU", _config(request.spec))
+        layers, inspector = _read_layers(running, request.graph.nodes, timed=False)
         return BuiltEngine(
             data=data,
             device=self.device(),

@@ -1,0 +1,106 @@
+"""Build a TensorRT engine: one sequence for every supported version, with the differences in the capability table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qat_lib.engines.backend import BuildRequest
+from qat_lib.engines.tensorrt import timing_cache
+from qat_lib.engines.tensorrt.callbacks import BuildLog, Cancellation, make_progress_monitor
+from qat_lib.engines.tensorrt.capabilities import Capabilities
+from qat_lib.engines.tensorrt.diagnosis import explain_failed_build, read_parser_errors
+from qat_lib.engines.tensorrt.library import make_entry
+from qat_lib.errors import ConfigError, EngineBuildError
+
+
+def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log: BuildLog) -> bytes:
+    """Return the serialized engine for ``request``.
+
+    Raises:
+        BackendUnavailableError: no usable GPU or driver.
+        ConfigError: the graph's weights or the wanted precision do not fit this version.
+        EngineBuildError: the graph can't be parsed, the build failed or was cancelled.
+    """
+    _check(capabilities, request, trt.__version__)
+    cancellation = Cancellation(request.cancelled)
+    builder, logger = make_entry(trt, "Builder", log)
+    flags = sum(1 << int(getattr(trt.NetworkDefinitionCreationFlag, name)) for name in capabilities.network_flags)
+    network = builder.create_network(flags)
+    _parse(trt, capabilities, network, logger, request)
+    config = _configure(trt, capabilities, builder, request, cancellation)
+    _stop_if(cancellation)
+    plan = builder.build_serialized_network(network, config)
+    _stop_if(cancellation)
+    if plan is None:
+        shapes = {name: str(profile) for name, profile in request.spec.shapes.items()}
+        workspace = request.spec.workspace_bytes
+        raise explain_failed_build(log.errors(), {"workspace": workspace or "the whole memory", "shapes": shapes})
+    timing_cache.save(config, request.spec.timing_cache)
+    return bytes(plan)
+
+
+def precision_flags(capabilities: Capabilities, request: BuildRequest) -> tuple[str, ...]:
+    """Return the builder flags that ask for precision; none where the graph's types decide."""
+    if request.graph.weights is not None:
+        return capabilities.int8_flags
+    return capabilities.fp16_flags if request.spec.float_precision == "fp16" else ()
+
+
+def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> None:
+    weights, precision = request.graph.weights, request.spec.float_precision
+    if weights is not None and weights not in capabilities.weights:
+        raise ConfigError(
+            f"TensorRT {version} takes quantized weights as {' or '.join(capabilities.weights)} (FP32 + Q + DQ); "
+            f"{request.onnx} stores them as {weights} (INT8 + DQ). Export with weights=qdq."
+        )
+    if capabilities.strongly_typed and precision != "fp32":
+        raise ConfigError(
+            f"TensorRT {version} takes every type from the ONNX graph, so float_precision must stay fp32. "
+            f"Received: {precision}. Export the graph with remainder=fp16 instead."
+        )
+    if precision == "bf16":
+        raise ConfigError(f"TensorRT {version} has no bf16. Use float_precision fp16 or fp32.")
+
+
+def _parse(trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest) -> None:
+    parser = trt.OnnxParser(network, logger)
+    if parser.parse_from_file(str(request.onnx)):
+        return
+    findings = read_parser_errors(parser, capabilities.parser_names_nodes, request.graph.order)
+    listed = "\n".join(f"  {finding}" for finding in findings) or "  no reason given"
+    raise EngineBuildError(f"TensorRT {trt.__version__} can't import {request.onnx}:\n{listed}")
+
+
+def _configure(
+    trt: Any, capabilities: Capabilities, builder: Any, request: BuildRequest, cancellation: Cancellation
+) -> Any:
+    spec, config = request.spec, builder.create_builder_config()
+    if spec.workspace_bytes is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_bytes)
+    config.builder_optimization_level = spec.optimization_level
+    # Without details the inspector gives names only, and then precision could not be read but only assumed.
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    for name in precision_flags(capabilities, request):
+        config.set_flag(getattr(trt.BuilderFlag, name))
+    if spec.hardware_compatible:
+        config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    if spec.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    profile = builder.create_optimization_profile()
+    for name, shapes in spec.shapes.items():
+        sides = (shapes.minimum, shapes.optimum, shapes.maximum)
+        profile.set_shape(name, *(trt.Dims(list(shape)) for shape in sides))
+    if config.add_optimization_profile(profile) < 0:
+        shown = {name: str(shapes) for name, shapes in spec.shapes.items()}
+        raise EngineBuildError(f"TensorRT refuses the shapes {shown}. They must lie within what the graph allows.")
+    timing_cache.attach(config, spec.timing_cache)
+    if capabilities.progress_monitor:
+        config.progress_monitor = make_progress_monitor(trt, request.on_progress, cancellation)
+    return config
+
+
+def _stop_if(cancellation: Cancellation) -> None:
+    if cancellation.interrupted:
+        raise KeyboardInterrupt
+    if cancellation.requested():
+        raise EngineBuildError("The build was cancelled. Nothing was written.")

@@ -1,0 +1,244 @@
+"""The seam to CUDA: device memory, streams, events and graphs, as few calls as an engine needs.
+
+Everything that touches the device goes through :class:`Device`, so that the code above it can be tested without one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qat_lib.errors import BackendUnavailableError, EngineError
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceInfo:
+    """The GPU that engines run on.
+
+    Args:
+        name: such as ``NVIDIA A100-SXM4-40GB``.
+        compute_capability: such as ``8.0``.
+        driver: version of the kernel driver, such as ``550.54.15``; empty where it can't be read.
+        cuda: largest CUDA version that the driver supports, such as ``12.4``.
+        total_bytes: its memory.
+    """
+
+    name: str
+    compute_capability: str
+    driver: str
+    cuda: str
+    total_bytes: int
+
+
+class Device(Protocol):
+    """A GPU. Addresses, streams, events and graphs are integers, as the CUDA runtime hands them out."""
+
+    def info(self) -> DeviceInfo:
+        """Describe the GPU; raise BackendUnavailableError where there is none."""
+
+    def allocate(self, size: int) -> int:
+        """Return the address of ``size`` new bytes on the device."""
+
+    def free(self, address: int) -> None:
+        """Free what ``allocate`` returned."""
+
+    def pinned(self, size: int) -> Bytes:
+        """Return ``size`` bytes of page-locked host memory."""
+
+    def free_pinned(self, memory: Bytes) -> None:
+        """Free what ``pinned`` returned."""
+
+    def create_stream(self) -> int:
+        """Return a new stream that does not wait for the default stream."""
+
+    def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until all work on ``stream`` is done."""
+
+    def to_device(self, address: int, source: Bytes, stream: int) -> None:
+        """Copy page-locked memory to the device, in stream order."""
+
+    def to_host(self, target: Bytes, address: int, stream: int) -> None:
+        """Copy from the device into page-locked memory, in stream order."""
+
+    def create_event(self) -> int:
+        """Return a new event."""
+
+    def destroy_event(self, event: int) -> None:
+        """Destroy an event."""
+
+    def record(self, event: int, stream: int) -> None:
+        """Record ``event`` in ``stream``."""
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Return the milliseconds between two recorded events."""
+
+    def begin_capture(self, stream: int) -> None:
+        """Begin to capture the work on ``stream`` into a graph."""
+
+    def end_capture(self, stream: int) -> int:
+        """End the capture and return the executable graph."""
+
+    def launch(self, graph: int, stream: int) -> None:
+        """Launch an executable graph."""
+
+    def destroy_graph(self, graph: int) -> None:
+        """Destroy an executable graph."""
+
+
+class CudaDevice:
+    """The first visible GPU, through cuda-python (``cuda.bindings.runtime``)."""
+
+    def __init__(self) -> None:
+        self._handles: dict[int, Any] = {}
+
+    def info(self) -> DeviceInfo:
+        """Describe the GPU."""
+        runtime = _runtime()
+        status, count = runtime.cudaGetDeviceCount()
+        if status != runtime.cudaError_t.cudaSuccess or not count:
+            raise BackendUnavailableError(
+                f"TensorRT needs an NVIDIA GPU and its driver; CUDA says: {_text(runtime, status)}. "
+                "Check nvidia-smi, and in a container that the GPU is passed in."
+            )
+        properties = self._call("cudaGetDeviceProperties", 0)
+        supported = self._call("cudaDriverGetVersion")
+        return DeviceInfo(
+            name=bytes(properties.name).split(b"\0")[0].decode(),
+            compute_capability=f"{properties.major}.{properties.minor}",
+            driver=_kernel_driver(),
+            cuda=f"{supported // 1000}.{supported % 1000 // 10}",
+            total_bytes=int(properties.totalGlobalMem),
+        )
+
+    def allocate(self, size: int) -> int:
+        """Return the address of new device memory."""
+        return int(self._call("cudaMalloc", size))
+
+    def free(self, address: int) -> None:
+        """Free device memory."""
+        self._call("cudaFree", address)
+
+    def pinned(self, size: int) -> Bytes:
+        """Return page-locked host memory as an array."""
+        import ctypes
+
+        address = int(self._call("cudaMallocHost", size))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def free_pinned(self, memory: Bytes) -> None:
+        """Free page-locked host memory."""
+        self._call("cudaFreeHost", memory.ctypes.data)
+
+    def create_stream(self) -> int:
+        """Return a new non-blocking stream."""
+        return self._keep(self._call("cudaStreamCreateWithFlags", _runtime().cudaStreamNonBlocking))
+
+    def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+        self._call("cudaStreamDestroy", self._handles.pop(stream))
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for a stream."""
+        self._call("cudaStreamSynchronize", self._handles[stream])
+
+    def to_device(self, address: int, source: Bytes, stream: int) -> None:
+        """Copy host memory to the device."""
+        kind = _runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._call("cudaMemcpyAsync", address, source.ctypes.data, source.nbytes, kind, self._handles[stream])
+
+    def to_host(self, target: Bytes, address: int, stream: int) -> None:
+        """Copy device memory to the host."""
+        kind = _runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._call("cudaMemcpyAsync", target.ctypes.data, address, target.nbytes, kind, self._handles[stream])
+
+    def create_event(self) -> int:
+        """Return a new event."""
+        return self._keep(self._call("cudaEventCreate"))
+
+    def destroy_event(self, event: int) -> None:
+        """Destroy an event."""
+        self._call("cudaEventDestroy", self._handles.pop(event))
+
+    def record(self, event: int, stream: int) -> None:
+        """Record an event."""
+        self._call("cudaEventRecord", self._handles[event], self._handles[stream])
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Return the milliseconds between two events."""
+        return float(self._call("cudaEventElapsedTime", self._handles[start], self._handles[end]))
+
+    def begin_capture(self, stream: int) -> None:
+        """Begin a capture."""
+        mode = _runtime().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        self._call("cudaStreamBeginCapture", self._handles[stream], mode)
+
+    def end_capture(self, stream: int) -> int:
+        """End a capture and make its graph executable."""
+        graph = self._call("cudaStreamEndCapture", self._handles[stream])
+        executable = self._keep(self._call("cudaGraphInstantiate", graph, 0))
+        self._call("cudaGraphDestroy", graph)
+        return executable
+
+    def launch(self, graph: int, stream: int) -> None:
+        """Launch a graph."""
+        self._call("cudaGraphLaunch", self._handles[graph], self._handles[stream])
+
+    def destroy_graph(self, graph: int) -> None:
+        """Destroy a graph."""
+        self._call("cudaGraphExecDestroy", self._handles.pop(graph))
+
+    def _keep(self, handle: Any) -> int:
+        """Remember a handle object; cuda-python wants the object back, TensorRT wants its number."""
+        self._handles[int(handle)] = handle
+        return int(handle)
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        """Call the CUDA runtime and return its result without the status.
+
+        Raises:
+            EngineError: the call failed.
+        """
+        runtime = _runtime()
+        status, *result = getattr(runtime, function)(*arguments)
+        if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
+            raise EngineError(
+                f"The GPU is out of memory ({function} of {arguments[0]} bytes). "
+                "Close other programs on the GPU, or build the engine with a smaller largest batch or workspace."
+            )
+        if status != runtime.cudaError_t.cudaSuccess:
+            raise EngineError(f"CUDA failed in {function}: {_text(runtime, status)}.")
+        return result[0] if result else None
+
+
+def _runtime() -> Any:
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"The tensorrt backend needs the cuda-python package ({error}). "
+            "Install it with: pip install 'qatline[tensorrt]'"
+        ) from error
+    return runtime
+
+
+def _text(runtime: Any, status: Any) -> str:
+    _, text = runtime.cudaGetErrorString(status)
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
+def _kernel_driver() -> str:
+    try:
+        match = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return ""
+    return match[1] if match else ""

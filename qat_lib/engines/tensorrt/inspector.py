@@ -1,0 +1,111 @@
+"""Read the engine inspector's JSON: layers with the ONNX nodes in them and the precision they run in.
+
+``trtexec --exportLayerInfo`` writes the same format. Precision is read from the text of "Format/Datatype" and from the
+weights' type; ONNX nodes from the "Metadata" that newer versions give, else from the layer's name, which joins them
+with " + ".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from qat_lib.engines.values import EngineLayer
+
+_ONNX_LAYER = re.compile(r"\[ONNX Layer: (.+?)\]")
+_TYPES: tuple[tuple[str, str], ...] = (
+    (r"\bInt8\b", "int8"),
+    (r"\bFP8\b|E4M3", "fp8"),
+    (r"\bBF16\b|BFloat16", "bf16"),
+    (r"\bFP16\b|\bHalf\b", "fp16"),
+    (r"\bFP32\b|\bFloat\b", "fp32"),
+    (r"\bInt32\b", "int32"),
+    (r"\bInt64\b", "int64"),
+    (r"\bBool\b", "bool"),
+)
+_NOT_WEIGHTED = frozenset({"Reformat", "NoOp", "Constant", "Shuffle", "Slice"})
+
+
+def read_layers(
+    description: Mapping[str, Any],
+    *,
+    nodes: Mapping[str, str],
+    weighted: Collection[str],
+    times: Mapping[str, float] | None = None,
+) -> list[EngineLayer]:
+    """Return the layers of an inspector's description.
+
+    Args:
+        description: ``{"Layers": [...], ...}``; layers are plain names where the engine holds no details.
+        nodes: ONNX node by every name that may stand for it.
+        weighted: ONNX nodes that multiply by constant weights.
+        times: mean milliseconds by layer name.
+    """
+    layers = []
+    for entry in description.get("Layers", []):
+        item: Mapping[str, Any] = {"Name": entry} if isinstance(entry, str) else entry
+        name, kind = str(item.get("Name", "")), str(item.get("LayerType", ""))
+        fused = _fused(item, nodes)
+        runs_weights = kind not in _NOT_WEIGHTED and (_weights(item) is not None or not fused.isdisjoint(weighted))
+        layers.append(
+            EngineLayer(
+                name=name,
+                kind=kind,
+                nodes=tuple(fused),
+                precision=_precision(item, weighted=runs_weights),
+                weighted=runs_weights,
+                output_precision=_tensors(item, "Outputs"),
+                time_ms=(times or {}).get(name),
+                kernel=str(item.get("TacticName", item.get("TacticValue", ""))),
+            )
+        )
+    return layers
+
+
+def is_detailed(description: Mapping[str, Any]) -> bool:
+    """Return whether the description says more than names."""
+    return any(not isinstance(layer, str) for layer in description.get("Layers", []))
+
+
+class _Ordered(dict[str, None]):
+    """Names in the order in which they came, with the set operation that is needed here."""
+
+    def isdisjoint(self, others: Collection[str]) -> bool:
+        return not any(name in others for name in self)
+
+
+def _fused(item: Mapping[str, Any], nodes: Mapping[str, str]) -> _Ordered:
+    shown = _ONNX_LAYER.findall(str(item.get("Metadata", "")))
+    if not shown:
+        shown = [part.strip() for part in re.split(r" \+ |\|\|", str(item.get("Name", "")))]
+    known = set(nodes.values())
+    return _Ordered.fromkeys(nodes.get(name, name) for name in shown if name in nodes or name in known)  # type: ignore[return-value]
+
+
+def _weights(item: Mapping[str, Any]) -> str | None:
+    """Return the type of the layer's weights; ConvActPool and the like put a prefix before the key."""
+    for key, value in item.items():
+        if key.endswith("Weights") and isinstance(value, Mapping) and value.get("Count"):
+            return _type(str(value.get("Type", "")))
+    return None
+
+
+def _precision(item: Mapping[str, Any], *, weighted: bool) -> str:
+    """Return what a layer computes in: its weights' and its input's type if it has weights, else its output's."""
+    read, written = _tensors(item, "Inputs"), _tensors(item, "Outputs")
+    if not weighted:
+        return written or read or "unknown"
+    weights = _weights(item)
+    if weights == "int8" and read != "int8":  # INT8 weights that are dequantized for a float kernel
+        return read or weights
+    return weights or read or "unknown"
+
+
+def _tensors(item: Mapping[str, Any], side: str) -> str:
+    tensors: Sequence[Mapping[str, Any]] = item.get(side) or []
+    return _type(str(tensors[0].get("Format/Datatype", ""))) if tensors else ""
+
+
+def _type(text: str) -> str:
+    return next((name for pattern, name in _TYPES if re.search(pattern, text)), "")
