@@ -29,7 +29,7 @@ def load_weights(model: Any, path: str | Path) -> None:
         raise ConfigError(f"There is no weights file {str(file)!r}.")
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 _assign(model, {key: arrays[key] for key in arrays.files})
         else:
             model.load_weights(file)

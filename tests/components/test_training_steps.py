@@ -1,0 +1,258 @@
+"""The three steps that need TensorFlow, called as functions on scikit-learn's digits."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.runtime.events import NullProgress
+from components.settings import ModelSettings, QATSettings, QuantizationSettings, TrainingSettings
+from qat_lib.errors import ConfigError, SpecError, UnsupportedModelError
+
+SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dict[str, Path]:
+    """Run the three steps once, with a short training."""
+    from components.finetune_qat import finetune_qat
+    from components.quantize_model import quantize_model
+    from components.train_baseline import train_baseline
+
+    made = {name: tmp_path_factory.mktemp(name) for name in ("baseline", "ptq", "qat")}
+    train_baseline(
+        digits_dataset, made["baseline"], model=ModelSettings(), training=SHORT, seed=1, progress=NullProgress()
+    )
+    quantize_model(
+        digits_dataset,
+        made["baseline"],
+        made["ptq"],
+        quantization=QuantizationSettings(),
+        seed=1,
+        progress=NullProgress(),
+    )
+    finetune_qat(
+        digits_dataset,
+        made["baseline"],
+        made["ptq"],
+        made["qat"],
+        qat=QATSettings(epochs=1),
+        seed=1,
+        progress=NullProgress(),
+    )
+    return {"dataset": digits_dataset, **made}
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, Path]) -> None:
+    from components.runtime.reader import load_split
+
+    metrics = read(steps["baseline"] / "metrics.json")
+    outputs = np.load(steps["baseline"] / "predictions.npy")
+    _, labels = load_split(steps["dataset"], "test")
+    assert metrics["test_accuracy"] > 0.5
+    assert metrics["test_accuracy"] == pytest.approx((outputs.argmax(1) == labels).mean())
+    history = read(steps["baseline"] / "history.json")
+    assert [row["epoch"] for row in history] == [1, 2, 3]
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert read(steps["baseline"] / "model.json")["probabilities"] is False
+
+
+def test_training_twice_with_one_seed_gives_the_same_numbers(steps: dict[str, Path], tmp_path: Path) -> None:
+    from components.train_baseline import train_baseline
+
+    train_baseline(steps["dataset"], tmp_path, model=ModelSettings(), training=SHORT, seed=1, progress=NullProgress())
+    first, second = (np.load(path / "predictions.npy") for path in (steps["baseline"], tmp_path))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_calibration_sets_every_range_and_tells_what_it_saw(steps: dict[str, Path]) -> None:
+    ranges = read(steps["ptq"] / "ranges.json")
+    plan = read(steps["ptq"] / "plan.json")
+    assert set(ranges) == {entry["name"] for entry in plan["quantizers"]}
+    activations = [item for item in ranges.values() if item["kind"] == "activation"]
+    assert activations
+    assert all(0 < item["amax"] <= item["observed_max"] for item in activations)
+    assert all(sum(item["histogram"]["counts"]) > 0 for item in activations)
+    assert all(isinstance(item["amax"], list) for item in ranges.values() if item["kind"] == "weight")
+
+
+def test_frozen_ranges_stay_as_calibrated_through_fine_tuning(steps: dict[str, Path]) -> None:
+    before, after = read(steps["ptq"] / "ranges.json"), read(steps["qat"] / "ranges.json")
+    for name, item in before.items():
+        if item["kind"] == "activation":
+            assert after[name]["amax"] == item["amax"]
+
+
+def test_fine_tuning_keeps_the_epoch_with_the_least_validation_loss(steps: dict[str, Path]) -> None:
+    history = read(steps["qat"] / "history.json")
+    assert [row["epoch"] for row in history] == [0, 1]
+    best = min(history, key=lambda row: row["val_loss"])
+    assert read(steps["qat"] / "metrics.json")["validation_accuracy"] == pytest.approx(best["val_accuracy"])
+
+
+def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path: Path) -> None:
+    from components.train_baseline import train_baseline
+
+    settings = ModelSettings(name=str(steps["baseline"] / "model.keras"))
+    train_baseline(steps["dataset"], tmp_path, model=settings, training=SHORT, seed=9, progress=NullProgress())
+    assert read(tmp_path / "history.json") == []
+    np.testing.assert_array_equal(np.load(tmp_path / "predictions.npy"), np.load(steps["baseline"] / "predictions.npy"))
+
+
+def save_model(kind: str, path: Path) -> str:
+    import keras
+    from keras import layers
+
+    shapes = {"wrong_input": (9, 9, 1), "two_inputs": (8, 8, 1)}
+    inputs = keras.Input(shapes.get(kind, (8, 8, 1)))
+    x = layers.Flatten()(inputs)
+    if kind == "lambda":
+        x = layers.Lambda(lambda t: t * 2)(x)
+    outputs = layers.Dense(7 if kind == "wrong_outputs" else 10)(x)
+    model = keras.Model(inputs, outputs)
+    if kind == "two_inputs":
+        other = keras.Input((8, 8, 1))
+        model = keras.Model([inputs, other], layers.Add()([outputs, layers.Dense(10)(layers.Flatten()(other))]))
+    model.save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("wrong_input", r"expects images of shape \(9, 9, 1\).*the data has \(8, 8, 1\)"),
+        ("wrong_outputs", r"gives outputs of shape \(7,\).*10 classes"),
+        ("two_inputs", "one input and one output"),
+        ("lambda", "Lambda layer, whose code safe mode does not run"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_with_a_reason(
+    kind: str, message: str, steps: dict[str, Path], tmp_path: Path
+) -> None:
+    from components.train_baseline import train_baseline
+
+    settings = ModelSettings(name=save_model(kind, tmp_path / "given.keras"))
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(UnsupportedModelError, match=message):
+        train_baseline(steps["dataset"], out, model=settings, training=SHORT, seed=0, progress=NullProgress())
+    assert list(out.iterdir()) == []
+
+
+def test_a_damaged_model_file_is_refused_with_a_reason(steps: dict[str, Path], tmp_path: Path) -> None:
+    from components.runtime.model_source import open_model
+
+    whole = (steps["baseline"] / "model.keras").read_bytes()
+    broken = tmp_path / "broken.keras"
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UnsupportedModelError, match="can't be loaded"):
+        open_model(ModelSettings(name=str(broken)), (8, 8, 1), 10)
+    with pytest.raises(UnsupportedModelError, match="no model file"):
+        open_model(ModelSettings(name=str(tmp_path / "missing.keras")), (8, 8, 1), 10)
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's own, with a builder, a subclassed model and a Q/DQ case."""
+    code = """
+        import keras
+        from qat_lib import CustomQDQInsertionCase, QuantizationSpec
+
+        def build(input_shape, classes, units=16):
+            x = inputs = keras.Input(input_shape)
+            x = keras.layers.Dense(units, activation="relu", name="hidden")(keras.layers.Flatten()(x))
+            return keras.Model(inputs, keras.layers.Dense(classes, name="head", activation="softmax")(x))
+
+        class Subclassed(keras.Model):
+            def call(self, x):
+                return x
+
+        def subclassed():
+            return Subclassed()
+
+        class NoHead(CustomQDQInsertionCase):
+            def case(self, keras_model, qspec):
+                return QuantizationSpec().add("head", quantize_input=False, quantize_weight=False)
+    """
+    (tmp_path / "users_own_module.py").write_text(textwrap.dedent(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "users_own_module"
+    sys.modules.pop("users_own_module", None)
+
+
+def test_a_users_own_function_builds_the_model(user_module: str) -> None:
+    from components.runtime.model_source import gives_probabilities, open_model
+
+    model, trained = open_model(ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), 10)
+    assert model.get_layer("hidden").units == 5
+    assert not trained
+    assert gives_probabilities(model)
+
+
+def test_a_users_own_case_decides(user_module: str) -> None:
+    import qat_lib
+    from components.runtime.model_source import open_model
+    from components.runtime.quantization_choice import open_cases
+
+    model, _ = open_model(ModelSettings(name=f"{user_module}:build"), (8, 8, 1), 10)
+    cases = open_cases(QuantizationSettings(cases=[f"{user_module}:NoHead"]))
+    plan = qat_lib.plan_quantization(model, custom_qdq_cases=cases)
+    assert [entry.tensor for entry in plan.by_kind("weight")] == ["hidden/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("resnet_digit", ConfigError, "Did you mean 'resnet_digits'"),
+        ("keras.applications:ResNet49", ConfigError, "keras.applications has no 'ResNet49'"),
+        ("no_such_module:build", ConfigError, "can't be imported"),
+        ("users_own_module:missing", ConfigError, "can't be imported"),
+        ("users_own_module:subclassed", UnsupportedModelError, "subclassed model"),
+    ],
+)
+def test_a_model_name_that_leads_nowhere_is_refused(
+    name: str, error: type[Exception], message: str, user_module: str
+) -> None:
+    from components.runtime.model_source import open_model
+
+    with pytest.raises(error, match=message):
+        open_model(ModelSettings(name=name), (8, 8, 1), 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"cases": ["ResNetV1QDQCas"]}, ConfigError, "Did you mean ResNetV1QDQCase"),
+        ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be made"),
+        ({"spec": [{"name": "Convolution2D9", "is_keras_class": True}]}, SpecError, "No wrapper supports"),
+        ({"spec": [{"nam": "head"}]}, SpecError, "unknown key 'nam'"),
+        ({"spec": "missing.yaml"}, SpecError, "can't be read"),
+    ],
+)
+def test_a_wrong_quantization_choice_is_refused(settings: dict, error: type[Exception], message: str) -> None:
+    import qat_lib
+    from components.runtime.quantization_choice import open_cases, read_spec
+    from qat_lib.models import resnet_digits
+
+    choice = QuantizationSettings(**settings)
+    with pytest.raises(error, match=message):
+        qat_lib.plan_quantization(resnet_digits(), choice.mode, read_spec(choice), open_cases(choice))
+
+
+def test_pytorch_weights_need_every_name(tmp_path: Path) -> None:
+    from qat_lib.models import resnet20_cifar10
+    from qat_lib.models.weights import load_weights
+
+    np.savez(tmp_path / "w.npz", **{"conv1.weight": np.zeros((16, 3, 3, 3), np.float32)})
+    with pytest.raises(ConfigError, match=r"lack 'bn1\.weight'"):
+        load_weights(resnet20_cifar10(), tmp_path / "w.npz")
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ConfigError, match="does not fit"):
+        load_weights(resnet20_cifar10(), tmp_path / "broken.npz")
