@@ -80,6 +80,8 @@ class LayerGraph:
         self.outputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.outputs)
         self.shapes: dict[str, tuple[int | None, ...]] = builder.shapes
         self.dtypes: dict[str, str] = builder.dtypes
+        self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
+        """Tensors that each nested model reads and makes, by the model's name; of a shared one, of all its calls."""
 
     @cached_property
     def by_name(self) -> dict[str, Call]:
@@ -152,6 +154,7 @@ class _Flattener:
         self.names: dict[int, str] = {}
         self.shapes: dict[str, tuple[int | None, ...]] = {}
         self.dtypes: dict[str, str] = {}
+        self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._layers: dict[int, str] = {}
         self._used: set[str] = set()
         self._count: dict[str, int] = {}
@@ -175,6 +178,9 @@ class _Flattener:
         self.add(inner, given, f"{prefix}{node.operation.name}_")
         for outer, own in zip(node.outputs, inner.outputs, strict=True):
             self.names[id(outer)] = self.names[id(own)]
+        read, made = self.nested.get(node.operation.name, ((), ()))
+        read += tuple(self.names[id(t)] for t in node.input_tensors)
+        self.nested[node.operation.name] = (read, made + tuple(self.names[id(t)] for t in node.outputs))
 
     def _add_call(self, node: Any, training: bool | None, prefix: str) -> None:
         layer = self._layer_name(node.operation, prefix)

@@ -1,0 +1,99 @@
+"""Folders for the models of an experiment: where the original and the quantized one are saved and converted to."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qat_lib.errors import ConfigError
+
+logger = logging.getLogger("qat_lib")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssetFolder:
+    """The paths of one experiment, as strings.
+
+    Attributes:
+        base: the experiment's folder.
+        fp32: folder of the original model.
+        fp32_saved_model: where to save the original model; a path that Keras 3 takes, ``.../saved_model.keras``.
+        fp32_onnx_model: where to convert it to, ``.../original.onnx``.
+        int8: folder of the quantized model.
+        int8_saved_model: where to save the quantized model, ``.../saved_model.keras``.
+        int8_onnx_model: where to convert it to, ``.../quantized.onnx``.
+    """
+
+    base: str
+    fp32: str
+    fp32_saved_model: str
+    fp32_onnx_model: str
+    int8: str
+    int8_saved_model: str
+    int8_onnx_model: str
+
+
+class CreateAssetsFolders:
+    """Create a base folder; :meth:`add_folder` creates the folders of each experiment in it.
+
+    Args:
+        base_experiment_directory: the base folder; an existing one is used as it is.
+
+    Example:
+        >>> assets = CreateAssetsFolders("toolkit_basics")  # doctest: +SKIP
+        >>> assets.add_folder("example")  # doctest: +SKIP
+        >>> assets.example.fp32_saved_model  # doctest: +SKIP
+        'toolkit_basics/example/fp32/saved_model.keras'
+    """
+
+    def __init__(self, base_experiment_directory: str | os.PathLike[str]) -> None:
+        self.base = os.fspath(base_experiment_directory)
+        os.makedirs(self.base, exist_ok=True)
+
+    def add_folder(self, folder_name: str) -> None:
+        """Create an experiment's folders, empty, and make their paths the attribute ``folder_name``.
+
+        Where the toolkit deletes what an earlier run left in the experiment's folder, this moves it aside to
+        ``<folder_name>.1``, ``.2`` and so on: an experiment starts empty, and no file is lost.
+
+        Raises:
+            ConfigError: the name can't be a folder's, or the object has an attribute of that name already.
+        """
+        parts = Path(folder_name).parts
+        if len(parts) != 1 or parts[0] in (".", "..", os.sep) or hasattr(type(self), folder_name) or parts[0] == "base":
+            raise ConfigError(
+                f"Expected a plain folder name other than 'base' or 'add_folder'. Received: {folder_name!r}."
+            )
+        base = os.path.join(self.base, folder_name)
+        _move_aside(base)
+        fp32, int8 = os.path.join(base, "fp32"), os.path.join(base, "int8")
+        for folder in (fp32, int8):
+            os.makedirs(folder, exist_ok=True)
+        paths = AssetFolder(
+            base=base,
+            fp32=fp32,
+            fp32_saved_model=os.path.join(fp32, "saved_model.keras"),
+            fp32_onnx_model=os.path.join(fp32, "original.onnx"),
+            int8=int8,
+            int8_saved_model=os.path.join(int8, "saved_model.keras"),
+            int8_onnx_model=os.path.join(int8, "quantized.onnx"),
+        )
+        setattr(self, folder_name, paths)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+def _move_aside(folder: str) -> None:
+    """Rename a folder that holds a file, to the first free number."""
+    if not any(files for _, _, files in os.walk(folder)):
+        return
+    number = 1
+    while os.path.lexists(f"{folder}.{number}"):
+        number += 1
+    os.rename(folder, f"{folder}.{number}")
+    logger.warning("The folder %s was not empty: what it held is now in %s.%d.", folder, folder, number)

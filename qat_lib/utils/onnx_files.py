@@ -1,0 +1,103 @@
+"""Saved models to ONNX files, by the names that the toolkit gave these conversions."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from qat_lib.errors import ExportError
+
+logger = logging.getLogger("qat_lib")
+
+OPSET = 13
+"""The toolkit's operator set: the oldest whose QuantizeLinear takes a scale for each channel."""
+
+
+def convert_keras_model_to_onnx(keras_model: Any, onnx_model_path: str | os.PathLike[str], opset: int = OPSET) -> None:
+    """Convert a Keras model in memory, quantized or not, to a verified ONNX file.
+
+    :func:`qat_lib.export.export_onnx` does the work and has more options.
+
+    Args:
+        keras_model: built Functional or Sequential model.
+        onnx_model_path: file to write; missing folders are made.
+        opset: ONNX operator set, 13 (default) to 21.
+
+    Raises:
+        ExportError: the model can't be said in ONNX.
+        VerificationError: the written graph is not what the model says; no file is left.
+    """
+    from qat_lib.export import export_onnx
+
+    Path(onnx_model_path).parent.mkdir(parents=True, exist_ok=True)
+    export_onnx(keras_model, onnx_model_path, opset=opset)
+
+
+def convert_saved_model_to_onnx(
+    saved_model_dir: str | os.PathLike[str], onnx_model_path: str | os.PathLike[str], opset: int = OPSET
+) -> None:
+    """Convert a saved model to an ONNX file.
+
+    Args:
+        saved_model_dir: a ``.keras`` file, which goes through :func:`convert_keras_model_to_onnx`; or a TensorFlow
+            SavedModel folder, as ``model.export(folder)`` and older Keras versions write it, which goes through
+            tf2onnx with its Q/DQ optimizers left out, so that TensorRT sees every Q/DQ pair.
+        onnx_model_path: file to write; missing folders are made.
+        opset: ONNX operator set. Default 13.
+
+    Raises:
+        UnsupportedModelError: the ``.keras`` file can't be loaded.
+        ExportError: there is no model at that path, or it can't be said in ONNX; or the folder holds a model quantized
+            by this library, whose quantizers a SavedModel can't name: save that as a ``.keras`` file.
+    """
+    source = Path(saved_model_dir)
+    if source.is_file():
+        from qat_lib.loading import load_model
+
+        convert_keras_model_to_onnx(load_model(source), onnx_model_path, opset)
+        return
+    if not (source / "saved_model.pb").is_file():
+        raise ExportError(
+            f"Expected a .keras file or a SavedModel folder. Received: {str(source)!r}, which is neither. "
+            "Save the model there first."
+        )
+    Path(onnx_model_path).parent.mkdir(parents=True, exist_ok=True)
+    _convert_folder(source, Path(onnx_model_path), opset)
+
+
+def _convert_folder(source: Path, target: Path, opset: int) -> None:
+    import tensorflow as tf
+    from tf2onnx import optimizer, tf_loader, tfonnx
+
+    graph_def, inputs, outputs = tf_loader.from_saved_model(
+        str(source), None, None, tag=["serve"], signatures=["serving_default"]
+    )
+    _refuse_plain_quantizers(source, graph_def)
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        try:
+            converted = tfonnx.process_tf_graph(
+                graph, opset=opset, input_names=inputs, output_names=outputs, continue_on_error=False
+            )
+        except Exception as error:  # tf2onnx raises bare exceptions of many types.
+            raise ExportError(f"tf2onnx could not convert {str(source)!r} to operator set {opset}: {error}.") from error
+    passes = copy.copy(optimizer._optimizers)
+    for name in ("q_dq_optimizer", "const_dequantize_optimizer"):
+        passes.pop(name, None)
+    proto = optimizer.optimize_graph(converted, optimizers=passes).make_model("qatline")
+    target.write_bytes(proto.SerializeToString())
+    logger.info("Wrote %s.", target)
+
+
+def _refuse_plain_quantizers(source: Path, graph_def: Any) -> None:
+    """Refuse a graph with this library's quantizers, each a switch between two branches of plain arithmetic."""
+    switches = ("If", "StatelessIf", "Round")
+    names = [node.name for node in graph_def.node if node.op in switches and "_quantizer" in node.name]
+    if names:
+        raise ExportError(
+            f"The SavedModel {str(source)!r} holds {len(names)} quantizers as plain arithmetic, which would give no "
+            "Q/DQ pair. Save the quantized model as a .keras file and convert that."
+        )
