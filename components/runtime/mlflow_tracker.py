@@ -14,11 +14,13 @@ from typing import Any
 from components.runtime.fingerprints import library_versions
 from components.runtime.tracking_store import probe, scrub, translated
 
-# MLflow's default is seven tries with growing pauses: minutes, for a server that went away.
-_HTTP_DEFAULTS = {
+# MLflow's own default is seven tries with growing pauses: minutes, for a server that went away. System metrics are
+# noise here, and a uv project that happens to lie around is not what a logged model needs.
+_DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "MLFLOW_UV_AUTO_DETECT": "false",
 }
 _DIGEST_LIMIT = 36
 _PARAMS_A_BATCH = 100
@@ -76,7 +78,7 @@ class MlflowRun:
                 model,
                 name=name,
                 signature=_signature(model),
-                pip_requirements=[f"{package}=={versions[package]}" for package in ("onnx", "onnxruntime")],
+                pip_requirements=[f"{p}=={versions[p]}" for p in ("onnx", "onnxruntime") if versions[p]],
             )
 
     def log_dataset(self, info: Mapping[str, Any]) -> None:
@@ -125,7 +127,7 @@ def open_run(step: str) -> MlflowRun:
         TrackingError: the store can't be reached or refuses.
     """
     probe(os.environ.get("MLFLOW_TRACKING_URI", ""))
-    for name, value in _HTTP_DEFAULTS.items():
+    for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     with translated("the tracking run can't be opened"):
         import mlflow

@@ -33,7 +33,7 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     Raises:
         TrackingError: nothing answers.
     """
-    if urlsplit(uri).scheme not in ("http", "https"):
+    if not uri.startswith(("http://", "https://")):
         return
     outcome: list[str] = []
     # The timeout of urlopen covers neither name resolution nor several addresses in turn; waiting does.
@@ -107,10 +107,10 @@ def _database_lock(uri: str) -> Iterator[None]:
 
 def _ask(uri: str, seconds: float) -> str:
     """Return why the server is away, or "" when it answers."""
-    parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    url = f"{parts.scheme}://{host}{parts.path.rstrip('/')}/health"
     try:
+        parts = urlsplit(uri)
+        host = parts.netloc.rpartition("@")[2]
+        url = f"{parts.scheme}://{host}{parts.path.rstrip('/')}/health"
         with urllib.request.urlopen(url, timeout=seconds):
             return ""
     except urllib.error.HTTPError as error:
