@@ -1,12 +1,14 @@
 """What TensorRT will make of an ONNX Q/DQ graph, said without TensorRT and without a GPU."""
 
 from qat_lib.analysis.analyze import analyze_graph, analyze_onnx
+from qat_lib.analysis.comparison import Comparison, compare
 from qat_lib.analysis.findings import CATALOG, Finding, by_severity, fail_on
 from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
 
 __all__ = [
     "CATALOG",
     "AddVerdict",
+    "Comparison",
     "Finding",
     "FusionReport",
     "KernelVerdict",
@@ -15,5 +17,6 @@ __all__ = [
     "analyze_graph",
     "analyze_onnx",
     "by_severity",
+    "compare",
     "fail_on",
 ]

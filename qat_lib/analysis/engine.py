@@ -128,7 +128,7 @@ def is_average_pool(graph: OnnxGraph, node: Node) -> bool:
     if node.op != "ReduceMean":
         return node.op in AVERAGE_POOLS
     rank = len(graph.shape(node.input(0)) or ())
-    given = graph.value(node.input(1)) if node.input(1) else node.attributes.get("axes")
+    given = graph.value(node.input(1)) if node.input(1) else node.integers("axes")
     axes = sorted(int(axis) % rank for axis in given) if given is not None and rank else []
     return rank >= 3 and axes in (list(range(1, rank - 1)), list(range(2, rank)))
 

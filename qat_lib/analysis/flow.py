@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from qat_lib.analysis.graph import Node, OnnxGraph
 from qat_lib.analysis.rules.pair import DEQUANTIZE, QUANTIZE, well_formed
 
@@ -171,9 +173,10 @@ def _scales(graph: OnnxGraph) -> dict[int, Scale]:
         if values is None or not values.size:  # unreadable: equal to nothing but itself (the parser rules report it)
             found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"))
             continue
-        axis = int(node.attributes.get("axis", 1)) if values.size > 1 else None
+        axis = node.integer("axis", 1) if values.size > 1 else None
         key = (str(values.dtype).encode() + values.tobytes(), axis, quantized)
-        largest = float(values.astype("float64").max())
+        with np.errstate(invalid="ignore"):  # a scale of NaN is the parser rules' business
+            largest = float(values.astype(np.float64).max())
         found[node.index] = Scale(key=key, largest=largest, count=values.size, axis=axis, float_type=float_type)
     return found
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.external_data_helper
 
 from qat_lib.analysis.loading import load_model, subgraphs_of
 from qat_lib.analysis.shapes import Dim, TensorType, infer_types
@@ -43,6 +44,21 @@ class Node:
     def input(self, position: int) -> str:
         """Return the tensor at an input position, empty when the input is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
+
+    def integer(self, name: str, default: int | None = None) -> int | None:
+        """Return an integer attribute; ``default`` when it is absent or of another type."""
+        value = self.attributes.get(name)
+        return value if isinstance(value, int) else default
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Return a list attribute; None when it is absent or of another type."""
+        value = self.attributes.get(name)
+        return tuple(value) if isinstance(value, list) and all(isinstance(item, int) for item in value) else None
+
+    def text(self, name: str, default: str) -> str:
+        """Return a text attribute; ``default`` when it is absent or of another type."""
+        value = self.attributes.get(name)
+        return value.decode(errors="replace") if isinstance(value, bytes) else default
 
 
 class OnnxGraph:

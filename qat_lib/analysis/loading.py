@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qat_lib.analysis.wire import WireError, check_wire
@@ -32,6 +33,7 @@ def load_model(path: str | Path) -> onnx.ModelProto:
     """
     path = Path(path)
     model = _parse(path)
+    _check_text(path, model)
     _check_opset(path, model)
     _check_external_data(path, model)
     return _inline_functions(path, model)
@@ -64,6 +66,26 @@ def _parse(path: Path) -> onnx.ModelProto:
             "it is another kind of file or was cut off. Export or copy it again."
         )
     return model
+
+
+def _check_text(path: Path, model: onnx.ModelProto) -> None:
+    """Protobuf hands a text that is not valid UTF-8 on as bytes; nothing behind this expects that."""
+    graph = model.graph
+    texts: list[object] = [graph.name, *(entry.domain for entry in model.opset_import)]
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        texts.append(value.name)
+        texts.extend(dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in _tensors(graph):
+        texts.append(tensor.name)
+        texts.extend(text for entry in tensor.external_data for text in (entry.key, entry.value))
+    bodies = (graph.node, *(function.node for function in model.functions))
+    for node in (node for body in bodies for node in _nodes(body)):
+        texts.extend((node.name, node.op_type, node.domain, *node.input, *node.output))
+        texts.extend(attribute.name for attribute in node.attribute)
+    if not all(isinstance(text, str) for text in texts):
+        raise ExportError(
+            f"Expected an ONNX file. Received {path}, in which a name is no text: it is damaged. Export it again."
+        )
 
 
 def _check_opset(path: Path, model: onnx.ModelProto) -> None:

@@ -41,7 +41,7 @@ def is_mover(graph: OnnxGraph, node: Node) -> bool:
     if node.op == "Pad":
         return _pads_with_zero(graph, node)
     if node.op == "Resize":
-        return bool(node.attributes.get("mode", b"nearest") == b"nearest")
+        return node.text("mode", "nearest") == "nearest"
     return node.op in _MOVERS
 
 
@@ -120,7 +120,7 @@ def _may_pass(flow: Flow, node: Node) -> bool:
 
 
 def _pads_with_zero(graph: OnnxGraph, node: Node) -> bool:
-    if node.attributes.get("mode", b"constant") != b"constant":
+    if node.text("mode", "constant") != "constant":
         return False
     if not node.input(2):
         return not node.attributes.get("value", 0.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx
+import onnx.shape_inference
 
 Dim: TypeAlias = "int | str | None"
 

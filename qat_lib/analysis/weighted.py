@@ -56,7 +56,7 @@ class WeightedOp:
     @property
     def group(self) -> int:
         """Number of groups of a convolution."""
-        return int(self.node.attributes.get("group", 1))
+        return max(self.node.integer("group") or 1, 1)
 
     @property
     def depthwise(self) -> bool:
@@ -116,10 +116,10 @@ def _seen_axis(graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list
     for node in reversed(layout_ops):
         if node.op != "Transpose":
             return None
-        permutation = node.attributes.get("perm") or (range(len(shape))[::-1] if shape is not None else ())
+        permutation = node.integers("perm") or (range(len(shape))[::-1] if shape is not None else ())
         if axis not in permutation:
             return None
-        axis = list(permutation).index(axis)
+        axis = tuple(permutation).index(axis)
     return axis
 
 
@@ -132,7 +132,7 @@ def _out_axis(graph: OnnxGraph, node: Node, shape: tuple[int, ...] | None) -> in
         return None
     on_the_left = not graph.is_constant(node.input(1))
     if node.op == "Gemm":
-        transposed = node.attributes.get("transA" if on_the_left else "transB", 0)
+        transposed = node.integer("transA" if on_the_left else "transB")
         return int(bool(transposed) == on_the_left)
     return len(shape) - (2 if on_the_left else 1)
 
@@ -152,7 +152,7 @@ def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
     result, left = graph.shape(node.outputs[0]), graph.shape(node.input(0))
     if result is None or not left:
         return 0
-    inner = left[0] if node.op == "Gemm" and node.attributes.get("transA") else left[-1]
+    inner = left[0] if node.op == "Gemm" and node.integer("transA") else left[-1]
     return _count((*result, inner))
 
 

@@ -25,7 +25,7 @@ _PAYLOAD: Mapping[str, frozenset[int]] = {
     "attribute": frozenset({4, 7, 8, 9}),
 }
 
-MAX_FIELDS = 6_000_000
+MAX_FIELDS = 3_000_000
 MAX_STRUCTURE_BYTES = 64 * 2**20
 MAX_PACKED_BYTES = 2**30
 _MAX_DEPTH = 64

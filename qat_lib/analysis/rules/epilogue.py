@@ -110,7 +110,7 @@ def _check_padding(engine: Engine, node: Node) -> Iterator[Finding]:
 
 
 def _pads_image_only(engine: Engine, node: Node) -> bool:
-    given = engine.graph.value(node.input(1)) if node.input(1) else node.attributes.get("pads")
+    given = engine.graph.value(node.input(1)) if node.input(1) else node.integers("pads")
     if given is None or node.input(3):
         return False
     pads = [int(pad) for pad in given]

@@ -78,7 +78,8 @@ def _check_scale(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             f"the scale is {scale.dtype}; TensorRT takes float32, float16 and bfloat16.",
             "Write the scale as float32.",
         )
-    values = scale.astype(np.float64).ravel()
+    with np.errstate(invalid="ignore"):
+        values = scale.astype(np.float64).ravel()
     bad = int(np.count_nonzero(~(np.isfinite(values) & (values > 0))))
     if bad or not values.size:
         yield rule_finding(
@@ -176,7 +177,7 @@ def _check_absent_zero_point(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
         if dtype and dtype != "int8":
             yield from _check_type(graph, node, dtype)
         return
-    declared = node.attributes.get("output_dtype")
+    declared = node.integer("output_dtype")
     if not declared:
         yield rule_finding(
             "V03",
@@ -220,7 +221,7 @@ def _check_axis(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             f"an activation is quantized with {count} scales; TensorRT quantizes activations per tensor.",
             f"Give the output of {keras_layer(node.name)!r} one range for the whole tensor.",
         )
-    axis = node.attributes.get("axis")
+    axis = node.integer("axis")
     if axis is None:
         yield rule_finding(
             "V04",
@@ -269,7 +270,7 @@ def _check_types_agree(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             f"the scale is {scale} and the tensor {data}; in a strongly typed network they are equal.",
             f"Write the scale as {data}.",
         )
-    declared, zero_point = node.attributes.get("output_dtype"), graph.dtype(node.input(2)) if node.input(2) else ""
+    declared, zero_point = node.integer("output_dtype"), graph.dtype(node.input(2)) if node.input(2) else ""
     written = graph.dtype(node.outputs[0])
     if declared and zero_point and written and written != zero_point:
         yield rule_finding(

@@ -70,7 +70,7 @@ def _check_integer_operator(node: Node) -> Iterator[Finding]:
 
 
 def _check_kernel_shape(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    declared, weight = node.attributes.get("kernel_shape"), graph.shape(node.input(1))
+    declared, weight = node.integers("kernel_shape"), graph.shape(node.input(1))
     if declared is None or weight is None:
         return
     if any(dim != size for dim, size in zip(weight[2:], declared, strict=False) if isinstance(dim, int)):

@@ -138,7 +138,7 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
     result = engine.graph.shape(op.node.outputs[0])
     if not left or not right or not result or len(right) < 2:
         return ""
-    inner = left[0] if op.node.op == "Gemm" and op.node.attributes.get("transA") else left[-1]
+    inner = left[0] if op.node.op == "Gemm" and op.node.integer("transA") else left[-1]
     columns = result[-1]
     for size, what in ((inner, "inner products"), (columns, "outputs")):
         if isinstance(size, int) and size < _SMALL:

@@ -1,0 +1,219 @@
+"""Score a prediction against an engine that TensorRT really built.
+
+The layer file is what ``trtexec --exportLayerInfo`` or the engine inspector writes, or the ``.layers.json`` beside an
+engine that qatline built. With detailed profiling it has
+names, formats and metadata; with names only, it is a list of strings, and precision can't be scored. TensorRT joins
+the names of the ONNX nodes in a layer with " + ", and lists them once more in ``Metadata``; both are used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qat_lib.analysis.report import FusionReport
+from qat_lib.errors import ConfigError
+
+_METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
+_REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
+_INT8 = re.compile(r"int8", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLayer:
+    """One layer of a real engine; a precision is None where the file says nothing about it."""
+
+    name: str
+    nodes: frozenset[str]
+    reads_int8: bool | None
+    writes_int8: bool | None
+    is_reformat: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """One place where prediction and engine differ."""
+
+    node: str
+    what: str
+    predicted: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """How well a prediction fits an engine.
+
+    Attributes:
+        matched, unmatched: weighted nodes that were found in the engine, and those that were not.
+        precision_score: share of the matched weighted layers whose INT8 or not was right; None without formats.
+        output_score: the same for what they write.
+        add_score: share of the Adds whose fusion was right; None when there are none.
+        predicted_conversions, engine_conversions: stand-alone conversions predicted and found.
+        predicted_layers, engine_layers: number of layers predicted and found.
+        mismatches: every difference, by node.
+    """
+
+    matched: int
+    unmatched: tuple[str, ...]
+    precision_score: float | None
+    output_score: float | None
+    add_score: float | None
+    predicted_conversions: int
+    engine_conversions: int
+    predicted_layers: int
+    engine_layers: int
+    mismatches: tuple[Mismatch, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain lists and dicts."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Return the comparison as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+
+def compare(report: FusionReport, layers: str | Path | Mapping[str, Any] | Iterable[Any]) -> Comparison:
+    """Join ``report`` with the layers of an engine by ONNX node names and score it.
+
+    Args:
+        report: the prediction.
+        layers: path of a layer file, or its parsed JSON: ``{"Layers": [...]}``, ``{"layers": [...]}`` or the list
+            itself, whose entries are objects or plain names.
+
+    Raises:
+        ConfigError: the file can't be read or holds no layers.
+    """
+    engine = read_layers(layers)
+    named = _by_node(engine, _names(report))
+    mismatches: list[Mismatch] = []
+    right: dict[str, list[bool]] = defaultdict(list)
+
+    def score(kind: str, node: str, predicted: str, found: str | None) -> None:
+        if found is None:
+            return
+        right[kind].append(predicted == found)
+        if predicted != found:
+            mismatches.append(Mismatch(node=node, what=kind, predicted=predicted, found=found))
+
+    for layer in report.layers:
+        built = named.get(layer.name)
+        if built is not None:
+            score("precision", layer.name, "int8" if layer.precision == "int8" else "float", _word(built.reads_int8))
+            score("output", layer.name, layer.writes, _word(built.writes_int8))
+    for add in report.adds:
+        built = named.get(add.name)
+        if built is not None:
+            score("add", add.name, add.fused_into or "stands alone", _fused_into(report, built, add.fused_into))
+    return Comparison(
+        matched=sum(layer.name in named for layer in report.layers),
+        unmatched=tuple(layer.name for layer in report.layers if layer.name not in named),
+        precision_score=_share(right["precision"]),
+        output_score=_share(right["output"]),
+        add_score=_share(right["add"]),
+        predicted_conversions=sum(kernel.kind in ("reformat", "requantize") for kernel in report.kernels),
+        engine_conversions=sum(layer.is_reformat for layer in engine),
+        predicted_layers=len(report.engine),
+        engine_layers=len(engine),
+        mismatches=tuple(mismatches),
+    )
+
+
+def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[EngineLayer]:
+    """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
+    content: Any = source
+    if isinstance(source, (str, Path)):
+        try:
+            content = json.loads(Path(source).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"Expected the layers of an engine, from trtexec --exportLayerInfo, the engine inspector or qatline. "
+                f"Received {source}: {error}."
+            ) from error
+    entries = content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, (str, Mapping)) for entry in entries):
+        raise ConfigError(
+            "Expected the layers of an engine as {'Layers': [...]} with objects or names. Received "
+            f"{type(content).__name__} without such a list. Write it with trtexec --exportLayerInfo."
+        )
+    return [_layer(entry) for entry in entries]
+
+
+def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
+    if isinstance(entry, str):
+        return EngineLayer(
+            name=entry,
+            nodes=frozenset(_parts(entry)),
+            reads_int8=None,
+            writes_int8=None,
+            is_reformat=bool(_REFORMAT.search(entry)),
+        )
+    if "nodes" in entry:
+        return _own_layer(entry)
+    name = str(entry.get("Name", ""))
+    metadata = _METADATA.findall(str(entry.get("Metadata", "")))
+    kind = str(entry.get("LayerType", ""))
+    quantizer_alone = kind == "Scale" and "QuantizeLinear" in name
+    return EngineLayer(
+        name=name,
+        nodes=frozenset((*_parts(name), *metadata)),
+        reads_int8=_is_int8(entry.get("Inputs"), every=False),
+        writes_int8=_is_int8(entry.get("Outputs"), every=True),
+        is_reformat=kind == "Reformat" or quantizer_alone or bool(_REFORMAT.search(name)),
+    )
+
+
+def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
+    """Read a layer as qatline's engine builds describe it."""
+    name, precision, output = (str(entry.get(key) or "") for key in ("name", "precision", "output_precision"))
+    return EngineLayer(
+        name=name,
+        nodes=frozenset(map(str, entry["nodes"])),
+        reads_int8=precision == "int8" if precision else None,
+        writes_int8=output == "int8" if output else None,
+        is_reformat=bool(_REFORMAT.search(f"{entry.get('kind', '')} {name}")),
+    )
+
+
+def _parts(name: str) -> list[str]:
+    """Split an engine layer's name: ``PWN(PWN(a), b) + c`` names a, b and c."""
+    parts = re.split(r"\s\+\s|\s\|\|\s|, ", re.sub(r"\bPWN\(|\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.", " ", name))
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _is_int8(tensors: Any, *, every: bool) -> bool | None:
+    formats = [str(t.get("Format/Datatype", t.get("Datatype", ""))) for t in tensors or () if isinstance(t, Mapping)]
+    if not any(formats):
+        return None
+    return (all if every else any)(bool(_INT8.search(text)) for text in formats)
+
+
+def _names(report: FusionReport) -> list[str]:
+    return [layer.name for layer in report.layers] + [add.name for add in report.adds]
+
+
+def _by_node(engine: list[EngineLayer], nodes: Iterable[str]) -> dict[str, EngineLayer]:
+    """Return the engine layer of each ONNX node; a reformat that carries a node's name does not count."""
+    exact = {part: layer for layer in reversed(engine) if not layer.is_reformat for part in layer.nodes}
+    return {node: exact[node] for node in nodes if node in exact}
+
+
+def _fused_into(report: FusionReport, built: EngineLayer, predicted: str | None) -> str:
+    inside = [layer.name for layer in report.layers if layer.name in built.nodes]
+    if predicted in inside or not inside:
+        return predicted if predicted in inside and predicted is not None else "stands alone"
+    return inside[0]
+
+
+def _word(int8: bool | None) -> str | None:
+    return None if int8 is None else "int8" if int8 else "float"
+
+
+def _share(right: list[bool]) -> float | None:
+    return sum(right) / len(right) if right else None

@@ -1,0 +1,107 @@
+"""The report for people, as rich renderables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from qat_lib.analysis.findings import CATALOG, Finding, by_severity
+from qat_lib.analysis.report import FusionReport
+
+_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim", "int8": "green", "mixed": "yellow", "float": "red"}
+
+
+def render(report: FusionReport, *, all_findings: bool = False) -> RenderableType:
+    """Return a report as a renderable for a rich Console.
+
+    Args:
+        report: what to show.
+        all_findings: whether to show every finding; by default one of each kind stands for the others.
+    """
+    parts: list[RenderableType] = [_summary(report)]
+    if report.layers:
+        parts.append(_layers(report))
+    if report.findings:
+        parts.append(_findings(report.findings, all_findings=all_findings))
+    parts.append(_verdict(report))
+    return Group(*parts)
+
+
+def _summary(report: FusionReport) -> Table:
+    figures = report.summary()
+    table = Table(title=escape(report.model) or None, show_header=False, title_justify="left")
+    table.add_row(
+        "weighted layers in INT8",
+        f"{figures['int8_layers']} of {figures['weighted_layers']} ({report.int8_macs_share:.1%} of the MACs)",
+    )
+    table.add_row(
+        "residual Adds fused", f"{figures['fused_adds']} of {figures['adds']}, {figures['int8_adds']} in INT8"
+    )
+    table.add_row("pools in INT8", f"{figures['int8_pools']} of {figures['pools']}")
+    kernels = ", ".join(f"{count} {kind}" for kind, count in figures["kernels"].items()) or "none"
+    table.add_row("stand-alone kernels", kernels)
+    table.add_row("floating-point islands", str(figures["islands"]))
+    table.add_row("predicted engine layers", str(figures["engine_layers"]))
+    return table
+
+
+def _layers(report: FusionReport) -> Table:
+    """Show layers that follow each other with the same verdict as one row."""
+    table = Table(title="Weighted layers", title_justify="left")
+    for heading in ("layers", "operator", "runs in", "writes", "MACs"):
+        table.add_column(heading, justify="right" if heading == "MACs" else "left", overflow="fold")
+    runs: list[tuple[tuple[str, str, str], list[str], float]] = []
+    for layer in report.layers:
+        runs_in = layer.precision if layer.precision != "float" else layer.float_type
+        key = (layer.op_type, runs_in, layer.writes)
+        if runs and runs[-1][0] == key:
+            runs[-1][1].append(layer.keras_layer)
+            runs[-1] = (key, runs[-1][1], runs[-1][2] + layer.macs_share)
+        else:
+            runs.append((key, [layer.keras_layer], layer.macs_share))
+    for (op_type, runs_in, writes), names, share in runs:
+        shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
+        style = _STYLE.get(runs_in, _STYLE["float"])
+        table.add_row(escape(shown), op_type, Text(runs_in, style), Text(writes, _STYLE[writes]), f"{share:.1%}")
+    return table
+
+
+def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
+    table = Table(title="Findings", title_justify="left", show_lines=True)
+    table.add_column("code")
+    table.add_column("layer", overflow="fold")
+    table.add_column("what and what to do", overflow="fold")
+    kinds: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for finding in by_severity(findings):
+        kinds[finding.code, finding.severity].append(finding)
+    for (code, severity), found in kinds.items():
+        for finding in found if all_findings else found[:1]:
+            text = Text.assemble(finding.message, "\n", (finding.advice, "italic"))
+            if len(found) > 1 and not all_findings:
+                text.append(f"\n... and {len(found) - 1} more: {_names(found[1:])}", "dim")
+            table.add_row(
+                Text(f"{code}\n{severity}", _STYLE[severity]), escape(finding.keras_layer or finding.node), text
+            )
+    return table
+
+
+def _names(findings: list[Finding], limit: int = 8) -> str:
+    names = list(dict.fromkeys(finding.keras_layer or finding.node for finding in findings))
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
+
+
+def _verdict(report: FusionReport) -> Text:
+    counts = {severity: report.count(severity) for severity in ("error", "warning", "info")}
+    worst = next((severity for severity, count in counts.items() if count), "int8")
+    listed = ", ".join(f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items())
+    return Text(f"{listed}. Codes: {', '.join(_titles(report)) or 'none'}", _STYLE[worst])
+
+
+def _titles(report: FusionReport) -> list[str]:
+    codes = sorted({finding.code for finding in report.findings})
+    return [f"{code} {CATALOG[code].title}" for code in codes]
