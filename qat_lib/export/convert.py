@@ -23,6 +23,7 @@ from qat_lib.export.graph import (
     new_node,
     replace,
 )
+from qat_lib.export.prepare import prepare_graph
 from qat_lib.export.trace import MARKER, Trace, trace_model
 
 OLDEST_OPSET = 13
@@ -75,7 +76,7 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
     from tf2onnx import tfonnx
 
     outputs = [name for name, _ in trace.outputs]
-    structure = _markers_as_identities(trace.graph_def)
+    structure = prepare_graph(trace.graph_def)
     written = tf2onnx_opset(opset)
     with _quiet("tf2onnx"), tf.Graph().as_default() as graph:
         tf.import_graph_def(structure, name="")
@@ -102,23 +103,6 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             "Replace the layer, or try a newer operator set."
         )
     return proto if written == opset else _raise_opset(proto, opset)
-
-
-def _markers_as_identities(graph_def: Any) -> Any:
-    """Return the graph with each marker as an Identity of the same name.
-
-    tf2onnx would make a Q/DQ pair of the marker and then rewrite the weight in front of it, which it expects to be a
-    constant; an Identity passes through untouched, and :func:`_insert_pairs` makes the pair.
-    """
-    result = type(graph_def)()
-    result.CopyFrom(graph_def)
-    for node in result.node:
-        if node.op == "QuantizeAndDequantizeV3" and node.name.rpartition("/")[2].startswith(MARKER):
-            node.op = "Identity"
-            del node.input[1:]
-            for key in set(node.attr) - {"T", "_output_shapes"}:
-                del node.attr[key]
-    return result
 
 
 def _raise_opset(proto: Any, opset: int) -> Any:

@@ -158,9 +158,12 @@ def lower(
     if options.embed_preprocessing and preprocessing is not None:
         steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
     steps += [
+        passes.merge_batched_dense,
         passes.remove_transposes,
         passes.fold_constants,
         passes.use_global_pools,
+        passes.reorder_flattened_weights,
+        passes.remove_thin_reshapes,
         passes.recover_batchnorm,
         passes.merge_bias,
         passes.fold_batchnorm,

@@ -149,7 +149,17 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
 
 
 def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[Any]) -> Any:
-    return tf.function(forward, autograph=False).get_concrete_function(specs, weight_specs)
+    """Trace into one flat graph.
+
+    Keras puts a grouped convolution into a compiled function of its own, since TensorFlow has no CPU kernel for it;
+    tf2onnx has no counterpart for such a call. With functions run eagerly the inner one is traced in place.
+    """
+    eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        return tf.function(forward, autograph=False).get_concrete_function(specs, weight_specs)
+    finally:
+        tf.config.run_functions_eagerly(eager)
 
 
 def _weight_variables(model: Any) -> list[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from qat_lib.export.passes.activation_ranges import write_activation_ranges
+from qat_lib.export.passes.batched_dense import merge_batched_dense
 from qat_lib.export.passes.bias import merge_bias
+from qat_lib.export.passes.flatten_order import reorder_flattened_weights
 from qat_lib.export.passes.float_weights import store_float_weights
 from qat_lib.export.passes.fold_batchnorm import fold_batchnorm
 from qat_lib.export.passes.fold_constants import fold_constants
@@ -17,6 +19,7 @@ from qat_lib.export.passes.pooling import use_global_pools
 from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
+from qat_lib.export.passes.thin_reshapes import remove_thin_reshapes
 
 __all__ = [
     "convert_remainder_to_half",
@@ -24,12 +27,15 @@ __all__ = [
     "fix_reshape_targets",
     "fold_batchnorm",
     "fold_constants",
+    "merge_batched_dense",
     "merge_bias",
     "merge_padding",
     "name_canonically",
     "recover_batchnorm",
     "remove_identities",
+    "remove_thin_reshapes",
     "remove_transposes",
+    "reorder_flattened_weights",
     "store_float_weights",
     "store_quantized_weights",
     "take_channels_first",

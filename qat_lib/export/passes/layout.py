@@ -7,10 +7,13 @@ lifted the other way, to the input itself, where ``channels_first_input`` can ta
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
+    add_constant,
     attribute,
+    constant,
     consumers,
     insert_before,
     is_op,
@@ -20,7 +23,7 @@ from qat_lib.export.graph import (
     rank,
     replace,
 )
-from qat_lib.export.passes.layout_rules import sink_rule
+from qat_lib.export.passes.layout_rules import permute_constant, sink_rule
 
 
 def inverse(perm: list[int]) -> list[int]:
@@ -104,7 +107,8 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
     if source is None or above is None or source.is_graph_output() or consumers(source) != [node]:
         return False
     moved = [i for i, x in enumerate(above.inputs) if x is not None and rank(x) == len(perm) and not x.is_initializer()]
-    simple = is_op(above, *LIFTED) and moved == [0]
+    pads = constant(operand(above, 1)) if is_op(above, "Pad") and len(above.inputs) < 4 else None
+    simple = (is_op(above, *LIFTED) or pads is not None) and moved == [0]
     arithmetic = is_op(above, "Add", "Sub", "Mul", "Div") and len(moved) == 1
     if not (simple or arithmetic) or not _reaches_input(above.inputs[moved[0]]):
         return False
@@ -116,11 +120,12 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
     )
     above.replace_input_with(moved[0], insert_before(above, early))
     if arithmetic:
-        from qat_lib.export.passes.layout_rules import permute_constant
-
         for index, value in enumerate(above.inputs):
             if index != moved[0] and value is not None:
                 above.replace_input_with(index, permute_constant(graph, value, perm))
+    if pads is not None:
+        permuted = np.concatenate([pads[: len(perm)][perm], pads[len(perm) :][perm]])
+        above.replace_input_with(1, add_constant(graph, permuted, f"{above.name}/pads"))
     above.outputs[0].shape = permuted_shape(source, perm)
     replace(node.outputs[0], source)
     graph.remove(node, safe=True)
@@ -133,7 +138,7 @@ def _reaches_input(value: ir.Value | None) -> bool:
         if value.is_graph_input():
             return True
         node = value.producer()
-        if node is None or not is_op(node, *LIFTED, "Add", "Sub", "Mul", "Div"):
+        if node is None or not is_op(node, *LIFTED, "Pad", "Add", "Sub", "Mul", "Div"):
             return False
         data = [x for x in node.inputs if x is not None and not x.is_initializer()]
         value = data[0] if len(data) == 1 else None

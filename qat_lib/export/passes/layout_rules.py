@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
+    ORIGINAL,
     add_constant,
     attribute,
     constant,
@@ -53,7 +54,7 @@ def sink_rule(node: ir.Node) -> Rule | None:
         return _axis
     if node.op_type in REDUCE:
         return _reduce
-    return {"Pad": _pad, "Slice": _slice}.get(node.op_type)
+    return {"Pad": _pad, "Slice": _slice, "MatMul": _matmul}.get(node.op_type)
 
 
 def permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.Value:
@@ -230,3 +231,43 @@ def _slice(node: ir.Node) -> None:
     node.replace_input_with(0, source)
     node.replace_input_with(3, value)
     _put_behind(node, perm)
+
+
+def _matmul(node: ir.Node) -> None:
+    """Make a 1x1 convolution of a Dense layer on NHWC images (ConvNeXt's pointwise layers)."""
+    found = _transpose_of(operand(node, 0))
+    if found is None or found[1] != [0, 2, 3, 1] or node.outputs[0].is_graph_output():
+        return
+    weight = _pointwise_weight(node)
+    if weight is None:
+        return
+    node.op_type = "Conv"
+    node.replace_input_with(0, found[0])
+    node.replace_input_with(1, weight)
+    set_ints(node, "kernel_shape", [1, 1])
+    _put_behind(node, [0, 2, 3, 1])
+
+
+def _pointwise_weight(node: ir.Node) -> ir.Value | None:
+    """Return the weight (inputs, outputs) of a MatMul as (outputs, inputs, 1, 1), integers and axis included."""
+    value = operand(node, 1)
+    dequantize = None if value is None else value.producer()
+    if dequantize is None:
+        array = constant(value)
+        if array is None or array.ndim != 2 or value is None:
+            return None
+        return add_constant(_graph(node), array.T[:, :, None, None], value.name or "weight")
+    integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
+    axis = attribute(dequantize, "axis", 1)
+    if not is_op(dequantize, "DequantizeLinear") or integers is None or integers.ndim != 2 or scale is None:
+        return None
+    if scale.size > 1 and axis != 1:
+        return None
+    name = dequantize.inputs[0].name if dequantize.inputs[0] is not None else None
+    moved = add_constant(_graph(node), integers.T[:, :, None, None], name or "integers")
+    copy = new_node("DequantizeLinear", [moved, *dequantize.inputs[1:]], origin=dequantize, shape=moved.shape)
+    set_int(copy, "axis", 0)
+    copy.meta.update(dequantize.meta)
+    if ORIGINAL in copy.meta:
+        copy.meta[ORIGINAL] = copy.meta[ORIGINAL].T[:, :, None, None]
+    return insert_before(node, copy)

@@ -1,0 +1,48 @@
+"""Write a Dense layer on a tensor of rank 3 or more as one MatMul.
+
+Keras flattens all axes but the last, multiplies and restores the shape, with the shape computed at run time. ONNX MatMul
+takes any rank.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    dims,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    only_consumer,
+    producer,
+    replace,
+)
+from qat_lib.export.passes.bias import weight_shape
+
+
+@lowering_pass
+def merge_batched_dense(model: ir.Model) -> None:
+    """Replace ``Reshape -> MatMul with a constant weight -> Reshape`` by a MatMul on the tensor as it is."""
+    graph = model.graph
+    for node in list(graph):
+        shape = weight_shape(node) if is_op(node, "MatMul") else None
+        first, last = producer(node.inputs[0]), only_consumer(node.outputs[0])
+        if shape is None or len(shape) != 2 or not is_op(first, "Reshape") or not is_op(last, "Reshape"):
+            continue
+        if first is None or last is None or only_consumer(first.outputs[0]) is not node:
+            continue
+        source, output = first.inputs[0], last.outputs[0]
+        before, after = dims(source), dims(output)
+        if source is None or before is None or after is None or len(before) < 3:
+            continue
+        if [before[-1], after[-1]] != list(shape) or not _same_but_last(before, after):
+            continue
+        product = new_node("MatMul", [source, node.inputs[1]], origin=node, shape=output.shape)
+        replace(output, insert_before(node, product))
+        graph.remove([last, node, first], safe=True)
+
+
+def _same_but_last(before: list[int | None], after: list[int | None]) -> bool:
+    """Whether all axes but the last are known to be equal; one open axis (the batch) follows from the others."""
+    return before[:-1] == after[:-1] and before[:-1].count(None) <= 1

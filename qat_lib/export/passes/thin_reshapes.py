@@ -1,0 +1,108 @@
+"""Remove reshapes that only add, drop or move axes of size 1, as squeeze-and-excite blocks are full of.
+
+Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes Flatten, Reshape and
+Transpose. Such an operator moves no data. It sinks below per-tensor Q/DQ pairs, joins with its neighbours, and vanishes
+where the shapes in front and behind are equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    add_constant,
+    attribute,
+    constant,
+    dims,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    only_consumer,
+    operand,
+    replace,
+)
+
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def is_reshape(node: ir.Node | None) -> bool:
+    """Whether a node keeps the order of its elements: a reshape, or a Transpose that only moves axes of size 1."""
+    if node is None or is_op(node, *RESHAPES):
+        return node is not None
+    shape = dims(operand(node, 0))
+    perm = attribute(node, "perm")
+    if not is_op(node, "Transpose") or shape is None or perm is None:
+        return False
+    kept = [axis for axis in perm if shape[axis] != 1]
+    return kept == sorted(kept)
+
+
+@lowering_pass
+def remove_thin_reshapes(model: ir.Model) -> None:
+    """Sink reshapes below Q/DQ, join chains of them, and drop those that end in the shape they began with."""
+    graph = model.graph
+    changed = True
+    while changed:
+        changed = False
+        for node in list(graph):
+            if node.graph is graph and is_reshape(node) and (_join(graph, node) or _sink(graph, node)):
+                changed = True
+
+
+def _join(graph: ir.Graph, node: ir.Node) -> bool:
+    """Join a reshape with the one in front of it."""
+    first = node.inputs[0].producer() if node.inputs[0] is not None else None
+    source = None if first is None else first.inputs[0]
+    output = node.outputs[0]
+    before, after = dims(source), dims(output)
+    if first is None or source is None or not is_reshape(first) or before is None or after is None:
+        return False
+    if before == after and before.count(None) <= 1 and not output.is_graph_output():
+        replace(output, source)
+    elif not output.is_graph_output() and after.count(None) <= 1 and 0 not in after:
+        shape = np.asarray([-1 if d is None else d for d in after], np.int64)
+        target = add_constant(graph, shape, f"{node.name}/shape")
+        joined = new_node("Reshape", [source, target], origin=node, shape=output.shape)
+        replace(output, insert_before(node, joined))
+    else:
+        return False
+    graph.remove(node, safe=True)
+    if not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
+        graph.remove(first, safe=True)
+    return True
+
+
+def _sink(graph: ir.Graph, node: ir.Node) -> bool:
+    """Move a reshape below the Q or DQ that reads it."""
+    below = only_consumer(node.outputs[0])
+    if not is_op(below, "QuantizeLinear", "DequantizeLinear") or below is None:
+        return False
+    scale = constant(operand(below, 1))
+    source, output = node.inputs[0], below.outputs[0]
+    if scale is None or scale.size != 1 or source is None or output.is_graph_output() or below.inputs[0] is None:
+        return False
+    if below.inputs[0] is not node.outputs[0] or not _worth_sinking(below):
+        return False
+    shape = output.shape
+    below.replace_input_with(0, source)
+    output.shape = source.shape
+    moved = ir.node(node.op_type, [output, *node.inputs[1:]], dict(node.attributes))
+    moved.meta.update(node.meta)
+    result = moved.outputs[0]
+    result.shape = shape
+    result.type = output.type
+    output.replace_all_uses_with(result)
+    moved.replace_input_with(0, output)
+    graph.insert_after(below, moved)
+    graph.remove(node, safe=True)
+    return True
+
+
+def _worth_sinking(node: ir.Node) -> bool:
+    """Whether a Q or DQ leads to something that a reshape can join or that takes it as it is (a Gemm)."""
+    reader = only_consumer(node.outputs[0])
+    while reader is not None and is_op(reader, "QuantizeLinear", "DequantizeLinear"):
+        reader = only_consumer(reader.outputs[0])
+    return reader is not None and (is_reshape(reader) or is_op(reader, "Gemm", "MatMul"))
