@@ -40,7 +40,8 @@ def s3_client() -> Any:
         read_timeout=_READ_SECONDS,
     )
     try:
-        return boto3.client("s3", config=config)
+        # A session of its own: boto3's default one keeps the first credentials that the process had.
+        return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the S3 client can't be set up: {error}") from error
 
