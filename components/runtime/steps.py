@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,21 +83,9 @@ def load_step(name: str) -> StepDefinition:
     """
     if name not in STEP_NAMES:
         raise StepError(f"expected a step out of {', '.join(STEP_NAMES)}; received {name!r}")
-    _complete_slim_kfp()
     with _step_modules_importable():
         module = importlib.import_module(f"components.{name}")
     return define_step(name, getattr(module, name))
-
-
-def _complete_slim_kfp() -> None:
-    """Let a step's module be imported inside a KFP executor, whose ``kfp.dsl`` has no ``component`` decorator.
-
-    KFP leaves out there what only compiles pipelines, which saves each step more than a second. The decorated
-    wrapper is not called from here, so the decorator may do nothing.
-    """
-    dsl = sys.modules.get("kfp.dsl")
-    if dsl is not None and not hasattr(dsl, "component"):
-        dsl.component = lambda **_: lambda function: function  # type: ignore[attr-defined]
 
 
 def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> StepDefinition:
