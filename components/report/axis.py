@@ -9,21 +9,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """Maps [low, high] to [start, end] (in pixels; start may be the greater one)."""
+    """Maps [low, high] to [start, end] (in pixels; start may be the greater one), evenly or by the logarithm."""
 
     low: float
     high: float
     start: float
     end: float
     ticks: tuple[float, ...]
+    log: bool = False
 
     def at(self, value: float) -> float:
         """Return the coordinate of ``value``."""
-        span = self.high - self.low
-        return self.start + (self.end - self.start) * ((value - self.low) / span if span else 0.5)
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low))
+        return self.start + (self.end - self.start) * ((value - low) / (high - low) if high > low else 0.5)
 
     def label(self, tick: float) -> str:
         """Return a tick's text with the digits that tell it from its neighbours."""
+        if self.log:
+            return f"{tick:g}"
         step = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
         digits = next((n for n in range(9) if abs(round(step, n) - step) < step * 1e-6), 9)
         return f"{tick:.{digits}f}".replace("-", "−")
@@ -56,6 +61,16 @@ def nice_axis(values: Iterable[float], *, start: float, end: float, ticks: int =
         marks.append(first)
         first += step
     return Axis(low=low, high=high, start=start, end=end, ticks=tuple(marks))
+
+
+def log_axis(values: Iterable[float], *, start: float, end: float) -> Axis:
+    """Return a logarithmic axis from power to power of ten that encloses ``values``, which must be positive."""
+    seen = list(values)
+    low, high = math.floor(math.log10(min(seen)) + 1e-9), math.ceil(math.log10(max(seen)) - 1e-9)
+    high = max(high, low + 1)
+    step = -(-(high - low) // 6)
+    marks = tuple(10.0**power for power in range(low, high + 1, step))
+    return Axis(low=10.0**low, high=10.0**high, start=start, end=end, ticks=marks, log=True)
 
 
 def _nice_step(raw: float) -> float:

@@ -85,11 +85,10 @@ def _finding(variant: str, item: Mapping[str, Any]) -> FindingRow:
 
 def _parity(facts: Mapping[str, Any]) -> str:
     words = []
-    difference = finite(facts.get("max_abs_difference", facts.get("max_difference", facts.get("largest_difference"))))
+    difference = finite(facts.get("largest_difference"))
     if difference is not None:
         words.append(f"largest difference {numbers.significant(difference)}")
-    samples, equal = finite(facts.get("samples")), finite(facts.get("labels_equal", facts.get("equal_labels")))
+    samples, equal, ties = (finite(facts.get(name)) for name in ("samples", "labels_equal", "ties"))
     if equal is not None and samples:
-        count = equal * samples if equal <= 1 and samples > 1 else equal
-        words.append(f"{count:.0f} of {samples:.0f} labels equal")
+        words.append(f"{equal:.0f} of {samples:.0f} labels equal" + (f", {ties:.0f} ties" if ties else ""))
     return "; ".join(words) or numbers.DASH

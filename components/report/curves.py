@@ -9,10 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 from components.report import svg
-from components.report.axis import Axis, nice_axis
+from components.report.axis import Axis, log_axis, nice_axis
 from components.report.numbers import finite, significant
 
 _WIDTH, _HEIGHT = 560.0, 280.0
+# From this ratio of the greatest to the least value on, an axis is logarithmic.
+_LOG_RATIO = 50.0
+_MOST_DOTS = 30
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 20.0, 44.0
 
 
@@ -71,7 +74,8 @@ def _draw(title: str, series: Sequence[Series], boundary: int) -> Markup:
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points]
     x_axis = nice_axis(xs, start=_LEFT, end=_WIDTH - _RIGHT, ticks=8, whole=True)
-    y_axis = nice_axis(ys, start=_HEIGHT - _BOTTOM, end=_TOP)
+    wide = min(ys) > 0 and max(ys) / min(ys) > _LOG_RATIO
+    y_axis = (log_axis if wide else nice_axis)(ys, start=_HEIGHT - _BOTTOM, end=_TOP)
     parts = [_grid(x_axis, y_axis, title)]
     if any(line.phase == "qat" for line in series) and boundary > 0:
         parts.append(_boundary(x_axis.at(boundary + 0.5)))
@@ -95,7 +99,16 @@ def _grid(x_axis: Axis, y_axis: Axis, title: str) -> Markup:
     lines.append(svg.text(middle, _HEIGHT - 6, "epoch", text_anchor="middle", class_="axis-title"))
     height = (_TOP + base) / 2
     turned = f"rotate(-90 12 {height})"
-    lines.append(svg.text(12, height, title.lower(), text_anchor="middle", class_="axis-title", transform=turned))
+    lines.append(
+        svg.text(
+            12,
+            height,
+            f"{title.lower()}, logarithmic" if y_axis.log else title.lower(),
+            text_anchor="middle",
+            class_="axis-title",
+            transform=turned,
+        )
+    )
     return svg.element("g", *lines)
 
 
@@ -117,7 +130,7 @@ def _line(line: Series, x_axis: Axis, y_axis: Axis) -> Markup:
             svg.element("title", f"{line.label}, epoch {epoch:.0f}: {significant(value, 4)}"),
             cx=x,
             cy=y,
-            r=2.6,
+            r=2.6 if len(places) <= _MOST_DOTS else 1.4,
         )
         for x, y, epoch, value in places
     ]

@@ -90,7 +90,11 @@ def _data(run: RunData) -> Pairs:
     if run.classes:
         pairs.append(("classes", str(len(run.classes))))
     pairs += [(f"{part} samples", str(count)) for part, count in as_mapping(info.get("splits")).items()]
-    pairs += [(f"preprocessing: {name}", str(value)) for name, value in run.preprocessing.items() if value is not None]
+    pairs += [
+        (f"preprocessing: {name}", str(value))
+        for name, value in run.preprocessing.items()
+        if name in ("scale", "mean", "std")
+    ]
     if info.get("fingerprint"):
         pairs.append(("fingerprint", str(info["fingerprint"])))
     return pairs

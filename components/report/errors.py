@@ -120,7 +120,7 @@ def _sample(run: RunData, item: Mapping[str, Any], source: str) -> Sample:
     ]
     difference = finite(item.get("difference"))
     if difference is not None:
-        lines.append(f"moved by {numbers.significant(difference)}")
+        lines.append(f"probability moved by {numbers.significant(difference, 2)}")
     return Sample(source=source, caption=_name(run, item.get("label", "?")), lines=tuple(lines))
 
 

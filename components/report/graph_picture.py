@@ -13,7 +13,7 @@ from components.report.graph import GraphEdge, GraphNode, GraphView
 from components.report.layout import Layout, layered
 from components.report.numbers import significant
 
-_WIDTH, _HEIGHT, _ROW, _MARGIN = 176.0, 40.0, 104.0, 18.0
+_WIDTH, _HEIGHT, _ROW, _MARGIN = 196.0, 40.0, 104.0, 18.0
 _PILL_WIDTH, _PILL_HEIGHT, _PILL_GAP = 96.0, 18.0, 8.0
 
 
@@ -59,13 +59,13 @@ def _node(node: GraphNode, x: float, y: float, engine: str) -> Markup:
         svg.element("title", _tooltip(node, engine)),
         svg.element("rect", x=x, y=y, width=_WIDTH, height=_HEIGHT, rx=7, class_="box"),
         svg.element("rect", x=x, y=y, width=5, height=_HEIGHT, rx=2.5, class_="edge-bar"),
-        svg.text(x + 13, y + 17, _short(node.title, 24 if not node.weights else 19), class_="name"),
-        svg.text(x + 13, y + 31, _short(node.kind, 29), class_="kind"),
+        svg.text(x + 13, y + 17, _short(node.title, 23), class_="name"),
+        svg.text(x + 13, y + 31, _short(node.kind, 32 if not node.weights else 24), class_="kind"),
     ]
     if node.weights:
         right = x + _WIDTH - 8
-        parts.append(svg.element("rect", x=right - 36, y=y + 6, width=36, height=14, rx=4, class_="weight-box"))
-        parts.append(svg.text(right - 18, y + 16.5, "W int8", text_anchor="middle", class_="weight"))
+        parts.append(svg.element("rect", x=right - 36, y=y + 21, width=36, height=14, rx=4, class_="weight-box"))
+        parts.append(svg.text(right - 18, y + 31.5, "W int8", text_anchor="middle", class_="weight"))
     if node.output is not None:
         parts.append(_pill(node, x, y))
     return svg.element(
@@ -136,7 +136,9 @@ def _tooltip(node: GraphNode, engine: str) -> str:
 
 
 def _short(value: str, most: int) -> str:
-    return value if len(value) <= most else value[: most - 1] + "…"
+    """Shorten in the middle: layers of one block differ in their ends."""
+    tail = most // 2
+    return value if len(value) <= most else f"{value[: most - tail - 1]}…{value[-tail:]}"
 
 
 def engine_precisions(layers: Any) -> dict[str, str]:

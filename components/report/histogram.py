@@ -76,7 +76,7 @@ def activation_picture(
             y=_BASE - max((count / peak) ** 0.5 * (_BASE - 4), 0.8),
             width=step * 0.82,
             height=max((count / peak) ** 0.5 * (_BASE - 4), 0.8),
-            class_="bar" if (index + 0.5) * high / len(bars) <= inside else "bar clipped",
+            class_="bar" if index * high / len(bars) < inside else "bar clipped",
         )
         for index, count in enumerate(bars)
         if count > 0

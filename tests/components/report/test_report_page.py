@@ -148,7 +148,7 @@ JSON_FILES = [
     ("engines", "qat.layers.json"),
     ("qat", "manifest.json"),
 ]
-BROKEN = ["", "{", "null", "[]", "{}", "7", '"text"', "[1, null]", '{"a": [1], "results": [], "quantizers": {"x": 1}}']
+BROKEN = ["{", "null", "7", "[1, null]", '{"a": [1], "results": [], "quantizers": {"x": 1}, "layers": 3}']
 
 
 @pytest.mark.parametrize(("folder", "name"), JSON_FILES)

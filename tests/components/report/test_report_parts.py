@@ -12,7 +12,7 @@ from markupsafe import Markup
 from sample_run import graph as sample_graph
 
 from components.report import numbers, svg
-from components.report.axis import nice_axis
+from components.report.axis import log_axis, nice_axis
 from components.report.curves import training_charts
 from components.report.graph import GraphView, read_graph, with_analysis
 from components.report.graph_picture import draw_graph
@@ -179,3 +179,19 @@ def test_analysis_decides_the_precision(view: GraphView) -> None:
     adds = [{"name": "quant_block1_add/Add", "precision": "int8", "fused_into": "quant_block1_conv2/Conv"}]
     node = next(node for node in with_analysis(view, {"adds": adds}).nodes if node.title == "block1_add")
     assert (node.precision, node.fused) == ("int8", "block1_conv2")
+
+
+def test_loss_over_orders_of_magnitude_is_drawn_logarithmically() -> None:
+    (chart,) = training_charts([{"loss": 2.0}, {"loss": 0.3}, {"loss": 0.004}], [])
+    assert "loss, logarithmic" in chart.picture
+    (chart,) = training_charts([{"loss": 2.0}, {"loss": 0.3}], [])
+    assert "logarithmic" not in chart.picture
+
+
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=10))
+def test_log_axis_encloses_its_values(values: list[float]) -> None:
+    axis = log_axis(values, start=300, end=0)
+    assert axis.low <= min(values) * (1 + 1e-6)
+    assert axis.high >= max(values) * (1 - 1e-6)
+    assert len(axis.ticks) <= 8
+    assert all(-1 <= axis.at(value) <= 301 for value in values)
