@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines import cli_config, cli_model
+from pipelines import cli_cluster, cli_config, cli_model
 from pipelines.cli_errors import reported
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_config.app, name="config", rich_help_panel="Runs")
+app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
 
 _CONFIG, _PLACE, _SHOW = "What to run", "Where, and what to reuse", "What to show"
 

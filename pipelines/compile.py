@@ -27,8 +27,14 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
         raise ConfigError(f"Could not write {output}: {error}") from error
 
 
-def pipeline_ir(config: RunConfig) -> str:
-    """Return the compiled main pipeline as YAML text."""
+def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
+    """Return the compiled main pipeline as YAML text.
+
+    Args:
+        config: The defaults of the parameters; a tracking server of it reaches the steps as environment variables.
+        caching: Whether the cluster may reuse a step that ran with the same arguments. It sees neither new data
+            behind an unchanged path nor new code behind an unchanged image tag.
+    """
     from kfp import compiler
 
     from pipelines.ir_check import check_ir
@@ -36,11 +42,27 @@ def pipeline_ir(config: RunConfig) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"
-        compiler.Compiler().compile(
-            qat_pipeline,
-            str(path),
-            pipeline_parameters=config.pipeline_parameters(),
-        )
+        compiler.Compiler().compile(qat_pipeline, str(path), pipeline_parameters=config.pipeline_parameters())
         text = path.read_text(encoding="utf-8")
-    check_ir(list(yaml.safe_load_all(text)))
+    documents = list(yaml.safe_load_all(text))
+    environment = [{"name": name, "value": value} for name, value in _cluster_environment(config).items()]
+    if environment or not caching:
+        for executor in documents[0]["deploymentSpec"]["executors"].values():
+            executor["container"] |= {"env": environment} if environment else {}
+        for task in documents[0]["root"]["dag"]["tasks"].values():
+            task["cachingOptions"] = {"enableCache": True} if caching else {}
+        text = yaml.safe_dump_all(documents, sort_keys=False)
+    check_ir(documents)
     return text
+
+
+def _cluster_environment(config: RunConfig) -> dict[str, str]:
+    """Return what tells the steps about the tracking server; a store in a file stays on the machine it is on."""
+    uri = config.tracking.uri or ""
+    if not uri.startswith(("http://", "https://")):
+        return {}
+    return {
+        "MLFLOW_TRACKING_URI": uri,
+        "MLFLOW_EXPERIMENT_NAME": config.tracking.experiment,
+        "QATLINE_TRACKING": "required" if config.tracking.required else "optional",
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def _cells(row: Mapping[str, Any], reference: float | None) -> list[str]:
         _NONE if accuracy is None else f"{accuracy:.2%}",
         _NONE if accuracy is None or reference is None else f"{(accuracy - reference) * 100:+.2f}",
         _NONE if row.get("bytes") is None else _size(row["bytes"]),
-        _NONE if p50 is None else f"{p50:.3g} / {p99:.3g}" if p99 is not None else f"{p50:.3g}",
+        _NONE if p50 is None else " / ".join(_milliseconds(value) for value in (p50, p99) if value is not None),
         _NONE if row.get("throughput") is None else f"{row['throughput']:,.0f}",
         _NONE if not weighted or row.get("int8_layers") is None else f"{row['int8_layers']}/{weighted}",
     ]
@@ -78,10 +79,11 @@ def _show_gate(console: Console, gate: Mapping[str, Any]) -> None:
     console.print(line)
     for reason in gate.get("reasons") or []:
         passed, message = (reason.get("passed"), reason.get("message")) if isinstance(reason, dict) else (None, reason)
-        mark = {True: "pass", False: "FAIL"}.get(passed, "    ")  # type: ignore[arg-type]
-        grid = Table.grid(padding=(0, 1))
-        grid.add_row(" ", Text(mark, style="green" if passed else "red"), Text(str(message)))
-        console.print(grid)
+        mark = "pass" if passed else "FAIL" if passed is False else "    "
+        for number, part in enumerate(textwrap.wrap(str(message), max(console.width - 7, 20)) or [""]):
+            text = Text(f"  {mark if number == 0 else '    '} ", style="green" if passed else "red")
+            text.append(part, style="none")
+            console.print(text, soft_wrap=True)
 
 
 def _show_places(console: Console, result: Mapping[str, Any]) -> None:
@@ -112,6 +114,10 @@ def _short(path: Path) -> Path:
         return path.relative_to(Path.cwd())
     except ValueError:
         return path
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def _size(count: float) -> str:

@@ -1,0 +1,30 @@
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import RunConfig, load_config
+from pipelines.yaml_config import read_yaml_mapping
+from qat_lib.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NEEDED = {"cifar10_resnet20.yaml": ["data.path=x.npz"], "image_folder.yaml": ["data.path=images"]}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_valid_with_every_profile(path: Path) -> None:
+    overrides = NEEDED.get(path.name, [])
+    config = load_config(path, overrides=overrides)
+    assert config.output == str(EXAMPLES.parent / "runs")
+    for profile in read_yaml_mapping(path).get("profiles", {}):
+        assert load_config(path, profiles=[profile], overrides=overrides) != config
+
+
+def test_digits_example_is_the_default() -> None:
+    example = load_config(EXAMPLES / "digits.yaml")
+    assert example.pipeline_parameters() == RunConfig().pipeline_parameters()
+    assert example.tracking == RunConfig().tracking
+
+
+def test_the_data_of_an_example_must_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"data.kind=npz needs data.path"):
+        load_config(EXAMPLES / "cifar10_resnet20.yaml")
