@@ -10,7 +10,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,24 @@ class TrackedOutputs:
     """Which files of a step's output directory are recorded, and as what. Each is a glob; a missing file is no error.
 
     ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves. ``onnx``
-    are models with a signature. ``dataset`` is the description of the data. Of the JSON objects in ``tags``
-    the scalar values become tags, prefixed with the file's name.
+    are models with a signature. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
+    objects to the keys in them that become tags, prefixed with the file's name; a name stands for
+    all below it.
     """
 
     artifacts: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
     onnx: tuple[str, ...] = ()
     dataset: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 TRACKED: Mapping[str, TrackedOutputs] = {
     "prepare_data": TrackedOutputs(artifacts=("dataset.json", "preprocessing.json"), dataset=("dataset.json",)),
     "train_baseline": TrackedOutputs(
-        artifacts=("metrics.json", "history.json", "model.json"), history=("history.json",), tags=("model.json",)
+        artifacts=("metrics.json", "history.json", "model.json"),
+        history=("history.json",),
+        tags={"model.json": ("name", "source", "parameters", "input_shape", "trained_here")},
     ),
     "quantize_model": TrackedOutputs(artifacts=("plan.json", "spec.json", "ranges.json", "metrics.json")),
     "finetune_qat": TrackedOutputs(
@@ -52,7 +55,9 @@ TRACKED: Mapping[str, TrackedOutputs] = {
         artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"), onnx=("qat.onnx",)
     ),
     "build_engine": TrackedOutputs(
-        artifacts=("*.engine", "*.engine.json", "*.layers.json", "build.json"), tags=("*.engine.json",)
+        artifacts=("*.engine", "*.engine.json", "*.layers.json", "build.json"),
+        # The target of an engine: what it may run on, and what it turned out to be.
+        tags={"*.engine.json": ("backend", "backend_version", "device", "digest", "precision", "quantized")},
     ),
     "evaluate": TrackedOutputs(artifacts=("evaluation.json", "**/*.png")),
     "promote": TrackedOutputs(artifacts=("verdict.json", "report.html")),
@@ -82,8 +87,9 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.log_history(_read_json(path))
     for path in _matches(directory, outputs.dataset):
         tracker.log_dataset(_read_json(path))
-    for path in _matches(directory, outputs.tags):
-        tracker.set_tags({f"{path.stem}.{name}": text for name, text in _scalars(_read_json(path)).items()})
+    for pattern, names in outputs.tags.items():
+        for path in _matches(directory, (pattern,)):
+            tracker.set_tags({f"{path.stem}.{name}": text for name, text in _named(_read_json(path), names).items()})
     for path in _matches(directory, outputs.artifacts):
         folder = path.parent.relative_to(directory).as_posix()
         tracker.log_artifact(path, "" if folder == "." else folder)
@@ -136,6 +142,8 @@ def _read_json(path: Path) -> Any:
         raise StepError(f"{path} is no JSON: {error}") from error
 
 
-def _scalars(value: Any) -> dict[str, str]:
-    items = flatten(value, "").items() if isinstance(value, Mapping) else ()
-    return {name.removeprefix("."): str(item) for name, item in items if isinstance(item, str | int | float | bool)}
+def _named(value: Any, names: tuple[str, ...]) -> dict[str, str]:
+    """Return the values below the given keys of a JSON object, flat and as text, without nulls."""
+    chosen = {name: value[name] for name in names if name in value} if isinstance(value, Mapping) else {}
+    items = flatten(chosen, "").items()
+    return {name.removeprefix("."): str(item) for name, item in items if item is not None}

@@ -277,15 +277,20 @@ def test_what_is_recorded_is_declared(tmp_path: Path) -> None:
 
 def test_engines_carry_their_target_as_tags(tmp_path: Path) -> None:
     (tmp_path / "qat.engine").write_bytes(b"e")
-    target = {"backend": "openvino", "device": {"name": "cpu"}, "threads": 2, "layers": [1, 2], "note": None}
+    target = {
+        "backend": "openvino",
+        "device": {"name": "cpu", "flags": ["avx2"], "compute": None},
+        "quantized": True,
+        "nodes": {f"n{index}": "x" for index in range(500)},
+    }
     (tmp_path / "qat.engine.json").write_text(json.dumps(target))
     tracker = RecordingTracker()
     log_outputs(tracker, "build_engine", tmp_path, describe(tmp_path))
     assert tracker.of("tags")[1] == {
         "qat.engine.backend": "openvino",
         "qat.engine.device.name": "cpu",
-        "qat.engine.threads": "2",
-        "qat.engine.layers": "[1,2]",
+        "qat.engine.device.flags": '["avx2"]',
+        "qat.engine.quantized": "True",
     }
     assert tracker.of("artifact") == [("qat.engine", ""), ("qat.engine.json", "")]
 
