@@ -166,7 +166,7 @@ class _InputCheck:
             )
         if value.shape not in self._accepted:
             self._check_shape(value.shape)
-        if self._floating and not _finite(value):
+        if self._floating and not np.isfinite(value).all():
             bad = np.argwhere(~np.isfinite(value))
             raise EngineError(
                 f"Input {self.info.name} must be finite. Received: {len(bad)} values that are NaN or infinite, the "
@@ -193,11 +193,3 @@ class _InputCheck:
                 "Send another batch, or build the engine with shapes that include this one."
             )
         self._accepted.add(tuple(shape))
-
-
-def _finite(value: Array) -> bool:
-    """Return whether all values are finite; a sum is enough unless it overflows."""
-    with np.errstate(all="ignore"):
-        if np.isfinite(np.add.reduce(value, axis=None)):
-            return True
-    return bool(np.isfinite(value).all())
