@@ -30,9 +30,10 @@ class Classifier:
         (info,) = engine.inputs
         profile = parse_profile(engine.manifest.spec["shapes"][info.name])
         self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
-        shape = profile.optimum[1:]
-        self._channels_first = shape != image_shape
-        if self._channels_first and shape != (image_shape[-1], *image_shape[:-1]):
+        shape, moved = profile.optimum[1:], (image_shape[-1], *image_shape[:-1])
+        layout = engine.manifest.layout.get(info.name)
+        self._channels_first = layout == "NCHW" or (layout is None and shape != image_shape)
+        if shape != (moved if self._channels_first else image_shape):
             raise DataError(
                 f"The engine takes images of shape {shape}, the data set has {image_shape} (height, width, channels). "
                 "Build the engine from a model that was trained on this data."

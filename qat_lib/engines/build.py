@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from qat_lib.engines import files
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
-from qat_lib.engines.onnx_graph import read_graph, resolve
+from qat_lib.engines.onnx_graph import OnnxGraph, read_graph, resolve
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
 
@@ -64,7 +65,7 @@ def build_engine(
     onnx, spec = Path(onnx_path), spec or BuildSpec()
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
     graph = read_graph(onnx)
-    spec = resolve(replace(spec, backend=choose_backend(spec.backend)), graph)
+    spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
     backend = get_backend(spec.backend)  # type: ignore[arg-type]  # choose_backend never returns auto
     digest = files.sha256(onnx)
     began = time.perf_counter()
@@ -87,6 +88,7 @@ def build_engine(
         quantized=graph.weights is not None,
         preprocessing=spec.preprocessing,
         classes=spec.classes,
+        layout=_json(graph, "layout") or {},
         git=git_state(),
     )
     if spec.profile:
@@ -94,6 +96,22 @@ def build_engine(
             built = replace(built, layers=tuple(engine.layers(timed=True)))
     files.write_together(_contents(path, built, manifest))
     return EngineArtifact(path=path, manifest=manifest, layers=built.layers, warnings=built.warnings)
+
+
+def _described(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
+    """Take preprocessing and classes from the ONNX file's own description, where the spec does not give them."""
+    return replace(
+        spec,
+        preprocessing=spec.preprocessing or _json(graph, "preprocessing"),
+        classes=spec.classes or tuple(map(str, _json(graph, "classes") or ())),
+    )
+
+
+def _json(graph: OnnxGraph, key: str) -> Any:
+    try:
+        return json.loads(graph.metadata.get(key, "null"))
+    except ValueError:  # a description that another tool wrote in its own form
+        return None
 
 
 def _contents(path: Path, built: BuiltEngine, manifest: EngineManifest) -> dict[Path, bytes]:

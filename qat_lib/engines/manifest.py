@@ -32,7 +32,8 @@ class EngineManifest:
         weighted_nodes: ONNX nodes that multiply by constant weights.
         quantized: whether the ONNX graph holds Q/DQ pairs.
         spec: the build spec, enough to build again.
-        preprocessing: how raw input becomes the engine's; None where the builder was not told.
+        preprocessing: how raw input becomes the engine's; None where neither the builder nor the ONNX file says.
+        layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
         classes: class names in label order.
         git: commit and state of the repository it was built in, or None.
         created: UTC time in ISO 8601.
@@ -55,6 +56,7 @@ class EngineManifest:
     weighted_nodes: tuple[str, ...] = ()
     quantized: bool = False
     preprocessing: Mapping[str, Any] | None = None
+    layout: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     git: Mapping[str, Any] | None = None
     format: int = FORMAT

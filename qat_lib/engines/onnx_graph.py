@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import ConfigError, EngineBuildError
 
 _WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1}
+_PREFIX = "qatline."
 _THROUGH = {"QuantizeLinear", "DequantizeLinear", "Transpose", "Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze"}
 
 
@@ -27,6 +28,7 @@ class OnnxGraph:
         nodes: node name by every name that a backend may show for the node: its own, and its graph output's.
         weighted: names of the nodes that multiply by constant weights.
         order: name and operator of each node, in graph order.
+        metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or None without Q/DQ.
     """
 
@@ -35,6 +37,7 @@ class OnnxGraph:
     nodes: Mapping[str, str]
     weighted: tuple[str, ...]
     order: tuple[tuple[str, str], ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
     weights: Literal["int8", "qdq"] | None = None
 
 
@@ -71,6 +74,7 @@ def read_graph(path: Path) -> OnnxGraph:
         nodes=names,
         weighted=tuple(_weighted(graph, constants)),
         order=order,
+        metadata={entry.key.removeprefix(_PREFIX): entry.value for entry in model.metadata_props},
         weights="int8" if stored else "qdq" if quantized else None,
     )
 
