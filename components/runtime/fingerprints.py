@@ -37,7 +37,7 @@ def code_digest(settings: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     for package in OWN_PACKAGES:
         folder = _package_folder(package)
-        _add_sources(digest, sorted(folder.rglob("*.py")), folder.parent)
+        _add_sources(digest, _package_files(folder), folder.parent)
     _add_sources(digest, _user_sources(_module_references(settings)), None)
     return digest.hexdigest()
 
@@ -123,6 +123,11 @@ def _package_folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"package {package} can't be found: install qatline")
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _package_files(folder: Path) -> list[Path]:
+    """Return what a package is made of: its sources and its data, such as the templates of the report."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def _add_sources(digest: Any, paths: Iterable[Path], base: Path | None) -> None:

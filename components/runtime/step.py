@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from components.data.read_errors import as_data_error
 from components.runtime.artifacts import (
     Manifest,
     as_storage_error,
@@ -23,6 +24,7 @@ from components.runtime.artifacts import (
     materialize,
     publish,
     read_manifest,
+    verify,
 )
 from components.runtime.events import EventProgress, emit
 from components.runtime.fingerprints import code_digest, library_versions, machine_identity, settings_files
@@ -101,7 +103,7 @@ def _prepare(definition: StepDefinition, settings: Mapping[str, Any], seed: int,
         code=code_digest(plain),
         settings=plain,
         seed=int(seed) if definition.takes_seed else None,
-        inputs={name: read_manifest(path).digest for name, path in paths.items()},
+        inputs={name: verify(path, contents=False).digest for name, path in paths.items()},
         files=settings_files(plain),
         versions=library_versions(),
         machine=machine_identity() if definition.name in MACHINE_BOUND else None,
@@ -139,7 +141,8 @@ def _execute(call: _Call, final: Path) -> Manifest:
             arguments["seed"] = call.seed
         metrics = _checked(call.step, call.definition.function(**arguments), progress)
         seconds = time.monotonic() - started
-        manifest = describe(work, step=call.step, key=call.key, metrics=metrics, seconds=seconds)
+        settings = {name: section.model_dump(mode="json") for name, section in call.sections.items()}
+        manifest = describe(work, step=call.step, key=call.key, metrics=metrics, settings=settings, seconds=seconds)
         if not manifest.files:
             raise StepError(f"step {call.step} wrote nothing into its output directory")
         publish(work, final, manifest)
@@ -164,9 +167,7 @@ def _told(step: str, output: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason: Exception = error
-        if not isinstance(error, QatlineError) and is_disk_full(error):
-            reason = as_storage_error(error, output)
+        reason = _translated(error, output)
         known = isinstance(reason, QatlineError)
         emit(
             "error",
@@ -179,6 +180,15 @@ def _told(step: str, output: Path) -> Iterator[None]:
         if reason is not error:
             raise reason from error
         raise
+
+
+def _translated(error: Exception, output: Path) -> Exception:
+    """Return what the user should see: a full disk and broken data are told as such, whoever met them first."""
+    if isinstance(error, QatlineError):
+        return error
+    if is_disk_full(error):
+        return as_storage_error(error, output)
+    return as_data_error(error) or error
 
 
 def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The ``tf.data`` side of the reader: same numbers as NumPy, same order for the same seed."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.data.read_errors import as_data_error
 from components.prepare_data import prepare_data
 from components.runtime.events import NullProgress
 from components.runtime.reader import load_split, tf_dataset
@@ -111,6 +113,20 @@ def test_repeat_goes_on(digits_dataset: Path) -> None:
 def test_an_unknown_augmentation_is_refused(digits_dataset: Path) -> None:
     with pytest.raises(DataError, match="expected one of none, shift, flip_crop; received 'rotate'"):
         tf_dataset(digits_dataset, "train", 8, augment="rotate")
+
+
+def test_an_image_that_vanishes_in_the_middle_is_named(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, out = image_folder(count=20), tmp_path / "out"
+    out.mkdir()
+    prepare_data(out, data=DataSettings(kind="folder", path=str(root)), seed=0, progress=NullProgress())
+    dataset = tf_dataset(out, "train", 4)
+    for path in root.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(Exception, match="DataError") as caught:
+        epoch(dataset)
+    error = as_data_error(caught.value)
+    assert isinstance(error, DataError)
+    assert re.fullmatch(r"the image .*\.png can't be read: No such file or directory", str(error))
 
 
 def test_a_folder_streams_the_same_pixels(image_folder: Callable[..., Path], tmp_path: Path) -> None:

@@ -16,6 +16,17 @@ from components.runtime.fingerprints import (
 from qat_lib.errors import ConfigError, DataError
 
 
+@pytest.fixture(autouse=True)
+def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for our own packages: the real ones may be edited while the tests run."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_package_a").mkdir()
+    (folder / "own_package_a" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(fingerprints, "OWN_PACKAGES", ("own_package_a",))
+    return folder / "own_package_a"
+
+
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on sys.path with the user's module, which imports another one of the user's."""
@@ -66,15 +77,21 @@ def test_libraries_are_known_by_version_not_by_source() -> None:
     assert code_digest({"model": {"name": "keras.applications:MobileNetV2"}}) == code_digest({})
 
 
-def test_our_own_sources_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_packages_count_with_their_data(own: Path) -> None:
     before = code_digest({})
-    for name in fingerprints.OWN_PACKAGES:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
+    (own / "__init__.py").write_text("changed = 1\n")
     changed = code_digest({})
-    (tmp_path / "qat_lib" / "new.py").write_text("")
-    assert len({before, changed, code_digest({})}) == 3
+    (own / "template.html").write_text("")
+    with_data = code_digest({})
+    (own / "__pycache__").mkdir()
+    (own / "__pycache__" / "x.pyc").write_text("")
+    assert len({before, changed, with_data}) == 3
+    assert code_digest({}) == with_data
+
+
+def test_the_real_packages_are_covered() -> None:
+    files = {path.name for path in fingerprints._package_files(fingerprints._package_folder("components"))}
+    assert {"step.py", "settings.py", "report.html.j2"} <= files
 
 
 def test_versions_tell_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ class Bench:
         self.calls = 0
         self.body: Callable[[Path], Mapping[str, float]] = self.write
         monkeypatch.setattr(step_module, "load_step", lambda name: define_step(name, self.function))
+        # The real sources may be edited while the tests run.
+        monkeypatch.setattr(step_module, "code_digest", lambda settings: "code")
         monkeypatch.setenv("QATLINE_EVENTS", str(folder / "events.jsonl"))
         monkeypatch.setenv("QATLINE_STORE", str(folder / "store"))
         self.make_input("one")
@@ -208,6 +210,32 @@ def test_an_input_that_is_not_finished_is_refused(bench: Bench) -> None:
     with pytest.raises(StorageError, match="not finished"):
         bench.run()
     assert bench.calls == 0
+
+
+def test_an_input_that_was_cut_short_is_refused(bench: Bench) -> None:
+    (bench.folder / "dataset" / "x").write_text("")
+    with pytest.raises(StorageError, match="x has 0 bytes, expected 3"):
+        bench.run()
+    assert bench.calls == 0
+
+
+def test_broken_data_that_tensorflow_met_is_told_as_such(bench: Bench) -> None:
+    unknown = type("UnknownError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"})
+
+    def fail(out: Path) -> Mapping[str, float]:
+        raise unknown("{{function_node}} DataError: the image cat/1.png is broken\nTraceback (most recent call last):")
+
+    bench.body = fail
+    with pytest.raises(DataError, match=r"^the image cat/1\.png is broken$"):
+        bench.run()
+    assert [event["type"] for event in bench.events("error")] == ["DataError"]
+
+    def fail_otherwise(out: Path) -> Mapping[str, float]:
+        raise unknown("out of memory")
+
+    bench.body = fail_otherwise
+    with pytest.raises(unknown):
+        bench.run()
 
 
 def test_a_step_that_writes_nothing_has_failed(bench: Bench) -> None:
