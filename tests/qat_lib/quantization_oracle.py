@@ -1,0 +1,30 @@
+"""What quantized numbers must be, in NumPy alone."""
+
+import numpy as np
+
+AMAX_FLOOR = np.float32(127.0 * 2.0**-24)
+
+
+def scale(amax: np.ndarray | float, num_bits: int = 8) -> np.ndarray:
+    """Step between two quantized values, float32."""
+    return np.maximum(np.asarray(amax, np.float32), AMAX_FLOOR) / np.float32(2 ** (num_bits - 1) - 1)
+
+
+def fake_quantize(
+    x: np.ndarray, amax: np.ndarray | float, *, num_bits: int = 8, narrow_range: bool = False
+) -> np.ndarray:
+    """Divide, round half to even, saturate, multiply: QuantizeLinear and DequantizeLinear, in float32."""
+    high = 2 ** (num_bits - 1) - 1
+    step = scale(amax, num_bits)
+    with np.errstate(over="ignore"):
+        integers = np.clip(np.rint(np.asarray(x, np.float32) / step), -high if narrow_range else -high - 1, high)
+    return (integers * step).astype(np.float32)
+
+
+def range_of(x: np.ndarray, axes: tuple[int, ...] | None) -> np.ndarray:
+    """Largest magnitude, one for each of the kept axes (the others kept as 1)."""
+    magnitude = np.abs(x.astype(np.float32))
+    if axes is None:
+        return magnitude.max()
+    kept = {axis % x.ndim for axis in axes}
+    return magnitude.max(axis=tuple(i for i in range(x.ndim) if i not in kept), keepdims=True)
