@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from qat_lib.analysis.drawing import draw
 from qat_lib.analysis.engine import AVERAGE_POOLS, MAX_POOLS, Engine, Kernel, is_average_pool, predict, standalone
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.graph import Node, OnnxGraph
@@ -71,6 +72,7 @@ def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) 
         engine=tuple(_kernel(kernel) for kernel in engine.kernels),
         islands=tuple(tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)),
         findings=_in_graph_order(engine.graph, findings),
+        drawing=draw(engine),
     )
 
 

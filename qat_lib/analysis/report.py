@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from qat_lib.analysis.drawing import Drawing
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.weighted import Precision
 
@@ -94,6 +95,7 @@ class FusionReport:
         engine: all predicted layers of the engine, those of ``kernels`` included.
         islands: floating-point kernels between INT8 ones, connected ones together, by name.
         findings: what the rules say, in the order of the graph.
+        drawing: the graph itself, for :func:`~qat_lib.analysis.to_html`; not part of the JSON.
     """
 
     model: str
@@ -104,6 +106,7 @@ class FusionReport:
     engine: tuple[KernelVerdict, ...]
     islands: tuple[tuple[str, ...], ...]
     findings: tuple[Finding, ...]
+    drawing: Drawing = field(repr=False, compare=False)
 
     @property
     def int8_layers(self) -> int:
@@ -145,7 +148,9 @@ class FusionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain lists and dicts."""
-        return {"version": REPORT_VERSION, "summary": self.summary(), **asdict(self)}
+        data = asdict(replace(self, drawing=Drawing(boxes=(), edges=(), anchors={})))
+        del data["drawing"]
+        return {"version": REPORT_VERSION, "summary": self.summary(), **data}
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

@@ -33,6 +33,9 @@ def _check_output(engine: Engine, chain: Chain) -> Iterator[Finding]:
     if chain.residual is not None and chain.residual.scale is None:
         why, severity = "the Add in its kernel has a floating-point residual (V15)", "info"
         advice = "Quantize the residual; then this Q moves into the kernel too."
+    elif floats and chain.residual is not None:
+        why, severity = "not everything that reads the Add in its kernel is quantized (V16)", "info"
+        advice = "Quantize what reads it; then this Q moves into the kernel too."
     elif floats:
         names = _names(floats)
         why = f"{names} read it in floating point" if len(floats) > 1 else f"{names} reads it in floating point"

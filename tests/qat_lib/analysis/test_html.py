@@ -1,0 +1,160 @@
+"""The page: complete in itself, safe with any name, laid out without overlaps, and alive in a browser."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx_graphs import GraphBuilder
+from resnet50_graph import resnet50
+
+from qat_lib.analysis import FusionReport, analyze_graph, to_html
+from qat_lib.analysis.layout import COLUMN, ROW, lay_out
+
+
+def resnet(placement: Any = "conv-only") -> FusionReport:
+    return analyze_graph(resnet50(placement).graph(), model="model.onnx")
+
+
+def data(page: str) -> dict[str, Any]:
+    match = re.search(r"^const data = (.*);$", page, re.MULTILINE)
+    assert match is not None
+    return dict(json.loads(match.group(1)))
+
+
+def test_page_needs_nothing_else() -> None:
+    page = to_html(resnet())
+    assert "default-src 'none'" in page
+    assert not re.search(r"https?://|\bsrc=|@import|url\(", page)
+
+
+def test_boxes_edges_and_findings() -> None:
+    report = resnet()
+    found = data(to_html(report))
+    boxes = {box[0]: box for box in found["boxes"]}
+    names = [box[0] for box in found["boxes"]]
+    assert boxes["quant_conv1_conv/Conv"][1:4] == ["Conv", "conv1_conv", "int8"]
+    edges = {(names[edge[0]], names[edge[1]]): edge[2:4] for edge in found["edges"]}
+    assert edges["image", "quant_conv1_conv/Conv"] == [pytest.approx(0.1), "image_quantizer/QuantizeLinear"]
+    assert edges["relu1/Relu", "pool1/MaxPool"] == [pytest.approx(0.1), ""]  # the Q behind the pool has moved up
+    assert edges["conv5_block3_out/Relu", "quant_avg_pool/GlobalAveragePool"][0] is not None
+    assert all(finding["box"] >= 0 for finding in found["findings"])
+    marked = {names[finding["box"]] for finding in found["findings"] if finding["code"] == "H2"}
+    assert marked == {"image"}
+    assert sum(box[4] for box in found["boxes"]) == 16 + 1 + 4  # fused Adds, the classifier, convolutions on shortcuts
+
+
+def test_names_cannot_leave_the_data() -> None:
+    name = "</script><script>alert(1)</script><!--"
+    g = GraphBuilder()
+    g.output(g.op("Relu", [g.input()], name))
+    page = to_html(analyze_graph(g.graph(), model=name))
+    assert page.count("<script>") == 1
+    assert data(page)["boxes"][1][0] == name
+
+
+def test_scale_that_is_no_number() -> None:
+    g = GraphBuilder()
+    g.output(g.conv(g.qdq(g.input(), float("nan")), 16, 16))
+    assert "nan" in {edge[2] for edge in data(to_html(analyze_graph(g.graph())))["edges"]}
+
+
+def test_empty_graph() -> None:
+    g = GraphBuilder()
+    g.output(g.input())
+    assert len(data(to_html(analyze_graph(g.graph())))["boxes"]) == 2
+
+
+def random_edges(count: int, seed: int) -> list[tuple[int, int]]:
+    chance = random.Random(seed)
+    edges = [(max(0, target - chance.randint(1, 4)), target) for target in range(1, count)]
+    return edges + [(chance.randrange(target), target) for target in range(2, count, 5)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_layout_has_no_overlaps_and_runs_downwards(seed: int) -> None:
+    edges = random_edges(120, seed)
+    layout = lay_out(120, edges)
+    for source, target in edges:
+        assert layout.boxes[target][1] > layout.boxes[source][1]
+    rows: dict[float, list[float]] = {}
+    for x, y in layout.boxes:
+        rows.setdefault(y, []).append(x)
+    for row in rows.values():
+        row.sort()
+        assert all(right - left >= COLUMN - 0.2 for left, right in pairwise(row))
+
+
+def test_layout_of_a_chain_is_a_straight_line() -> None:
+    layout = lay_out(5, [(i, i + 1) for i in range(4)])
+    assert layout.boxes == tuple((0.0, i * ROW) for i in range(5))
+
+
+def test_long_edges_get_a_bend_in_every_row() -> None:
+    layout = lay_out(5, [*((i, i + 1) for i in range(4)), (0, 4)])
+    assert len(layout.bends[-1]) == 3
+    assert {x for x, _ in layout.bends[-1]}.isdisjoint({x for x, _ in layout.boxes})
+
+
+def test_layout_of_a_large_graph_is_bounded() -> None:
+    layout = lay_out(10_000, random_edges(10_000, 1))
+    assert len(layout.boxes) == 10_000
+    assert sum(map(len, layout.bends)) < 70_000
+
+
+SCRIPT = """
+<script>
+addEventListener("load", () => {
+  byId("query").value = "conv3_block1"; search();
+  byId("search").requestSubmit();
+  document.querySelector("details").open = true;
+  const pixels = paint.getImageData(0, 0, canvas.width, canvas.height).data;
+  const colours = new Set();
+  for (let i = 0; i < pixels.length; i += 4) colours.add(pixels[i] << 16 | pixels[i + 1] << 8 | pixels[i + 2]);
+  const before = view.zoom;
+  canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -100, bubbles: true, cancelable: true }));
+  const result = { hits: hits.length, selected: data.boxes[selected][NAME], colours: colours.size,
+    zoomed: view.zoom > before, errors: window.failures };
+  const shown = { id: "result", textContent: JSON.stringify(result) };
+  document.body.append(Object.assign(document.createElement("pre"), shown));
+});
+</script>
+"""
+WATCH = "<script>window.failures = []; addEventListener('error', (e) => failures.push(e.message));</script>"
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_page_in_a_browser(tmp_path: Path) -> None:
+    page = to_html(resnet()).replace("<head>", "<head>" + WATCH).replace("</body>", SCRIPT + "</body>")
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    run = subprocess.run(
+        [
+            *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1200,800"),
+            *(
+                "--disable-background-networking",
+                f"--user-data-dir={tmp_path / 'profile'}",
+                "--dump-dom",
+                path.as_uri(),
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    match = re.search(r'<pre id="result">(.*?)</pre>', run.stdout)
+    assert match is not None, run.stdout[-500:] + run.stderr[-500:]
+    result = json.loads(match.group(1))
+    assert result["errors"] == []
+    assert result["hits"] == 6  # four convolutions, the Add and the Relu behind it
+    assert result["selected"].startswith("quant_conv3_block1")
+    assert result["zoomed"]
+    assert result["colours"] > 10  # the canvas was painted
