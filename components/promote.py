@@ -3,6 +3,8 @@
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
 import json
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,8 @@ def promote(
         onnx: directory of export_onnx; its verification and its analysis are evidence.
         engines: directory of build_engine.
         evaluation: directory of evaluate; its results are evidence.
-        out: existing empty directory; receives ``verdict.json`` and ``report.html``.
+        out: existing empty directory; receives ``verdict.json``, ``report.html``, and, if the engine is promoted,
+            ``champion.onnx``: the graph that it was built from, which the tracking store registers.
         gate: the bounds.
         seed: the run's seed, for the report.
         progress: told about the two parts of the work, and warned of each check that failed.
@@ -65,7 +68,9 @@ def promote(
         verification=_findings(_mapping(_read(onnx / "export.json")).get(_VARIANT), "verification"),
         analysis=_findings(_read(onnx / "analysis.json"), "findings"),
     )
-    _write(out / "verdict.json", json.dumps(verdict.to_dict(), indent=1) + "\n")
+    _write(out / "verdict.json", json.dumps({"model": _model_name(baseline), **verdict.to_dict()}, indent=1) + "\n")
+    if verdict.promoted:
+        shutil.copyfile(onnx / f"{_VARIANT}.onnx", out / "champion.onnx")
     for reason in verdict.reasons:
         if not reason.passed:
             progress.warn(f"{reason.check}: {reason.message}")
@@ -76,6 +81,12 @@ def promote(
     _write(out / "report.html", render_report(folders, verdict=verdict.to_dict(), gate=gate, seed=seed))
     progress.update("reporting", 2, 2)
     return _metrics(verdict, results)
+
+
+def _model_name(baseline: Path) -> str:
+    """Return the name under which a champion is registered: the model's, in the characters that a registry takes."""
+    name = str(_mapping(_read(baseline / "model.json")).get("name") or "model")
+    return re.sub(r"[^\w.-]+", "_", name)[:200]
 
 
 def _metrics(verdict: Verdict, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

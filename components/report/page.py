@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,25 @@ def render_report(folders: ReportFolders, *, verdict: Mapping[str, Any], gate: G
         gate: The bounds that the verdict was reached with.
         seed: The run's seed.
     """
+    context = _context(read_run(folders), gate, seed)
+    # Both are files of this package, not of the run: they are the only text that goes in as it is.
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return str(_page().render(verdict=verdict, style=style, script=script, **context))
+
+
+@cache
+def _page() -> Any:
+    """Return the compiled template: compiling it takes as long as filling it."""
     import jinja2
 
-    run = read_run(folders)
-    loader = jinja2.FileSystemLoader(_TEMPLATES)
     templates = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    # Both are files of this package, not of the run: they are the only text that goes in as it is.
-    style, script = (loader.get_source(templates, name)[0] for name in ("report.css", "report.js"))
-    page = templates.get_template("report.html.j2")
-    return page.render(verdict=verdict, style=style, script=script, **_context(run, gate, seed))
+    return templates.get_template("report.html.j2")
 
 
 def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:

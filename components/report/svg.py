@@ -14,11 +14,12 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
         attributes: ``class_`` gives ``class``, ``data_id`` gives ``data-id``; None leaves an attribute out. Floats are
             rounded to two decimals.
     """
-    written = Markup("").join(
-        Markup(' {}="{}"').format(_name(name), _text(value)) for name, value in attributes.items() if value is not None
+    written = "".join(
+        f' {_name(name)}="{escape(_text(value))}"' for name, value in attributes.items() if value is not None
     )
-    inner = Markup("").join(escape(child) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(tag, written, inner)
+    inner = "".join(escape(child) for child in children)
+    # Tag and attribute names are literals of this package; the rest was escaped above.
+    return Markup(f"<{tag}{written}>{inner}</{tag}>")
 
 
 def text(x: float, y: float, content: object, **attributes: object) -> Markup:

@@ -37,19 +37,20 @@ class FileEntry:
 class Manifest:
     """What a finished directory holds, and which step made it.
 
-    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's numbers and ``seconds``
-    its run time, so that a step which is reused can report them without running.
+    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's numbers, ``settings`` the config
+    sections it ran with and ``seconds`` its run time, so that a step which is reused can report them without running.
     """
 
     files: Mapping[str, FileEntry]
     step: str = ""
     key: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and contents of all files; metrics and times don't enter."""
+        """SHA-256 over the names and contents of all files; metrics, settings and times don't enter."""
         lines = (f"{name}\0{entry.sha256}\0{entry.size}\n" for name, entry in sorted(self.files.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -63,6 +64,7 @@ class Manifest:
             "digest": self.digest,
             "seconds": self.seconds,
             "metrics": dict(self.metrics),
+            "settings": dict(self.settings),
             "files": files,
         }
 
@@ -81,6 +83,7 @@ class Manifest:
                 step=data["step"],
                 key=data["key"],
                 metrics=dict(data["metrics"]),
+                settings=dict(data.get("settings", {})),
                 seconds=float(data["seconds"]),
             )
             if manifest.digest != data["digest"]:
@@ -91,7 +94,13 @@ class Manifest:
 
 
 def describe(
-    directory: Path, *, step: str = "", key: str = "", metrics: Mapping[str, float] | None = None, seconds: float = 0.0
+    directory: Path,
+    *,
+    step: str = "",
+    key: str = "",
+    metrics: Mapping[str, float] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seconds: float = 0.0,
 ) -> Manifest:
     """Hash every file below ``directory`` and return the manifest that belongs to it.
 
@@ -102,7 +111,9 @@ def describe(
     for path in _plain_files(directory):
         size, digest = _measure(path)
         files[path.relative_to(directory).as_posix()] = FileEntry(sha256=digest, size=size)
-    return Manifest(files=files, step=step, key=key, metrics=dict(metrics or {}), seconds=seconds)
+    return Manifest(
+        files=files, step=step, key=key, metrics=dict(metrics or {}), settings=dict(settings or {}), seconds=seconds
+    )
 
 
 def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:

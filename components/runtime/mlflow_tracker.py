@@ -23,6 +23,8 @@ _DEFAULTS = {
     "MLFLOW_UV_AUTO_DETECT": "false",
 }
 _DIGEST_LIMIT = 36
+_CHAMPION = "champion"
+_DIGEST_TAG = "qatline.digest"
 _PARAMS_A_BATCH = 100
 _METRICS_A_BATCH = 1000
 
@@ -69,17 +71,32 @@ class MlflowRun:
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with its signature, without running it: nothing here imports TensorFlow."""
         with translated(f"the ONNX model {path.name} can't be recorded"):
-            import onnx
-            from mlflow import onnx as flavour
+            self._log_model(path, name=name)
 
-            model = onnx.load(str(path))
-            versions = library_versions()
-            flavour.log_model(
-                model,
-                name=name,
-                signature=_signature(model),
-                pip_requirements=[f"{p}=={versions[p]}" for p in ("onnx", "onnxruntime") if versions[p]],
-            )
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        """Register an ONNX model and move the alias ``champion`` to its version, unless the champion is this file."""
+        from mlflow.exceptions import MlflowException
+
+        with translated(f"the champion of {model!r} can't be registered"):
+            try:
+                champion = self._client.get_model_version_by_alias(model, _CHAMPION)
+            except MlflowException:  # no such model yet, or none of its versions is the champion
+                champion = None
+            if champion is not None and champion.tags.get(_DIGEST_TAG) == digest:
+                return
+            version = str(self._log_model(path, name=model, registered_model_name=model).registered_model_version)
+            self._client.set_model_version_tag(model, version, _DIGEST_TAG, digest)
+            self._client.set_model_version_tag(model, version, "qatline.run_id", self.run_id)
+            self._client.set_registered_model_alias(model, _CHAMPION, version)
+
+    def _log_model(self, path: Path, **options: Any) -> Any:
+        import onnx
+        from mlflow import onnx as flavour
+
+        model = onnx.load(str(path))
+        versions = library_versions()
+        requirements = [f"{p}=={versions[p]}" for p in ("onnx", "onnxruntime") if versions[p]]
+        return flavour.log_model(model, signature=_signature(model), pip_requirements=requirements, **options)
 
     def log_dataset(self, info: Mapping[str, Any]) -> None:
         """Record the data set as an input of the run, its fingerprint as digest (shortened) and as tag (whole)."""

@@ -28,7 +28,8 @@ class TrackedOutputs:
     """Which files of a step's output directory are recorded, and as what. Each is a glob; a missing file is no error.
 
     ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves. ``onnx``
-    are models with a signature. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
+    are models with a signature. ``champion`` is a model to register under the name that ``verdict.json`` gives.
+    ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
     objects to the keys in them that become tags, prefixed with the file's name; a name stands for
     all below it.
     """
@@ -36,6 +37,7 @@ class TrackedOutputs:
     artifacts: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
     onnx: tuple[str, ...] = ()
+    champion: tuple[str, ...] = ()
     dataset: tuple[str, ...] = ()
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -60,7 +62,7 @@ TRACKED: Mapping[str, TrackedOutputs] = {
         tags={"*.engine.json": ("backend", "backend_version", "device", "digest", "precision", "quantized")},
     ),
     "evaluate": TrackedOutputs(artifacts=("evaluation.json", "**/*.png")),
-    "promote": TrackedOutputs(artifacts=("verdict.json", "report.html")),
+    "promote": TrackedOutputs(artifacts=("verdict.json", "report.html"), champion=("champion.onnx",)),
 }
 
 
@@ -95,6 +97,9 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.log_artifact(path, "" if folder == "." else folder)
     for path in _matches(directory, outputs.onnx):
         tracker.log_onnx(path, path.stem)
+    for path in _matches(directory, outputs.champion):
+        name = str(_read_json(directory / "verdict.json")["model"])
+        tracker.register_champion(path, name, manifest.files[path.relative_to(directory).as_posix()].sha256)
 
 
 def flatten(value: Any, prefix: str) -> dict[str, Any]:

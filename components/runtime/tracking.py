@@ -57,6 +57,12 @@ class StepTracker(Protocol):
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with the signature of its graph."""
 
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        """Register an ONNX model under ``model`` and give that version the alias ``champion``.
+
+        A champion with the same ``digest`` (SHA-256 of the file) stays: a run that reuses its steps makes no version.
+        """
+
     def log_dataset(self, info: Mapping[str, Any]) -> None:
         """Record the data set that the step read or made; ``info`` is the content of ``dataset.json``."""
 
@@ -80,6 +86,9 @@ class NullTracker:
         """Do nothing."""
 
     def log_onnx(self, path: Path, name: str) -> None:
+        """Do nothing."""
+
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Do nothing."""
 
     def log_dataset(self, info: Mapping[str, Any]) -> None:
@@ -115,6 +124,10 @@ class OptionalTracker:
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model while tracking works."""
         self._try(lambda: self._inner.log_onnx(path, name))
+
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        """Register a champion while tracking works."""
+        self._try(lambda: self._inner.register_champion(path, model, digest))
 
     def log_dataset(self, info: Mapping[str, Any]) -> None:
         """Record the data set while tracking works."""

@@ -37,6 +37,8 @@ def run(tmp_path: Path) -> dict[str, Path]:
     write(folders["evaluation"] / "evaluation.json", evidence())
     write(folders["onnx"] / "export.json", {"qat": {"verification": []}, "fp32": {"verification": [{"code": "C01"}]}})
     write(folders["onnx"] / "analysis.json", {"findings": []})
+    (folders["onnx"] / "qat.onnx").write_bytes(b"the graph")
+    write(folders["baseline"] / "model.json", {"name": "resnet/digits v1"})
     return folders
 
 
@@ -71,6 +73,8 @@ def test_sound_engine_is_promoted(run: dict[str, Path]) -> None:
     assert listener.warnings == []
     assert listener.phases[-1] == ("reporting", 2, 2)
     assert "Promoted" in (run["out"] / "report.html").read_text()
+    assert verdict["model"] == "resnet_digits_v1"
+    assert (run["out"] / "champion.onnx").read_bytes() == b"the graph"
 
 
 def test_engine_that_loses_accuracy_is_rejected_with_a_report(run: dict[str, Path]) -> None:
@@ -82,6 +86,7 @@ def test_engine_that_loses_accuracy_is_rejected_with_a_report(run: dict[str, Pat
     assert metrics["checks_failed"] == 1.0
     assert listener.warnings[0].startswith("accuracy_drop: The INT8 engine loses 3.00 percentage points")
     assert "Rejected" in (run["out"] / "report.html").read_text()
+    assert not (run["out"] / "champion.onnx").exists()
 
 
 @pytest.mark.parametrize(("name", "check"), [("export.json", "verification"), ("analysis.json", "analysis")])

@@ -125,6 +125,21 @@ def test_everything_of_a_step_is_found_again(
     assert "tensorflow" not in sys.modules or "keras" in sys.modules
 
 
+def test_the_champion_moves_to_a_new_model_and_stays_with_the_same(
+    store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", tracked_here.create_experiment("champions", f"file://{tmp_path}/a"))
+    path = write_model(tmp_path / "champion.onnx")
+    seen = []
+    for digest in ("first", "first", "second"):
+        with step_run("promote", warn=progress.warn) as tracker:
+            tracker.register_champion(path, "resnet_digits", digest)
+        champion = tracked_here.get_model_version_by_alias("resnet_digits", "champion")
+        seen.append((int(champion.version), champion.tags["qatline.digest"]))
+    assert seen == [(1, "first"), (1, "first"), (2, "second")]
+    assert len(tracked_here.search_model_versions("name='resnet_digits'")) == 2
+
+
 def test_a_failed_step_is_a_failed_run(store: tuple[str, str], tracked_here: Any, progress: Any) -> None:
     with pytest.raises(DataError), step_run("evaluate", warn=progress.warn):
         raise DataError("x")

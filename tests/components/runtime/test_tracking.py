@@ -50,6 +50,9 @@ class RecordingTracker:
     def log_onnx(self, path: Path, name: str) -> None:
         self._record("onnx", (path.name, name))
 
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        self._record("champion", (path.name, model, digest))
+
     def log_dataset(self, info: Mapping[str, Any]) -> None:
         self._record("dataset", dict(info))
 
@@ -143,9 +146,11 @@ def test_optional_tracking_hands_everything_on() -> None:
     tracker.log_history([{"loss": 1.0}])
     tracker.log_artifact(Path("a"), "b")
     tracker.log_onnx(Path("c"), "d")
+    tracker.register_champion(Path("c"), "d", "e")
     tracker.log_dataset({"e": 1})
     tracker.set_tags({"f": "g"})
-    assert [name for name, _ in inner.calls] == ["params", "metrics", "history", "artifact", "onnx", "dataset", "tags"]
+    names = ["params", "metrics", "history", "artifact", "onnx", "champion", "dataset", "tags"]
+    assert [name for name, _ in inner.calls] == names
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
@@ -303,6 +308,17 @@ def test_history_and_data_set_are_recorded_as_such(tmp_path: Path) -> None:
     log_outputs(tracker, "prepare_data", tmp_path, describe(tmp_path))
     assert tracker.of("history") == [[{"epoch": 1, "loss": 0.5}]]
     assert tracker.of("dataset") == [{"fingerprint": "f"}]
+
+
+def test_a_promoted_model_is_registered_and_a_rejected_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text('{"model": "resnet", "verdict": "reject"}')
+    tracker = RecordingTracker()
+    log_outputs(tracker, "promote", tmp_path, describe(tmp_path))
+    assert tracker.of("champion") == []
+    (tmp_path / "champion.onnx").write_bytes(b"o")
+    manifest = describe(tmp_path)
+    log_outputs(tracker, "promote", tmp_path, manifest)
+    assert tracker.of("champion") == [("champion.onnx", "resnet", manifest.files["champion.onnx"].sha256)]
 
 
 def test_pictures_keep_their_folder(tmp_path: Path) -> None:
