@@ -115,6 +115,21 @@ def compile_(
 
 
 @app.command(rich_help_panel="Runs")
+def compare(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False)
+    ] = None,
+    output: OutputOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Show runs side by side: what differs in their configs, and their figures, from MLflow."""
+    from pipelines.compare import compare_runs
+
+    with reported(debug=debug):
+        compare_runs(runs or [], output=output or Path("runs"))
+
+
+@app.command(rich_help_panel="Runs")
 def ui(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder.")],
     output: OutputOption = None,
@@ -129,6 +144,23 @@ def ui(
 
 
 cli_model.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from pipelines.cli_run import installed_version
+
+        typer.echo(f"qatline {installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """From a Keras model to a checked INT8 engine."""
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
     """
     try:
         yield
+    except typer.Exit:
+        raise
     except QatlineError as error:
         if debug:
             traceback.print_exc()

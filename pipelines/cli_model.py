@@ -1,9 +1,269 @@
-"""Commands on single files: placeholders are not kept here, each command calls one function of the library."""
+"""Commands on single files: export, verify, analyze, build an engine, measure it.
+
+Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in ``model_views``.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from pipelines.cli_errors import reported
+
+_PANEL = "Single files"
+
+OnnxFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file of any producer.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object alone on stdout.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+class Target(str, Enum):
+    """What an ONNX file is for."""
+
+    tensorrt = "tensorrt"
+    openvino = "openvino"
+    onnxruntime = "onnxruntime"
+
+
+class Weights(str, Enum):
+    """How quantized weights are stored."""
+
+    int8 = "int8"
+    qdq = "qdq"
+
+
+class Remainder(str, Enum):
+    """Data type of what is not INT8."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+
+
+class Backend(str, Enum):
+    """What builds and runs an engine."""
+
+    auto = "auto"
+    tensorrt = "tensorrt"
+    openvino = "openvino"
+    onnxruntime = "onnxruntime"
+
+
+class TensorRT(str, Enum):
+    """TensorRT's major version."""
+
+    v8 = "8"
+    v10 = "10"
+    v11 = "11"
+
+
+class FailOn(str, Enum):
+    """The findings that make a command exit 1."""
+
+    never = "never"
+    error = "error"
+    warning = "warning"
+
+
+class Precision(str, Enum):
+    """What layers outside INT8 compute in."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    bf16 = "bf16"
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
+    target: Annotated[Target, typer.Option(help="What the file is for.")] = Target.tensorrt,
+    opset: Annotated[int, typer.Option(min=13, help="ONNX operator set.")] = 17,
+    weights: Annotated[
+        Weights, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
+    ] = Weights.int8,
+    remainder: Annotated[Remainder, typer.Option(help="Data type of what is not INT8.")] = Remainder.fp32,
+    batch: Annotated[int | None, typer.Option(min=1, help="Fixed batch size (open).", show_default=False)] = None,
+    channels_first: Annotated[bool, typer.Option("--channels-first", help="Take images as NCHW.")] = False,
+    plan: Annotated[Path | None, typer.Option(help="plan.json to verify against.", show_default=False)] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Compare with Keras on this .npy of inputs.", show_default=False)
+    ] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="With --check: compare every layer.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a Keras model as ONNX, and verify it."""
+    with reported(debug=debug, as_json=json_):
+        import qat_lib
+        from pipelines import model_views
+
+        network = qat_lib.load_model(model)
+        report = qat_lib.export_onnx(
+            network,
+            output,
+            target=target.value,
+            opset=opset,
+            weights=weights.value,
+            remainder=remainder.value,
+            batch=batch,
+            channels_first_input=channels_first,
+            plan=plan,
+        )
+        content: dict[str, Any] = report.to_dict()
+        parity = None
+        if check is not None:
+            parity = qat_lib.check_parity(network, output, model_views.read_inputs(check), layers=layers)
+            content["parity"] = parity.to_dict()
+        if json_:
+            _write_json(content)
+        else:
+            model_views.show_export(report, parity)
+        if parity is not None and not parity.passed:
+            raise typer.Exit(1)
+
+
+def verify(
+    model: OnnxFile,
+    plan: Annotated[
+        Path | None, typer.Option(help="plan.json whose quantizers it must hold.", show_default=False)
+    ] = None,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings this severe.")] = FailOn.error,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check that an ONNX file holds exactly its plan's quantizers, and that TensorRT will take it as it is meant."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines import model_views
+        from qat_lib.analysis.findings import fail_on as gate
+        from qat_lib.export.verify import verify_onnx
+
+        findings = verify_onnx(model, plan)
+        failed = gate(findings, fail_on.value)
+        if json_:
+            _write_json({"model": str(model), "passed": not failed, "findings": [each.to_dict() for each in findings]})
+        else:
+            model_views.show_findings(model, findings)
+        if failed:
+            raise typer.Exit(1)
+
+
+def analyze(
+    model: OnnxFile,
+    html: Annotated[Path | None, typer.Option(help="Write the graph as one HTML file.", show_default=False)] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Layer file of an engine, to score the prediction.", show_default=False)
+    ] = None,
+    tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = TensorRT.v10,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings this severe.")] = FailOn.never,
+    all_findings: Annotated[bool, typer.Option("--all", help="Show every finding, not one of a kind.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Predict which layers TensorRT runs in INT8 and what it fuses, without a GPU."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines import model_views
+        from qat_lib.analysis import analyze_onnx, to_html
+        from qat_lib.analysis import compare as score
+        from qat_lib.analysis.findings import fail_on as gate
+
+        version: Any = int(tensorrt.value)
+        report = analyze_onnx(model, tensorrt=version)
+        comparison = score(report, compare) if compare is not None else None
+        if html is not None:
+            model_views.write_file(html, to_html(report))
+        if json_:
+            content = report.to_dict()
+            _write_json({**content, "comparison": comparison.to_dict()} if comparison else content)
+        else:
+            model_views.show_analysis(report, comparison, all_findings=all_findings)
+        if gate(report.findings, fail_on.value):
+            raise typer.Exit(1)
+
+
+def build_engine(
+    model: OnnxFile,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)] = None,
+    backend: Annotated[Backend, typer.Option(help="auto: TensorRT where it is, else OpenVINO.")] = Backend.auto,
+    shapes: Annotated[
+        str, typer.Option(help="input:1x3x224x224,8x...,32x...: smallest, usual, largest.", show_default=False)
+    ] = "",
+    max_batch: Annotated[int, typer.Option(min=1, help="Largest batch of inputs without --shapes.")] = 32,
+    float_precision: Annotated[Precision, typer.Option(help="For layers outside INT8.")] = Precision.fp32,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
+    workspace: Annotated[str, typer.Option(help="TensorRT's scratch memory: 4GiB.", show_default=False)] = "",
+    optimization_level: Annotated[int, typer.Option(min=0, max=5, help="0 quick build, 5 fast engine.")] = 3,
+    timing_cache: Annotated[Path | None, typer.Option(help="TensorRT's kernel timings.", show_default=False)] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Keep what per-layer timing needs.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Build an engine from an ONNX file."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines import model_views
+        from qat_lib import engines
+
+        spec = engines.BuildSpec(
+            backend=backend.value,
+            shapes=engines.parse_shapes(shapes) if shapes else {},
+            max_batch=max_batch,
+            float_precision=float_precision.value,
+            threads=threads,
+            workspace_bytes=engines.parse_size(workspace) if workspace else None,
+            optimization_level=optimization_level,
+            timing_cache=timing_cache,
+            profile=profile,
+        )
+        artifact = engines.build_engine(model, spec, output=output)
+        if json_:
+            _write_json(
+                {
+                    "path": str(artifact.path),
+                    **json.loads(artifact.manifest.to_json()),
+                    "warnings": list(artifact.warnings),
+                }
+            )
+        else:
+            model_views.show_engine(artifact)
+
+
+def bench_engine(
+    engine: Annotated[Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")],
+    batch_size: Annotated[list[int] | None, typer.Option(min=1, help="May be given again.", show_default="1")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each batch size.")] = 2.0,
+    layers: Annotated[bool, typer.Option("--layers", help="Also the time of each layer.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure latency and throughput of an engine."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines import model_views
+        from qat_lib.engines import load_engine
+
+        with load_engine(engine) as loaded:
+            latencies = [loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]]
+            timed = loaded.layers(timed=True) if layers else []
+            if json_:
+                content = {"latencies": [each.to_dict() for each in latencies]}
+                _write_json({**content, "layers": [each.to_dict() for each in timed]} if layers else content)
+            else:
+                model_views.show_latencies(loaded.manifest, latencies, timed)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
+    for name, command in (
+        ("export", export),
+        ("verify", verify),
+        ("analyze", analyze),
+        ("build-engine", build_engine),
+        ("bench-engine", bench_engine),
+    ):
+        app.command(name, rich_help_panel=_PANEL)(command)
+
+
+def _write_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content) + "\n")

@@ -54,7 +54,7 @@ def run_command(
         _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
         outcome = resume_run(folder, given if changed else None, view)
     else:
-        folder = create_run(given, pipeline=pipeline, cache=cache, version=_version())
+        folder = create_run(given, pipeline=pipeline, cache=cache, version=installed_version())
         _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
         outcome = execute(folder, view)
     if as_json:
@@ -68,7 +68,8 @@ def _announce(console: Console, text: str, quiet: bool) -> None:
         console.print(Text(text), soft_wrap=True)
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """Return qatline's version, as its package says."""
     try:
         return version("qatline")
     except PackageNotFoundError:

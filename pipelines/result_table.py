@@ -64,8 +64,8 @@ def _cells(row: Mapping[str, Any], reference: float | None) -> list[str]:
     return [
         _NONE if accuracy is None else f"{accuracy:.2%}",
         _NONE if accuracy is None or reference is None else f"{(accuracy - reference) * 100:+.2f}",
-        _NONE if row.get("bytes") is None else _size(row["bytes"]),
-        _NONE if p50 is None else " / ".join(_milliseconds(value) for value in (p50, p99) if value is not None),
+        _NONE if row.get("bytes") is None else format_size(row["bytes"]),
+        _NONE if p50 is None else " / ".join(format_milliseconds(value) for value in (p50, p99) if value is not None),
         _NONE if row.get("throughput") is None else f"{row['throughput']:,.0f}",
         _NONE if not weighted or row.get("int8_layers") is None else f"{row['int8_layers']}/{weighted}",
     ]
@@ -116,11 +116,13 @@ def _short(path: Path) -> Path:
         return path
 
 
-def _milliseconds(value: float) -> str:
+def format_milliseconds(value: float) -> str:
+    """Return milliseconds with three digits or so."""
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def _size(count: float) -> str:
+def format_size(count: float) -> str:
+    """Return a number of bytes with a decimal unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

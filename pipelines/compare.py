@@ -1,0 +1,81 @@
+"""Runs side by side: what differs in their configs, and what came of it. Everything comes from MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from components.runtime.tracking_store import scrub, translated
+from pipelines.result_table import ROWS, format_milliseconds, format_size
+from pipelines.run_folder import RunFolder, find_run, read_json
+from qat_lib.errors import ConfigError
+
+_LATEST = 5
+_IGNORED = frozenset({"output"})
+
+
+def compare_runs(names: Sequence[str], *, output: Path, console: Console | None = None) -> None:
+    """Print a table with one column per run.
+
+    Args:
+        names: Runs by id or folder; empty for the latest five that were tracked.
+        output: The folder of the runs.
+        console: Where to print; default: stdout.
+
+    Raises:
+        ConfigError: There is no such run, or it was not tracked.
+        TrackingError: The tracking store can't be read.
+    """
+    folders = [find_run(output, name) for name in names] if names else _latest(output)
+    records = [_record(folder) for folder in folders]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for folder in folders:
+        table.add_column(escape(folder.run_id), justify="right")
+    for key in _differing([record.params for record in records]):
+        table.add_row(escape(key), *(escape(record.params.get(key, "-")) for record in records))
+    table.add_section()
+    table.add_row("verdict", *(record.tags.get("qatline.verdict", "-") for record in records))
+    for row, title in ROWS.items():
+        table.add_row(f"{title}: accuracy", *(_shown(record.metrics, row, "accuracy") for record in records))
+    for row, title in list(ROWS.items())[1:]:
+        table.add_row(f"{title}: p50 ms", *(_shown(record.metrics, row, "latency_ms_p50") for record in records))
+    table.add_row("QAT INT8 engine: size", *(_shown(record.metrics, "qat_engine", "bytes") for record in records))
+    (console or Console(highlight=False)).print(table)
+
+
+def _latest(output: Path) -> list[RunFolder]:
+    found = sorted(path.parent for path in output.absolute().glob("*/tracking.json"))[-_LATEST:]
+    if not found:
+        raise ConfigError(f"Expected tracked runs in {output}; there are none.")
+    return [RunFolder(path=path) for path in found]
+
+
+def _record(folder: RunFolder) -> Any:
+    if not folder.tracking_file.exists():
+        raise ConfigError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
+    tracking = read_json(folder.tracking_file)
+    with translated(f"run {folder.run_id} can't be read from {scrub(tracking['uri'])}"):
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=tracking["uri"]).get_run(tracking["run_id"]).data
+
+
+def _differing(params: Sequence[dict[str, str]]) -> list[str]:
+    keys = sorted({key for each in params for key in each} - _IGNORED)
+    return [key for key in keys if len({each.get(key) for each in params}) > 1]
+
+
+def _shown(metrics: dict[str, float], row: str, name: str) -> str:
+    value = metrics.get(f"{row}.{name}")
+    if value is None:
+        return "-"
+    if name == "accuracy":
+        return f"{value:.2%}"
+    return format_size(value) if name == "bytes" else format_milliseconds(value)

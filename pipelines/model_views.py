@@ -1,0 +1,159 @@
+"""What the commands on single files show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipelines.result_table import format_milliseconds, format_size
+from pipelines.run_folder import write_text
+from qat_lib.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from qat_lib.analysis import Comparison, Finding, FusionReport
+    from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency
+    from qat_lib.export import ExportReport, ParityReport
+
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def read_inputs(path: Path) -> Any:
+    """Read a ``.npy`` of model inputs.
+
+    Raises:
+        DataError: The file is missing or is no array of numbers.
+    """
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {error}") from error
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file that the user asked for.
+
+    Raises:
+        ConfigError: It can't be written there.
+    """
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise ConfigError(f"Could not write {path}: {error}") from error
+
+
+def show_export(report: ExportReport, parity: ParityReport | None) -> None:
+    """Say what was written and how it compares with Keras."""
+    console = _console()
+    console.print(
+        f"Wrote {escape(str(report.path))}: {format_size(report.bytes)}, opset {report.opset}, {report.nodes} nodes, "
+        f"{report.quantizers} quantizers, in {report.seconds:.1f} s",
+        soft_wrap=True,
+    )
+    _print_findings(console, report.findings)
+    if parity is None:
+        return
+    verdict = "[green]agrees with Keras[/]" if parity.passed else "[bold red]differs from Keras[/]"
+    console.print(
+        f"ONNX Runtime {verdict} on {parity.samples} samples: largest difference {parity.largest_difference:.3g}, "
+        f"{parity.mismatches} labels differ, {parity.ties} ties."
+    )
+    if parity.layers:
+        table = _table("layer", "largest difference")
+        for layer in parity.layers:
+            table.add_row(escape(layer.layer), f"{layer.largest:.3g}")
+        console.print(table)
+
+
+def show_findings(model: Path, findings: Sequence[Finding]) -> None:
+    """List what a verification found."""
+    console = _console()
+    if not findings:
+        console.print(f"{escape(str(model))}: [green]nothing is wrong[/]", soft_wrap=True)
+        return
+    counts = {severity: sum(each.severity == severity for each in findings) for severity in _STYLES}
+    console.print(
+        f"{escape(str(model))}: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n), soft_wrap=True
+    )
+    _print_findings(console, findings)
+
+
+def show_analysis(report: FusionReport, comparison: Comparison | None, *, all_findings: bool) -> None:
+    """Show a prediction and, if there is one, how it scores against an engine."""
+    from qat_lib.analysis.table import render
+
+    console = _console()
+    console.print(render(report, all_findings=all_findings))
+    if comparison is None:
+        return
+    table = _table("against the engine", "")
+    table.add_row("layers found", f"{comparison.matched} of {comparison.matched + len(comparison.unmatched)}")
+    scores = {"precision": comparison.precision_score, "output": comparison.output_score, "adds": comparison.add_score}
+    for name, value in scores.items():
+        table.add_row(f"{name} as predicted", "-" if value is None else f"{value:.1%}")
+    table.add_row("layers", f"{comparison.engine_layers} (predicted {comparison.predicted_layers})")
+    table.add_row("conversions", f"{comparison.engine_conversions} (predicted {comparison.predicted_conversions})")
+    console.print(table)
+    for miss in comparison.mismatches:
+        console.print(f"  {escape(miss.node)}: {miss.what} predicted {miss.predicted}, found {miss.found}")
+
+
+def show_engine(artifact: EngineArtifact) -> None:
+    """Say what was built."""
+    console, manifest = _console(), artifact.manifest
+    console.print(
+        f"Wrote {escape(str(artifact.path))}: {format_size(manifest.bytes)}, {_described(manifest)}, "
+        f"in {manifest.build_seconds:.1f} s",
+        soft_wrap=True,
+    )
+    for warning in artifact.warnings:
+        console.print(f"[yellow]warning[/]: {escape(warning)}")
+
+
+def show_latencies(manifest: EngineManifest, latencies: Sequence[Latency], layers: Sequence[EngineLayer]) -> None:
+    """Show one row per batch size, and the layers by time."""
+    console = _console()
+    console.print(_described(manifest))
+    table = _table("batch", "p50 ms", "p90 ms", "p99 ms", "samples/s", "requests")
+    for each in latencies:
+        times = (format_milliseconds(value) for value in (each.p50_ms, each.p90_ms, each.p99_ms))
+        table.add_row(str(each.batch_size), *times, f"{each.throughput:,.0f}", str(each.iterations))
+    console.print(table)
+    if layers:
+        table = _table("layer", "kind", "precision", "ms")
+        for layer in sorted(layers, key=lambda each: -(each.time_ms or 0.0)):
+            time = "-" if layer.time_ms is None else f"{layer.time_ms:.3f}"
+            table.add_row(escape(layer.name), escape(layer.kind), layer.precision, time)
+        console.print(table)
+
+
+def _described(manifest: EngineManifest) -> str:
+    counts = manifest.precision
+    layers = f"{counts.int8_layers} of {counts.weighted_layers} weighted layers in INT8"
+    return f"{manifest.backend} {manifest.backend_version}, {layers}"
+
+
+def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    for each in findings:
+        style = _STYLES[each.severity]
+        console.print(f"[{style}]{each.code} {each.severity}[/] {escape(each.node)}: {escape(each.message)}")
+        if each.advice:
+            console.print(f"    {escape(each.advice)}")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place == 0 else "right")
+    return table
+
+
+def _console() -> Console:
+    return Console(highlight=False)
