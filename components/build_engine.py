@@ -11,9 +11,9 @@ from kfp import dsl
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.settings import EngineSettings
-from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, load_engine
+from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path, load_engine
 from qat_lib.engines import build_engine as build
-from qat_lib.errors import EngineBuildError
+from qat_lib.errors import EngineBuildError, QatlineError
 
 VARIANTS = ("fp32", "fp16", "ptq", "qat")
 """The ONNX files that the step looks for; fp32, ptq and qat must be there."""
@@ -66,6 +66,8 @@ def build_engine(
             progress.warn(f"{variant}: {warning}")
         summary["variants"][variant] = _summary(artifact)
         metrics |= {f"{variant}_{name}": value for name, value in _numbers(artifact).items()}
+        if artifact.manifest.quantized:
+            summary["variants"][variant]["prediction"] = _prediction(artifact, progress)
     progress.update("building", len(variants), len(variants))
     (out / "build.json").write_text(json.dumps(summary, indent=1) + "\n")
     return metrics
@@ -96,6 +98,19 @@ def _check_answers(artifact: EngineArtifact, seed: int) -> None:
     with load_engine(artifact.path, rebuild=False) as engine:
         profile = engine.manifest.spec["shapes"][engine.inputs[0].name]
         engine.infer(engine.random_batch(int(profile.split("x")[0]), seed=seed))
+
+
+def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] | None:
+    """Join the engine's layers with the fusions that the analyzer predicts for TensorRT, and score the prediction."""
+    from qat_lib.analysis import analyze_onnx
+    from qat_lib.analysis.comparison import compare
+
+    try:
+        report = analyze_onnx(Path(artifact.manifest.source["path"]))
+        return dict(compare(report, layers_path(artifact.path)).to_dict())
+    except QatlineError as error:  # the engine is built and checked; only the comparison is missing
+        progress.warn(f"{artifact.path.name}: the predicted fusions can't be compared with the engine: {error}")
+        return None
 
 
 def _numbers(artifact: EngineArtifact) -> dict[str, float]:

@@ -20,7 +20,7 @@ from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.runtime.reader import load_info, numpy_batches
 from components.settings import EngineSettings
-from qat_lib.engines import Engine, load_engine
+from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
 REFERENCE = "fp32"
@@ -165,14 +165,17 @@ def _benchmark(
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure each engine at batch 1, at a middle batch and at the batch of the throughput figure."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
-    runs = sorted((classifier.nearest_batch(size), row) for row, classifier in classifiers.items() for size in wanted)
+    groups: dict[int, dict[str, Engine]] = {}
+    for row, classifier in classifiers.items():
+        for size in {classifier.nearest_batch(size) for size in wanted}:
+            groups.setdefault(size, {})[row] = classifier.engine
     results: dict[str, list[dict[str, Any]]] = {row: [] for row in classifiers}
-    # Batch by batch, engine after engine: what is compared with each other is measured close together.
-    for done, (size, row) in enumerate(dict.fromkeys(runs)):
-        progress.update("benchmark", done, len(runs))
-        latency = classifiers[row].engine.benchmark(batch_size=size, seconds=settings.benchmark_seconds, seed=seed)
-        results[row].append(latency.to_dict())
-    progress.update("benchmark", len(runs), len(runs))
+    for done, size in enumerate(sorted(groups)):
+        progress.update("benchmark", done, len(groups))
+        seconds = settings.benchmark_seconds
+        for row, latency in benchmark_together(groups[size], batch_size=size, seconds=seconds, seed=seed).items():
+            results[row].append(latency.to_dict())
+    progress.update("benchmark", len(groups), len(groups))
     return results
 
 

@@ -1,6 +1,7 @@
 """Engines: one interface to TensorRT, OpenVINO and ONNX Runtime. Imports neither TensorFlow nor Keras."""
 
 from qat_lib.engines.backend import available_backends, choose_backend
+from qat_lib.engines.benchmark import benchmark_together
 from qat_lib.engines.build import EngineArtifact, build_engine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
@@ -20,6 +21,7 @@ __all__ = [
     "ShapeProfile",
     "TensorInfo",
     "available_backends",
+    "benchmark_together",
     "build_engine",
     "choose_backend",
     "layers_path",

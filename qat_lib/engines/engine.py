@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -10,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from qat_lib.engines.benchmark import Measured, check_arguments, summarize, time_requests, warm_up
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.spec import parse_profile
-from qat_lib.engines.values import Array, EngineLayer, Latency, Percentiles, TensorInfo
-from qat_lib.errors import ConfigError, EngineError
+from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
+from qat_lib.errors import EngineError
 
 Batch = Array | Mapping[str, Array]
 
@@ -82,10 +82,18 @@ class Engine(ABC):
             batch: what to send; default: normal random numbers.
             seed: seed of the random numbers.
         """
-        if seconds <= 0 or batch_size < 1:
-            raise ConfigError(f"A benchmark needs seconds > 0 and batch_size >= 1. Received: {seconds}, {batch_size}.")
+        check_arguments(batch_size, seconds)
         request = self.random_batch(batch_size, seed=seed) if batch is None else batch
-        return self._benchmark(request, batch_size, seconds, warmup_seconds)
+        return summarize(batch_size, [self.measure(request, seconds=seconds, warmup_seconds=warmup_seconds)])
+
+    def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
+        """Time requests of ``batch`` for ``seconds``, after a warm-up; :meth:`benchmark` summarizes the result."""
+
+        def send() -> object:
+            return self.infer(batch)
+
+        warm_up(send, warmup_seconds)
+        return time_requests(send, seconds)
 
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
         """Return normal random input of ``batch_size`` samples, by input name."""
@@ -112,26 +120,6 @@ class Engine(ABC):
     @abstractmethod
     def _layers(self, timed: bool) -> list[EngineLayer]:
         """Return the layers, with times where ``timed``."""
-
-    def _benchmark(self, batch: Batch, batch_size: int, seconds: float, warmup_seconds: float) -> Latency:
-        clock = time.perf_counter
-        durations: list[float] = []
-        end = clock() + warmup_seconds
-        self.infer(batch)
-        while clock() < end:
-            self.infer(batch)
-        begin = clock()
-        end = begin + seconds
-        while (start := clock()) < end or len(durations) < 10:
-            self.infer(batch)
-            durations.append(clock() - start)
-        total = clock() - begin
-        return Latency(
-            batch_size=batch_size,
-            iterations=len(durations),
-            end_to_end=Percentiles.of(durations),
-            throughput=batch_size * len(durations) / total,
-        )
 
     def _arranged(self, batch: Any) -> list[Array]:
         if isinstance(batch, Mapping):

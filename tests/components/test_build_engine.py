@@ -42,6 +42,10 @@ def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: 
     summary = json.loads((tmp_path / "build.json").read_text())
     assert summary["backend"] == "openvino"
     assert len(summary["variants"]["fp32"]["float_weighted_layers"]) == 7
+    prediction = summary["variants"]["qat"]["prediction"]
+    assert prediction["matched"] == 7
+    assert prediction["precision_score"] == 1.0
+    assert "prediction" not in summary["variants"]["fp32"]
     for variant in ("fp32", "ptq", "qat"):
         manifest = read_manifest(tmp_path / f"{variant}.engine")
         assert manifest.preprocessing == {"scale": 0.0625}

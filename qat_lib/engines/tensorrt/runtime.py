@@ -6,13 +6,14 @@ import json
 import logging
 import math
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qat_lib.engines.benchmark import Measured, time_requests, warm_up
 from qat_lib.engines.engine import Batch, Engine
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.spec import ShapeProfile, parse_profile
@@ -20,7 +21,7 @@ from qat_lib.engines.tensorrt.callbacks import BuildLog, make_profiler
 from qat_lib.engines.tensorrt.cuda import Bytes, Device
 from qat_lib.engines.tensorrt.inspector import read_layers
 from qat_lib.engines.tensorrt.library import make_entry
-from qat_lib.engines.values import Array, EngineLayer, Latency, Percentiles, TensorInfo
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo
 from qat_lib.errors import EngineError, EngineLoadError
 
 logger = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ class TensorRTEngine(Engine):
         return results
 
     # ------------------------------------------------------------------ benchmark
-    def _benchmark(self, batch: Batch, batch_size: int, seconds: float, warmup_seconds: float) -> Latency:
+    def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
         """Measure as ``trtexec`` does: warm-up, then compute timed by events, from a CUDA graph where possible."""
         values = self._checked(batch)
         with self._lock, ExitStack() as stack:
@@ -202,25 +203,14 @@ class TensorRTEngine(Engine):
             graph = self._capture(stack)
             start, end = (self._event(stack) for _ in range(2))
             compute: list[float] = []
-            whole: list[float] = []
-            clock = time.perf_counter
-            warm = clock() + warmup_seconds
-            while clock() < warm:
-                self._timed_request(values, graph, start, end)
-            begin = clock()
-            while clock() - begin < seconds or len(whole) < 10:
-                before = clock()
+
+            def send() -> None:
                 compute.append(self._timed_request(values, graph, start, end))
-                whole.append(clock() - before)
-            total = clock() - begin
-        return Latency(
-            batch_size=batch_size,
-            iterations=len(whole),
-            end_to_end=Percentiles.of(whole),
-            throughput=batch_size * len(whole) / total,
-            compute=Percentiles.of(compute),
-            cuda_graph=graph is not None,
-        )
+
+            warm_up(send, warmup_seconds)
+            compute.clear()
+            whole = time_requests(send, seconds)
+        return replace(whole, compute=compute, cuda_graph=graph is not None)
 
     def _checked(self, batch: Batch) -> list[Array]:
         if self._single is not None and isinstance(batch, np.ndarray):

@@ -1,0 +1,99 @@
+"""Latency and throughput: requests one after the other, and several engines compared fairly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qat_lib.engines.values import Latency, Percentiles
+from qat_lib.errors import ConfigError
+
+if TYPE_CHECKING:
+    from qat_lib.engines.engine import Batch, Engine
+
+LEAST_REQUESTS = 10
+_ROUNDS = 8
+_WARM_REQUESTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Timed requests: seconds of each, seconds in all, and where the backend knows it the seconds on the device."""
+
+    end_to_end: list[float]
+    total: float
+    compute: list[float] | None = None
+    cuda_graph: bool = False
+
+
+def time_requests(send: Callable[[], object], seconds: float) -> Measured:
+    """Send requests one after the other for ``seconds``, and at least ten, and time each."""
+    clock = time.perf_counter
+    durations: list[float] = []
+    begin = clock()
+    end = begin + seconds
+    while (start := clock()) < end or len(durations) < LEAST_REQUESTS:
+        send()
+        durations.append(clock() - start)
+    return Measured(end_to_end=durations, total=clock() - begin)
+
+
+def warm_up(send: Callable[[], object], seconds: float) -> None:
+    """Send a few requests, and more until ``seconds`` have passed."""
+    end = time.perf_counter() + seconds
+    for _ in range(_WARM_REQUESTS):
+        send()
+    while time.perf_counter() < end:
+        send()
+
+
+def summarize(batch_size: int, parts: Sequence[Measured]) -> Latency:
+    """Return the latency over all requests of ``parts``."""
+    durations = [seconds for part in parts for seconds in part.end_to_end]
+    compute = [seconds for part in parts for seconds in part.compute or ()]
+    return Latency(
+        batch_size=batch_size,
+        iterations=len(durations),
+        end_to_end=Percentiles.of(durations),
+        throughput=batch_size * len(durations) / sum(part.total for part in parts),
+        compute=Percentiles.of(compute) if compute else None,
+        cuda_graph=any(part.cuda_graph for part in parts),
+    )
+
+
+def benchmark_together(
+    engines: Mapping[str, Engine], *, batch_size: int, seconds: float, rounds: int = _ROUNDS, seed: int = 0
+) -> dict[str, Latency]:
+    """Benchmark several engines in turns, so that whatever else the machine does meets all of them.
+
+    Args:
+        engines: the engines by name.
+        batch_size: samples in each request.
+        seconds: time for each engine, over all its turns.
+        rounds: turns of each engine.
+        seed: seed of the random input.
+
+    Raises:
+        ConfigError: ``seconds`` or ``batch_size`` is not positive.
+    """
+    requests: dict[str, Batch] = {}
+    for name, engine in engines.items():
+        check_arguments(batch_size, seconds)
+        requests[name] = engine.random_batch(batch_size, seed=seed)
+    parts: dict[str, list[Measured]] = {name: [] for name in engines}
+    for turn in range(rounds):
+        for name in list(engines)[:: 1 if turn % 2 else -1]:
+            parts[name].append(engines[name].measure(requests[name], seconds=seconds / rounds))
+    return {name: summarize(batch_size, measured) for name, measured in parts.items()}
+
+
+def check_arguments(batch_size: int, seconds: float) -> None:
+    """Refuse a benchmark of nothing.
+
+    Raises:
+        ConfigError: ``seconds`` or ``batch_size`` is not positive.
+    """
+    if seconds <= 0 or batch_size < 1:
+        raise ConfigError(f"A benchmark needs seconds > 0 and batch_size >= 1. Received: {seconds}, {batch_size}.")
