@@ -74,19 +74,25 @@ class ArraySource:
         return digest.hexdigest()
 
     def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
-        """Write ``<split>_x.npy`` and ``<split>_y.npy``, block by block."""
+        """Write ``<split>_x.npy`` and ``<split>_y.npy``, block by block.
+
+        The blocks are written, not mapped: on a full disk a map ends the process with SIGBUS.
+        """
         origin = self.parts[part]
-        x = np.lib.format.open_memmap(
-            out / f"{split}_x.npy", mode="w+", dtype=np.dtype(self.dtype), shape=(len(indices), *self.image_shape)
-        )
+        header = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(self.dtype)),
+            "fortran_order": False,
+            "shape": (len(indices), *self.image_shape),
+        }
         digests: list[bytes] = []
-        for start in range(0, len(indices), _BLOCK):
-            images = origin.x[indices[start : start + _BLOCK]].astype(self.dtype)
-            if self.resize:
-                images = resize_array(images, self.image_shape[:2])
-            x[start : start + len(images)] = images
-            digests += [hashlib.sha256(image.tobytes()).digest() for image in images]
-            progress.update(f"writing {split}", start + len(images), len(indices))
-        x.flush()
+        with (out / f"{split}_x.npy").open("wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for start in range(0, len(indices), _BLOCK):
+                images = origin.x[indices[start : start + _BLOCK]].astype(self.dtype, order="C")
+                if self.resize:
+                    images = resize_array(images, self.image_shape[:2])
+                stream.write(images.tobytes())
+                digests += [hashlib.sha256(image.tobytes()).digest() for image in images]
+                progress.update(f"writing {split}", start + len(images), len(indices))
         np.save(out / f"{split}_y.npy", origin.y[indices])
         return digests

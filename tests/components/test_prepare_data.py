@@ -166,7 +166,28 @@ run_component("prepare_data", settings=settings, seed=0, inputs={{}}, output={st
 sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") if m in sys.modules))
 """
     environment = {**os.environ, "_KFP_RUNTIME": "true"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert load_info(tmp_path / "out").splits["test"] == 20
+
+
+def test_a_full_disk_ends_the_step_with_a_message_not_with_a_signal(tmp_path: Path) -> None:
+    code = f"""
+import resource, signal, sys
+from components.runtime.step import run_component
+from qat_lib.errors import StorageError
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+try:
+    run_component("prepare_data", settings={{}}, seed=0, inputs={{}}, output={str(tmp_path / "out")!r})
+except StorageError as error:
+    sys.stdout.write(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the disk is full")
+    assert list(tmp_path.iterdir()) == []
