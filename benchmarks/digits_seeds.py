@@ -51,9 +51,8 @@ def main() -> int:
     print(f"{'mean':>6}" + _cells(means))
     changes = [each["qat_engine"] - each["fp32"] for each in figures.values()]
     holds = mean(changes) >= 0 and min(changes) >= -WORST_DROP
-    print(
-        f"QAT against FP32: mean {mean(changes):+.2%}, worst {min(changes):+.2%}: {'holds' if holds else 'DOES NOT HOLD'}"
-    )
+    verdict = "holds" if holds else "DOES NOT HOLD"
+    print(f"QAT against FP32: mean {mean(changes):+.2%}, worst {min(changes):+.2%}: {verdict}")
     if arguments.json:
         content = {"seeds": figures, "mean": means, "mean_change": mean(changes), "worst_change": min(changes)}
         arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
