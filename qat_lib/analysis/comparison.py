@@ -21,6 +21,8 @@ from qat_lib.errors import ConfigError
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
+#: Layer types that convert, as TensorRT and OpenVINO name them.
+_CONVERSIONS = frozenset({"Reformat", "Reorder", "FakeQuantize", "Convert"})
 _INT8 = re.compile(r"int8", re.IGNORECASE)
 
 
@@ -165,7 +167,7 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
         nodes=frozenset((*_parts(name), *metadata)),
         reads_int8=_is_int8(entry.get("Inputs"), every=False),
         writes_int8=_is_int8(entry.get("Outputs"), every=True),
-        is_reformat=kind == "Reformat" or quantizer_alone or bool(_REFORMAT.search(name)),
+        is_reformat=kind in _CONVERSIONS or quantizer_alone or bool(_REFORMAT.search(name)),
     )
 
 
@@ -177,7 +179,7 @@ def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
         nodes=frozenset(map(str, entry["nodes"])),
         reads_int8=precision == "int8" if precision else None,
         writes_int8=output == "int8" if output else None,
-        is_reformat=bool(_REFORMAT.search(f"{entry.get('kind', '')} {name}")),
+        is_reformat=entry.get("kind") in _CONVERSIONS or bool(_REFORMAT.search(name)),
     )
 
 

@@ -89,7 +89,7 @@ class FusionReport:
     Attributes:
         model: path of the file.
         layers: weighted layers.
-        adds: Adds of two activations.
+        adds: Adds of two activations; those of rule F6 broadcast and are no residual Adds.
         pools: pooling operators.
         kernels: predicted stand-alone kernels: conversions, transposes and elementwise operators that nothing took in.
         engine: all predicted layers of the engine, those of ``kernels`` included.
@@ -133,7 +133,7 @@ class FusionReport:
             "weighted_layers": len(self.layers),
             "int8_layers": self.int8_layers,
             "int8_macs_share": round(self.int8_macs_share, 6),
-            "adds": len(self.adds),
+            "adds": sum(add.rule != "F6" for add in self.adds),
             "fused_adds": self.fused_adds,
             "int8_adds": sum(add.precision == "int8" for add in self.adds),
             "pools": len(self.pools),
