@@ -215,8 +215,10 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         # The scope makes the layer read these values in place of its variables and leaves the layer as it is. It hides
         # an enclosing scope, so every variable of the layer goes in with its present value.
         mapping = [(v, quantized.get(id(v), v.value)) for v in self.layer.variables]
-        with keras.StatelessScope(state_mapping=mapping) as scope:
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             outputs = super().call_layer(*inputs, training=training, mask=mask, **kwargs)
+        for loss in scope.losses:  # of activity regularizers; those of weights go by the variables
+            self.add_loss(loss)
         before = {id(v): value for v, value in mapping}
         for variable in self.layer.non_trainable_variables:
             after = scope.get_current_value(variable)
