@@ -190,10 +190,13 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     scales = {read.scale for read in data}
     quantized = bool(scales) and None not in scales
     scale: Scale | None = None
-    if is_mover(graph, node) or is_rectifier(graph, node):
-        kind: KernelKind = "pool" if node.op in MAX_POOLS else "elementwise" if is_rectifier(graph, node) else "shape"
-        source = flow.input(node, 0)
-        scale = source.scale if source is not None else None
+    source = flow.input(node, 0)
+    given = source.scale if source is not None else None
+    if is_mover(graph, node):
+        kind: KernelKind = "pool" if node.op in MAX_POOLS else "shape"
+        scale = given
+    elif is_rectifier(graph, node):  # a kernel that computes can write another scale than it reads
+        kind, scale = "elementwise", flow.common_scale(values[0]) or given if given is not None else None
     elif node.op == "Concat":
         kind, scale = "concat", flow.common_scale(values[0]) if quantized else None
     elif is_average_pool(graph, node):

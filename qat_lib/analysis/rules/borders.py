@@ -19,6 +19,9 @@ _SAME_TYPE = frozenset(
 def check_borders(engine: Engine) -> Iterator[Finding]:
     """Yield hints about the graph's inputs and operands of different floating-point types."""
     inputs = set(engine.graph.inputs)
+    for node in engine.flow.operators:
+        if node.op == "Cast" and node.input(0) in inputs:
+            inputs.update(node.outputs)
     for kernel in engine.kernels:
         if kernel.reason == "quantize" and kernel.values[0] in inputs:
             yield make_finding(

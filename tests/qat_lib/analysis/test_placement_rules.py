@@ -68,6 +68,16 @@ def test_v09_requantization_over_a_pool() -> None:
     assert codes(requantized(0.1)) == set()
 
 
+def test_a_relu_between_two_scales_requantizes_while_it_computes() -> None:
+    g = GraphBuilder()
+    y = g.qdq(batch_norm(g, g.op("MaxPool", [image(g)], kernel_shape=[2, 2])), 0.2, "bn_quantizer")
+    end(g, g.op("Relu", [y], "relu/Relu"))
+    assert "V09" not in codes(g)
+    assert [(k.kind, k.reads, k.writes) for k in report(g).kernels if k.keras_layer == "relu"] == [
+        ("elementwise", "int8", "int8")
+    ]
+
+
 def test_v09_two_pairs_in_a_row() -> None:
     g = GraphBuilder()
     g.output(g.conv(g.qdq(g.qdq(image(g), 0.1), 0.2), 16, 16, name="next"))
@@ -515,6 +525,10 @@ def test_h2_and_h3_about_the_input() -> None:
     g.output(g.conv(g.qdq(x), 16, 16))
     assert codes(g) == {"H3"}
     assert [(k.kind, k.detail) for k in report(g).kernels] == [("reformat", "transpose"), ("reformat", "quantize")]
+    cast = GraphBuilder()
+    x = cast.op("Cast", [cast.input(dtype=np.float16)], to=1)
+    cast.output(cast.conv(cast.qdq(cast.op("Transpose", [x], perm=[0, 1, 3, 2])), 16, 16))
+    assert {finding.code for finding in report(cast).findings} == {"H2", "H3"}
     fed = GraphBuilder()
     fed.output(fed.conv(fed.dq(fed.input(dtype=np.int8)), 16, 16))
     assert report(fed).findings == ()
