@@ -54,8 +54,10 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
         EngineBuildError: ONNX Runtime can't run the graph.
     """
     runtime = _onnxruntime()
+    options = _options(0, threads)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow everything else
     try:
-        return runtime.InferenceSession(str(onnx), _options(0, threads), providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
     except _errors() as error:
         raise EngineBuildError(f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}") from error
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.tensorrt.callbacks import BuildLog, make_logger
 from qat_lib.errors import BackendUnavailableError
+
+# What TensorRT 8.6's plugin library names, and where the wheels nvidia-cublas-cu12 and nvidia-cudnn-cu12 put it.
+_CUDA_LIBRARIES = ("cublas/lib/libcublasLt.so.12", "cublas/lib/libcublas.so.12", "cudnn/lib/libcudnn.so.8")
 
 
 def import_tensorrt() -> Any:
@@ -15,13 +22,32 @@ def import_tensorrt() -> Any:
         BackendUnavailableError: it is not installed, or its shared libraries can't be loaded.
     """
     try:
-        import tensorrt
+        try:
+            return importlib.import_module("tensorrt")
+        except ImportError as error:
+            if not _preload_cuda_wheels(error):
+                raise
+            return importlib.import_module("tensorrt")
     except ImportError as error:
         raise BackendUnavailableError(
             f"The tensorrt backend needs NVIDIA's tensorrt package ({error}). Install tensorrt-cu12 (10.12 or newer), "
-            "tensorrt-cu13 (11), or on Python 3.10 tensorrt==8.6.0, and qatline[tensorrt] for device memory."
+            "tensorrt-cu13 (11), or on Python 3.10 tensorrt==8.6.0 with nvidia-cublas-cu12 and nvidia-cudnn-cu12<9; "
+            "and qatline[tensorrt] for device memory."
         ) from error
-    return tensorrt
+
+
+def _preload_cuda_wheels(error: ImportError) -> bool:
+    """Load CUDA's libraries from their wheels where a missing one of them is the reason; return whether any was."""
+    if "libcu" not in str(error):
+        return False
+    package = importlib.util.find_spec("nvidia")
+    loaded = False
+    for root in map(Path, (package and package.submodule_search_locations) or ()):
+        for library in _CUDA_LIBRARIES:
+            if (root / library).is_file():
+                ctypes.CDLL(str(root / library), mode=ctypes.RTLD_GLOBAL)
+                loaded = True
+    return loaded
 
 
 def make_entry(trt: Any, name: str, log: BuildLog) -> tuple[Any, Any]:

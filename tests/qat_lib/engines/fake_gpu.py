@@ -247,7 +247,7 @@ class FakeTensorRT:
             return None
         path = data.removeprefix(b"plan:").decode()
         model = onnx.load(path, load_external_data=False)
-        return self._make("ICudaEngine", graph=model.graph, session=reference_session(path))
+        return self._make("ICudaEngine", graph=model.graph, session=reference_session(path, threads=1))
 
     def _values(self, engine: Any) -> list[tuple[Any, bool]]:
         graph = engine.__dict__["graph"]
