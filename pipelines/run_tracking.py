@@ -160,8 +160,10 @@ class _MlflowParentRun:
     def _record(self, result: Mapping[str, Any], artifacts: Mapping[str, Path]) -> None:
         from mlflow.entities import Metric
 
+        known = self._finished_steps()
         for step in result["steps"]:
-            if step["status"] == "reused":
+            # A step that an earlier attempt at this run executed has its child run already.
+            if step["status"] == "reused" and step["name"] not in known:
                 self._record_reused(step["name"], artifacts)
         with translated("the results can't be recorded"):
             metrics = list(_numbers(result["results"]))
@@ -200,12 +202,16 @@ class _MlflowParentRun:
             self._client.set_tag(self._run_id, "data.fingerprint", str(info.get("fingerprint", "")))
 
     def _sweep(self, status: str) -> None:
-        children = self._client.search_runs(
-            [self._experiment],
-            filter_string=f"tags.`mlflow.parentRunId` = '{self._run_id}' and attributes.status = 'RUNNING'",
-        )
-        for child in children:
+        for child in self._children("RUNNING"):
             self._client.set_terminated(child.info.run_id, status)
+
+    def _finished_steps(self) -> set[str]:
+        return {child.data.tags.get("qatline.step", "") for child in self._children("FINISHED")}
+
+    def _children(self, status: str) -> Sequence[Any]:
+        wanted = f"tags.`mlflow.parentRunId` = '{self._run_id}' and attributes.status = '{status}'"
+        found: Sequence[Any] = self._client.search_runs([self._experiment], filter_string=wanted, max_results=1000)
+        return found
 
     def _tolerated(self, action: Callable[[], None]) -> None:
         try:
