@@ -122,11 +122,11 @@ class QuantizationSettings(Settings):
 
 
 class QATSettings(Settings):
-    """Quantization-aware fine-tuning: about 10% of the schedule at about 1% to 10% of the initial rate, cosine decay."""
+    """Quantization-aware fine-tuning: about 10% of the schedule at a few percent of the initial rate, cosine decay."""
 
-    epochs: int = Field(20, ge=0, le=10_000)
+    epochs: int = Field(6, ge=0, le=10_000)
     batch_size: int = Field(64, ge=1)
-    learning_rate: float = Field(2e-4, gt=0)
+    learning_rate: float = Field(5e-5, gt=0)
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = Field(0.0, ge=0)
     augment: Literal["none", "shift", "flip_crop"] = "shift"
