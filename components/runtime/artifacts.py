@@ -8,112 +8,28 @@ last file to be written, and the directory gets its final name after that in one
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from components.runtime.disk_errors import as_storage_error, is_disk_full
+from components.runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest, verify
 from qat_lib.errors import StorageError
 
-MANIFEST_NAME = "manifest.json"
-_VERSION = 1
-_CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """Size in bytes and SHA-256 of one file."""
-
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a finished directory holds, and which step made it.
-
-    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's numbers, ``settings`` the config
-    sections it ran with and ``seconds`` its run time, so that a step which is reused can report them without running.
-    """
-
-    files: Mapping[str, FileEntry]
-    step: str = ""
-    key: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over the names and contents of all files; metrics, settings and times don't enter."""
-        lines = (f"{name}\0{entry.sha256}\0{entry.size}\n" for name, entry in sorted(self.files.items()))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; ``from_dict`` reads it back."""
-        files = {name: {"sha256": entry.sha256, "size": entry.size} for name, entry in sorted(self.files.items())}
-        return {
-            "version": _VERSION,
-            "step": self.step,
-            "key": self.key,
-            "digest": self.digest,
-            "seconds": self.seconds,
-            "metrics": dict(self.metrics),
-            "settings": dict(self.settings),
-            "files": files,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
-        """Read the JSON form.
-
-        Raises:
-            StorageError: it is of another version, incomplete, or does not agree with its own digest.
-        """
-        try:
-            if data["version"] != _VERSION:
-                raise StorageError(f"expected a manifest of version {_VERSION}, received {data['version']}")
-            manifest = cls(
-                files={name: FileEntry(sha256=e["sha256"], size=int(e["size"])) for name, e in data["files"].items()},
-                step=data["step"],
-                key=data["key"],
-                metrics=dict(data["metrics"]),
-                settings=dict(data.get("settings", {})),
-                seconds=float(data["seconds"]),
-            )
-            if manifest.digest != data["digest"]:
-                raise StorageError("the manifest does not agree with its own digest: it was changed afterwards")
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise StorageError(f"the manifest is incomplete: {error!r}") from error
-        return manifest
-
-
-def describe(
-    directory: Path,
-    *,
-    step: str = "",
-    key: str = "",
-    metrics: Mapping[str, float] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    seconds: float = 0.0,
-) -> Manifest:
-    """Hash every file below ``directory`` and return the manifest that belongs to it.
-
-    Raises:
-        StorageError: something in it is not a plain file, or can't be read.
-    """
-    files = {}
-    for path in _plain_files(directory):
-        size, digest = _measure(path)
-        files[path.relative_to(directory).as_posix()] = FileEntry(sha256=digest, size=size)
-    return Manifest(
-        files=files, step=step, key=key, metrics=dict(metrics or {}), settings=dict(settings or {}), seconds=seconds
-    )
+__all__ = [
+    "MANIFEST_NAME",
+    "FileEntry",
+    "Manifest",
+    "as_storage_error",
+    "describe",
+    "is_disk_full",
+    "materialize",
+    "publish",
+    "read_manifest",
+    "verify",
+]
 
 
 def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
@@ -140,53 +56,6 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
     return True
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Read ``directory/manifest.json`` without looking at the files it names.
-
-    Raises:
-        StorageError: there is none (the step that writes this directory did not finish), or it is damaged.
-    """
-    path = directory / MANIFEST_NAME
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"{directory} is not finished: expected {MANIFEST_NAME} in it, found none. "
-            "Run the step that writes it again."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} can't be read: {error}. Run the step that writes it again.") from error
-    if not isinstance(data, dict):
-        raise StorageError(f"{path}: expected a JSON object, received {type(data).__name__}")
-    return Manifest.from_dict(data)
-
-
-def verify(directory: Path, *, contents: bool = True) -> Manifest:
-    """Check that ``directory`` is finished and whole, and return its manifest.
-
-    Args:
-        directory: the published directory.
-        contents: hash every file. With False only names and sizes are compared, which finds what is
-            missing or cut short, but not what was changed in place.
-
-    Raises:
-        StorageError: no manifest, a missing file, or one that differs; the message names the first.
-    """
-    manifest = read_manifest(directory)
-    for name, entry in manifest.files.items():
-        path = directory / name
-        try:
-            size = path.stat().st_size
-            digest = _measure(path)[1] if contents and size == entry.size else entry.sha256
-        except OSError as error:
-            raise StorageError(f"{directory} is not whole: {name} can't be read ({error.strerror})") from error
-        if size != entry.size:
-            raise StorageError(f"{directory} is not whole: {name} has {size} bytes, expected {entry.size}")
-        if digest != entry.sha256:
-            raise StorageError(f"{directory} is not whole: the content of {name} changed after it was written")
-    return manifest
-
-
 def materialize(source: Path, target: Path) -> None:
     """Make ``target`` a copy of the published directory ``source``: hard links where the file system allows.
 
@@ -206,37 +75,6 @@ def materialize(source: Path, target: Path) -> None:
     except (OSError, shutil.Error) as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise as_storage_error(error, target) from error
-
-
-def as_storage_error(error: BaseException, place: Path) -> StorageError:
-    """Translate an error of the file system; a full disk is told as such, with what is left."""
-    if isinstance(error, StorageError):
-        return error
-    if not is_disk_full(error):
-        return StorageError(f"{place} can't be written: {error}")
-    free = ""
-    with suppress(OSError):
-        usage = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists()))
-        free = f" ({usage.free / 2**20:.0f} MiB free of {usage.total / 2**20:.0f})"
-    return StorageError(
-        f"the disk is full: {place} can't be written{free}. Free some space, or choose another place for the runs; "
-        "what was finished before is kept, so --resume goes on from there."
-    )
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Tell whether ``error``, or one that it came from, says that no space, quota or file size is left."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, OSError) and current.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return True
-        # HDF5, TensorFlow and ONNX report it in their own exceptions, by text only.
-        if "No space left on device" in str(current) or "File too large" in str(current):
-            return True
-        current = current.__cause__ or current.__context__
-    return False
 
 
 def _rename(tmp: Path, final: Path) -> bool:
@@ -260,27 +98,6 @@ def _rename(tmp: Path, final: Path) -> bool:
         else:
             return False
     raise StorageError(f"{final} can't be published: another process keeps changing it")
-
-
-def _plain_files(directory: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(directory):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(root, name)
-            if path == directory / MANIFEST_NAME:
-                continue
-            if path.is_symlink() or not path.is_file():
-                raise StorageError(f"{path} is not a plain file: a step hands on plain files only")
-            yield path
-
-
-def _measure(path: Path) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
 
 
 def _write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -1,0 +1,41 @@
+"""Errors of the file system as the user should see them: above all, that a disk is full."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from qat_lib.errors import StorageError
+
+
+def as_storage_error(error: BaseException, place: Path) -> StorageError:
+    """Translate an error of the file system; a full disk is told as such, with what is left."""
+    if isinstance(error, StorageError):
+        return error
+    if not is_disk_full(error):
+        return StorageError(f"{place} can't be written: {error}")
+    free = ""
+    with suppress(OSError):
+        usage = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists()))
+        free = f" ({usage.free / 2**20:.0f} MiB free of {usage.total / 2**20:.0f})"
+    return StorageError(
+        f"the disk is full: {place} can't be written{free}. Free some space, or choose another place for the runs; "
+        "what was finished before is kept, so --resume goes on from there."
+    )
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Tell whether ``error``, or one that it came from, says that no space, quota or file size is left."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, OSError) and current.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return True
+        # HDF5, TensorFlow and ONNX report it in their own exceptions, by text only.
+        if "No space left on device" in str(current) or "File too large" in str(current):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
