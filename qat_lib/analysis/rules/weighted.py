@@ -9,6 +9,7 @@ from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.analysis.graph import Node
 from qat_lib.analysis.names import keras_layer
+from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.weighted import WeightedOp
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -193,4 +194,13 @@ def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _reads_input(engine: Engine, op: WeightedOp) -> bool:
-    return any(engine.graph.producer(read.value) is None for read in op.activations)
+    """Return whether an operand is a graph input, as it is, or only moved, padded or cast."""
+    return any(_is_input(engine, read.value) for read in op.activations)
+
+
+def _is_input(engine: Engine, value: str) -> bool:
+    producer = engine.graph.producer(value)
+    while producer is not None and (producer.op == "Cast" or is_mover(engine.graph, producer)):
+        value = engine.flow.trace(producer.input(0)).value
+        producer = engine.graph.producer(value)
+    return producer is None

@@ -484,6 +484,10 @@ def test_v25_channels() -> None:
     first = GraphBuilder()
     first.output(first.conv(first.qdq(first.input(shape=(1, 3, 8, 8))), 3, 16))
     assert codes(first) == set()
+    transposed = GraphBuilder()
+    x = transposed.op("Transpose", [transposed.input(shape=(1, 8, 8, 3))], perm=[0, 3, 1, 2])
+    transposed.output(transposed.conv(transposed.qdq(x), 3, 16))
+    assert codes(transposed) == {"H3"}
 
 
 def transposed_convolution(axis: int | None) -> GraphBuilder:
