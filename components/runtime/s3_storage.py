@@ -1,7 +1,7 @@
 """S3, and what speaks its protocol.
 
-boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3`` and credentials and region in its usual ways. MLflow
-does not: it wants ``MLFLOW_S3_ENDPOINT_URL``.
+boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3``, and credentials and region in its usual ways. MLflow's
+artifact store does the same as long as its own ``MLFLOW_S3_ENDPOINT_URL`` is unset, so one setting serves both.
 """
 
 from __future__ import annotations

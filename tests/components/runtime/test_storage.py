@@ -21,6 +21,7 @@ from components.runtime.fingerprints import settings_files
 from components.runtime.reader import load_info
 from components.runtime.s3_storage import S3Storage, s3_client, split_location
 from components.runtime.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
+from components.runtime.tracking import ensure_store, step_run
 from components.settings import DataSettings
 from qat_lib.errors import DataError, StorageError
 
@@ -265,6 +266,19 @@ def test_a_data_set_that_is_not_in_s3_is_told(s3: Any, cache: Path, tmp_path: Pa
 def test_a_folder_in_s3_is_refused_with_a_reason(s3: Any, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.kind=folder reads a local or mounted folder"):
         prepare_data(tmp_path, data=DataSettings(kind="folder", path="s3://data/x"), seed=0, progress=NullProgress())
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+def test_artifacts_of_mlflow_follow_the_same_endpoint(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Any
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", ensure_store(uri, "remote", "s3://data/mlflow"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with step_run("evaluate", warn=progress.warn) as tracker:
+        tracker.log_artifact(write(tmp_path / "plan.json", b"{}"))
+    (stored,) = S3Storage(s3).list("s3://data/mlflow/")
+    assert stored.location.endswith("/artifacts/plan.json")
 
 
 @pytest.mark.parametrize("method", ["get", "put"])
