@@ -3,6 +3,7 @@
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from components.runtime.images import ENGINE_IMAGE
 from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path, load_engine
 from qat_lib.engines import build_engine as build
+from qat_lib.engines.backend import get_backend
 from qat_lib.errors import EngineBuildError, QatlineError
 
-VARIANTS = ("fp32", "fp16", "ptq", "qat")
-"""The ONNX files that the step looks for; fp32, ptq and qat must be there."""
-_REQUIRED = ("fp32", "ptq", "qat")
+VARIANTS = ("fp32", "ptq", "qat")
+"""The ONNX files that the step needs; ``fp16.engine`` is built beside them where the backend has FP16."""
 
 
 def build_engine(
@@ -46,18 +47,15 @@ def build_engine(
     Raises:
         EngineError: a variant is missing, can't be built or does not answer.
     """
-    variants = [variant for variant in VARIANTS if (onnx / f"{variant}.onnx").is_file()]
-    missing = sorted(set(_REQUIRED) - set(variants))
-    if missing:
-        raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}.onnx. Run export_onnx again.")
     spec = build_spec(engine, dataset)
+    jobs = _jobs(onnx, spec)
     metrics: dict[str, float] = {}
-    summary: dict[str, Any] = {"backend": choose_backend(spec.backend), "variants": {}}
-    for index, variant in enumerate(variants):
-        progress.update("building", index, len(variants))
+    summary: dict[str, Any] = {"backend": spec.backend, "variants": {}}
+    for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
+        progress.update("building", index, len(jobs))
         artifact = build(
-            onnx / f"{variant}.onnx",
-            spec,
+            file,
+            variant_spec,
             output=out / f"{variant}.engine",
             on_progress=lambda phase, current, total: progress.update(phase, current, total),
         )
@@ -68,9 +66,22 @@ def build_engine(
         metrics |= {f"{variant}_{name}": value for name, value in _numbers(artifact).items()}
         if artifact.manifest.quantized:
             summary["variants"][variant]["prediction"] = _prediction(artifact, progress)
-    progress.update("building", len(variants), len(variants))
+    progress.update("building", len(jobs), len(jobs))
     (out / "build.json").write_text(json.dumps(summary, indent=1) + "\n")
     return metrics
+
+
+def _jobs(onnx: Path, spec: BuildSpec) -> dict[str, tuple[Path, BuildSpec]]:
+    """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had."""
+    missing = [variant for variant in VARIANTS if not (onnx / f"{variant}.onnx").is_file()]
+    if missing:
+        raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}.onnx. Run export_onnx again.")
+    jobs = {variant: (onnx / f"{variant}.onnx", spec) for variant in VARIANTS}
+    if (onnx / "fp16.onnx").is_file():
+        jobs["fp16"] = (onnx / "fp16.onnx", spec)
+    elif spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
+        jobs["fp16"] = (onnx / "fp32.onnx", replace(spec, float_precision="fp16"))
+    return jobs
 
 
 def build_spec(engine: EngineSettings, dataset: Path | None = None) -> BuildSpec:
@@ -83,7 +94,7 @@ def build_spec(engine: EngineSettings, dataset: Path | None = None) -> BuildSpec
         if (dataset / "dataset.json").is_file():
             classes = tuple(map(str, json.loads((dataset / "dataset.json").read_text())["classes"]))
     return BuildSpec(
-        backend=engine.backend,
+        backend=choose_backend(engine.backend),
         max_batch=engine.batch_size,
         threads=engine.threads,
         workspace_bytes=engine.workspace_mib * 2**20,

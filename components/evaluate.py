@@ -25,7 +25,7 @@ from qat_lib.errors import DataError, EngineLoadError
 
 REFERENCE = "fp32"
 CANDIDATE = "qat_engine"
-_VARIANTS = ("fp32", "fp16", "ptq", "qat")
+_VARIANTS = ("fp32", "ptq", "qat", "fp16")
 _WORST = 8
 _MIDDLE_BATCH = 8
 
@@ -182,7 +182,7 @@ def _benchmark(
 def _engine_row(engine: Engine, latencies: list[dict[str, Any]]) -> Row:
     """Return an engine's row; an engine for one batch size has no latency at batch 1."""
     single = {latency["batch_size"]: latency["end_to_end"] for latency in latencies}.get(1, {})
-    precision = engine.manifest.precision
+    precision, memory = engine.manifest.precision, engine.manifest.device_memory_bytes
     return {
         "bytes": engine.manifest.bytes,
         "latency_ms_p50": single.get("p50"),
@@ -192,6 +192,7 @@ def _engine_row(engine: Engine, latencies: list[dict[str, Any]]) -> Row:
         "int8_layers": precision.int8_layers,
         "weighted_layers": precision.weighted_layers,
         "backend": engine.manifest.backend,
+        "device_memory_mib": None if memory is None else memory / 2**20,
     }
 
 
@@ -224,8 +225,9 @@ def _check_files(engines: Path, onnx: Path, seed: int, progress: Progress) -> di
     checks = {}
     for index, variant in enumerate(variants):
         progress.update("checking", index, len(variants))
-        files = engines / f"{variant}.engine", onnx / f"{variant}.onnx"
-        checks[f"{variant}_engine"] = check_in_fresh_process(*files, seed=seed)
+        source = onnx / f"{variant}.onnx"
+        reference = source if source.is_file() else onnx / "fp32.onnx"  # FP16 as a flag has no graph of its own
+        checks[f"{variant}_engine"] = check_in_fresh_process(engines / f"{variant}.engine", reference, seed=seed)
     progress.update("checking", len(variants), len(variants))
     return checks
 

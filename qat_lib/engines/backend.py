@@ -57,6 +57,7 @@ class BuiltEngine:
         inspector: the backend's own description, kept word for word.
         log: the build log, one message a line; empty where the backend has none.
         warnings: what the log warned of, summarized.
+        device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
     """
 
     data: bytes
@@ -67,6 +68,7 @@ class BuiltEngine:
     inspector: Any = None
     log: str = ""
     warnings: tuple[str, ...] = field(default_factory=tuple)
+    device_memory_bytes: int | None = None
 
 
 class EngineBackend(Protocol):
@@ -77,6 +79,9 @@ class EngineBackend(Protocol):
 
     def device(self) -> Mapping[str, Any]:
         """Describe the device that engines run on here."""
+
+    def float_precisions(self) -> tuple[str, ...]:
+        """Return the values of ``BuildSpec.float_precision`` that this library and device can run."""
 
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Build an engine in memory."""

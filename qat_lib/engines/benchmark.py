@@ -1,9 +1,10 @@
-"""Latency and throughput: requests one after the other, and several engines compared fairly."""
+"""Latency and throughput: requests timed one by one, and several engines compared fairly."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,18 +27,28 @@ class Measured:
     total: float
     compute: list[float] | None = None
     cuda_graph: bool = False
+    clients: int = 1
 
 
-def time_requests(send: Callable[[], object], seconds: float) -> Measured:
-    """Send requests one after the other for ``seconds``, and at least ten, and time each."""
+def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
+    """Send requests for ``seconds``, and at least ten, each client one after the other; time each request."""
     clock = time.perf_counter
-    durations: list[float] = []
     begin = clock()
     end = begin + seconds
-    while (start := clock()) < end or len(durations) < LEAST_REQUESTS:
-        send()
-        durations.append(clock() - start)
-    return Measured(end_to_end=durations, total=clock() - begin)
+
+    def run(_: int) -> list[float]:
+        durations: list[float] = []
+        while (start := clock()) < end or len(durations) < LEAST_REQUESTS:
+            send()
+            durations.append(clock() - start)
+        return durations
+
+    if clients == 1:
+        durations = run(0)
+    else:
+        with ThreadPoolExecutor(clients) as pool:
+            durations = [seconds for part in pool.map(run, range(clients)) for seconds in part]
+    return Measured(end_to_end=durations, total=clock() - begin, clients=clients)
 
 
 def warm_up(send: Callable[[], object], seconds: float) -> None:
@@ -60,6 +71,7 @@ def summarize(batch_size: int, parts: Sequence[Measured]) -> Latency:
         throughput=batch_size * len(durations) / sum(part.total for part in parts),
         compute=Percentiles.of(compute) if compute else None,
         cuda_graph=any(part.cuda_graph for part in parts),
+        clients=max(part.clients for part in parts),
     )
 
 

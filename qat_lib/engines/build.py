@@ -89,6 +89,7 @@ def build_engine(
         preprocessing=spec.preprocessing,
         classes=spec.classes,
         layout=_json(graph, "layout") or {},
+        device_memory_bytes=built.device_memory_bytes,
         git=git_state(),
     )
     if spec.profile:

@@ -24,6 +24,9 @@ class Engine(ABC):
     ``infer`` may be called from several threads. Arrays that it returns belong to the caller.
     """
 
+    clients = 1
+    """How many callers at once the engine works best with; more than one for a CPU engine built for throughput."""
+
     def __init__(self, manifest: EngineManifest) -> None:
         self.manifest = manifest
         self._inputs = [_InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs]
@@ -73,7 +76,7 @@ class Engine(ABC):
         batch: Batch | None = None,
         seed: int = 0,
     ) -> Latency:
-        """Measure latency and throughput of requests sent one after the other.
+        """Measure latency and throughput of requests, sent one after the other by each of ``clients`` threads.
 
         Args:
             batch_size: samples in each request.
@@ -93,7 +96,7 @@ class Engine(ABC):
             return self.infer(batch)
 
         warm_up(send, warmup_seconds)
-        return time_requests(send, seconds)
+        return time_requests(send, seconds, clients=self.clients)
 
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
         """Return normal random input of ``batch_size`` samples, by input name."""

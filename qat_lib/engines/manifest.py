@@ -35,6 +35,7 @@ class EngineManifest:
         preprocessing: how raw input becomes the engine's; None where neither the builder nor the ONNX file says.
         layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
         classes: class names in label order.
+        device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
         git: commit and state of the repository it was built in, or None.
         created: UTC time in ISO 8601.
         build_seconds: how long the build took.
@@ -58,6 +59,7 @@ class EngineManifest:
     preprocessing: Mapping[str, Any] | None = None
     layout: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    device_memory_bytes: int | None = None
     git: Mapping[str, Any] | None = None
     format: int = FORMAT
 

@@ -21,7 +21,7 @@ from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer
-from qat_lib.errors import BackendUnavailableError, EngineBuildError, EngineError, EngineLoadError
+from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
 # Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8 and multiply in INT8.
 _FLOAT_WEIGHTED = {
@@ -73,10 +73,14 @@ class OnnxRuntimeBackend:
         """Describe the CPU."""
         return cpu_device()
 
+    def float_precisions(self) -> tuple[str, ...]:
+        """Return fp32: it computes in the types of the graph."""
+        return ("fp32",)
+
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Optimize the graph and keep the result."""
         if request.spec.float_precision != "fp32":
-            raise EngineBuildError(
+            raise ConfigError(
                 "The onnxruntime backend computes in the types of the graph; float_precision must be fp32. "
                 f"Received: {request.spec.float_precision}. Export an FP16 graph, or take another backend."
             )

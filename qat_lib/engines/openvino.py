@@ -21,7 +21,7 @@ from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer
-from qat_lib.errors import BackendUnavailableError, EngineBuildError, EngineLoadError
+from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineLoadError
 
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 _PRECISIONS = {"u8": "int8", "i8": "int8", "f32": "fp32", "f16": "fp16"}
@@ -43,9 +43,19 @@ class OpenVINOBackend:
         """Describe the CPU."""
         return cpu_device()
 
+    def float_precisions(self) -> tuple[str, ...]:
+        """Return fp32 and what else this CPU computes in."""
+        capabilities = _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return tuple(name for name in ("fp32", "fp16", "bf16") if name.upper() in capabilities)
+
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Compile the graph and export the compiled model."""
         core = _openvino().Core()
+        if request.spec.float_precision not in self.float_precisions():
+            raise ConfigError(
+                f"This CPU computes in {', '.join(self.float_precisions())}. "
+                f"Received: float_precision={request.spec.float_precision}."
+            )
         try:
             model = core.read_model(str(request.onnx))
             model.reshape({name: _partial_shape(profile) for name, profile in request.spec.shapes.items()})
@@ -96,9 +106,10 @@ class OpenVINOEngine(Engine):
         self._ports = [compiled.input(info.name) for info in manifest.inputs]
         self._names = [info.name for info in manifest.outputs]
         self._compiled = compiled
-        self._requests: SimpleQueue[tuple[Any, list[Any]]] = SimpleQueue()
-        for _ in range(int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))):
-            self._requests.put((compiled.create_infer_request(), []))
+        self._requests: SimpleQueue[Any] = SimpleQueue()
+        self.clients = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        for _ in range(self.clients):
+            self._requests.put(compiled.create_infer_request())
 
     def close(self) -> None:
         """Drop the compiled model and its requests."""
@@ -108,15 +119,14 @@ class OpenVINOEngine(Engine):
     def _run(self, values: list[Array]) -> dict[str, Array]:
         if self._compiled is None:
             raise EngineLoadError("The engine is closed. Load it again with load_engine.")
-        slot = self._requests.get()
-        request = slot[0]
+        request = self._requests.get()
         try:
             for port, value in zip(self._ports, values, strict=True):
                 request.set_tensor(port, self._tensor(value, shared_memory=True))
             request.infer()
             return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
         finally:
-            self._requests.put(slot)
+            self._requests.put(request)
 
     def _layers(self, timed: bool) -> list[EngineLayer]:
         compiled = self._compiled

@@ -109,6 +109,7 @@ class Latency:
         compute: time on the device alone; None where the backend has no such clock.
         throughput: samples per second over the timed requests.
         cuda_graph: whether requests were replayed from a CUDA graph.
+        clients: threads that sent requests at the same time.
     """
 
     batch_size: int
@@ -117,6 +118,7 @@ class Latency:
     throughput: float
     compute: Percentiles | None = None
     cuda_graph: bool = False
+    clients: int = 1
 
     @property
     def p50_ms(self) -> float:

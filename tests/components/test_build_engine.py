@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from components.build_engine import build_engine
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from qat_lib.engines import read_manifest
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.errors import EngineBuildError
 
@@ -52,6 +54,17 @@ def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: 
         assert len(manifest.classes) == 10
         assert manifest.spec["shapes"]["input"] == "1x1x8x8,4x1x8x8,4x1x8x8"
         assert (tmp_path / f"{variant}.layers.json").is_file()
+
+
+def test_fp16_is_built_where_the_backend_has_it(export: Path, tmp_path: Path) -> None:
+    metrics = build_engine(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+    has_fp16 = "fp16" in get_backend("openvino").float_precisions()
+    assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
+    (tmp_path / "more").mkdir()
+    copied = shutil.copytree(export, tmp_path / "onnx")
+    write_network(copied / "fp16.onnx", ResidualNetwork(), "fp16")
+    more = build_engine(copied, tmp_path / "more", engine=SETTINGS, seed=0, progress=NullProgress())
+    assert more["fp16_weighted_layers"] == 7
 
 
 def test_a_missing_variant_stops_the_step(export: Path, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ class TensorRTBackend:
         """Describe the GPU."""
         return {"kind": "gpu", **asdict(self._device.info())}
 
+    def float_precisions(self) -> tuple[str, ...]:
+        """Return fp32, and fp16 where it is a builder flag; strongly typed versions take FP16 from the graph."""
+        self._module()
+        return ("fp32", "fp16") if self._capabilities().fp16_flags else ("fp32",)
+
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Build, then load what was built and read from it what its layers run in."""
         trt = self._module()
@@ -53,6 +58,7 @@ class TensorRTBackend:
         plan = LoadedPlan(trt, data, log, version_compatible=request.spec.version_compatible)
         description = plan.describe(request.spec.shapes)
         inputs, outputs = plan.tensors()
+        memory = int(getattr(plan.engine, self._capabilities().memory_property))
         plan.close()
         layers = read_layers(description, nodes=request.graph.nodes, weighted=request.graph.weighted)
         warnings = log.warnings()
@@ -67,6 +73,7 @@ class TensorRTBackend:
             inspector=description,
             log=log.text(),
             warnings=warnings,
+            device_memory_bytes=memory,
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:

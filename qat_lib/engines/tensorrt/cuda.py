@@ -96,10 +96,7 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """The first visible GPU, through cuda-python (``cuda.bindings.runtime``)."""
-
-    def __init__(self) -> None:
-        self._handles: dict[int, Any] = {}
+    """The first visible GPU, through cuda-python (``cuda.bindings.runtime``), which takes handles as numbers."""
 
     def info(self) -> DeviceInfo:
         """Describe the GPU."""
@@ -141,66 +138,61 @@ class CudaDevice:
 
     def create_stream(self) -> int:
         """Return a new non-blocking stream."""
-        return self._keep(self._call("cudaStreamCreateWithFlags", _runtime().cudaStreamNonBlocking))
+        return int(self._call("cudaStreamCreateWithFlags", _runtime().cudaStreamNonBlocking))
 
     def destroy_stream(self, stream: int) -> None:
         """Destroy a stream."""
-        self._call("cudaStreamDestroy", self._handles.pop(stream))
+        self._call("cudaStreamDestroy", stream)
 
     def synchronize(self, stream: int) -> None:
         """Wait for a stream."""
-        self._call("cudaStreamSynchronize", self._handles[stream])
+        self._call("cudaStreamSynchronize", stream)
 
     def to_device(self, address: int, source: Bytes, stream: int) -> None:
         """Copy host memory to the device."""
         kind = _runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._call("cudaMemcpyAsync", address, source.ctypes.data, source.nbytes, kind, self._handles[stream])
+        self._call("cudaMemcpyAsync", address, source.ctypes.data, source.nbytes, kind, stream)
 
     def to_host(self, target: Bytes, address: int, stream: int) -> None:
         """Copy device memory to the host."""
         kind = _runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._call("cudaMemcpyAsync", target.ctypes.data, address, target.nbytes, kind, self._handles[stream])
+        self._call("cudaMemcpyAsync", target.ctypes.data, address, target.nbytes, kind, stream)
 
     def create_event(self) -> int:
         """Return a new event."""
-        return self._keep(self._call("cudaEventCreate"))
+        return int(self._call("cudaEventCreate"))
 
     def destroy_event(self, event: int) -> None:
         """Destroy an event."""
-        self._call("cudaEventDestroy", self._handles.pop(event))
+        self._call("cudaEventDestroy", event)
 
     def record(self, event: int, stream: int) -> None:
         """Record an event."""
-        self._call("cudaEventRecord", self._handles[event], self._handles[stream])
+        self._call("cudaEventRecord", event, stream)
 
     def elapsed_ms(self, start: int, end: int) -> float:
         """Return the milliseconds between two events."""
-        return float(self._call("cudaEventElapsedTime", self._handles[start], self._handles[end]))
+        return float(self._call("cudaEventElapsedTime", start, end))
 
     def begin_capture(self, stream: int) -> None:
         """Begin a capture."""
         mode = _runtime().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-        self._call("cudaStreamBeginCapture", self._handles[stream], mode)
+        self._call("cudaStreamBeginCapture", stream, mode)
 
     def end_capture(self, stream: int) -> int:
         """End a capture and make its graph executable."""
-        graph = self._call("cudaStreamEndCapture", self._handles[stream])
-        executable = self._keep(self._call("cudaGraphInstantiate", graph, 0))
+        graph = self._call("cudaStreamEndCapture", stream)
+        executable = int(self._call("cudaGraphInstantiate", graph, 0))
         self._call("cudaGraphDestroy", graph)
         return executable
 
     def launch(self, graph: int, stream: int) -> None:
         """Launch a graph."""
-        self._call("cudaGraphLaunch", self._handles[graph], self._handles[stream])
+        self._call("cudaGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: int) -> None:
         """Destroy a graph."""
-        self._call("cudaGraphExecDestroy", self._handles.pop(graph))
-
-    def _keep(self, handle: Any) -> int:
-        """Remember a handle object; cuda-python wants the object back, TensorRT wants its number."""
-        self._handles[int(handle)] = handle
-        return int(handle)
+        self._call("cudaGraphExecDestroy", graph)
 
     def _call(self, function: str, *arguments: Any) -> Any:
         """Call the CUDA runtime and return its result without the status.

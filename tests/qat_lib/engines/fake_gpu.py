@@ -261,6 +261,12 @@ class FakeTensorRT:
     def _on_ICudaEngine__num_io_tensors(self, engine: Any) -> int:
         return len(self._values(engine))
 
+    def _on_ICudaEngine__device_memory_size(self, engine: Any) -> int:
+        return 1 << 20
+
+    def _on_ICudaEngine__device_memory_size_v2(self, engine: Any) -> int:
+        return 1 << 20
+
     def _on_ICudaEngine__get_tensor_name(self, engine: Any, index: int) -> str:
         return str(self._values(engine)[index][0].name)
 

@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qat_lib.engines import BuildSpec, EngineArtifact, build_engine, layers_path, load_engine, manifest_path
+from qat_lib.engines import (
+    BuildSpec,
+    EngineArtifact,
+    benchmark_together,
+    build_engine,
+    layers_path,
+    load_engine,
+    manifest_path,
+)
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.errors import EngineBuildError, EngineError
+from qat_lib.errors import ConfigError, EngineBuildError, EngineError
 
 
 def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Path) -> None:
@@ -106,6 +115,31 @@ def test_benchmark_measures_what_it_says(built: EngineArtifact) -> None:
     assert latency.iterations >= 10
     assert 0 < latency.p50_ms <= latency.p90_ms <= latency.p99_ms
     assert latency.throughput == pytest.approx(4e3 / latency.end_to_end.mean, rel=0.2)
+
+
+def test_throughput_hint_serves_several_clients(int8_onnx: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    artifact = build_engine(int8_onnx, BuildSpec(backend="openvino", hint="throughput"), output=tmp_path / "m.engine")
+    with load_engine(artifact.path) as engine:
+        latency = engine.benchmark(batch_size=2, seconds=0.05, warmup_seconds=0)
+        assert latency.clients == engine.clients >= 1
+        assert latency.iterations >= 10 * engine.clients
+
+
+def test_engines_benchmarked_in_turns(built: EngineArtifact) -> None:
+    with load_engine(built.path) as first, load_engine(built.path) as second:
+        found = benchmark_together({"a": first, "b": second}, batch_size=2, seconds=0.04, rounds=2)
+    assert set(found) == {"a", "b"}
+    assert all(latency.iterations >= 20 for latency in found.values())
+
+
+def test_float_precision_that_the_device_lacks(cpu_backend: str, fp32_onnx: Path) -> None:
+    has = get_backend(cpu_backend).float_precisions()  # type: ignore[arg-type]
+    lacking = [name for name in ("fp16", "bf16") if name not in has]
+    if not lacking:
+        pytest.skip("this CPU has all of them")
+    with pytest.raises(ConfigError, match="computes in"):
+        build_engine(fp32_onnx, BuildSpec(backend=cpu_backend, float_precision=lacking[0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_build_and_run(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> Non
     assert artifact.manifest.device["name"] == "Fake A100"
     assert artifact.manifest.device["compute_capability"] == "8.0"
     assert artifact.manifest.inputs[0].shape == (None, 1, 8, 8)
+    assert artifact.manifest.device_memory_bytes == 1 << 20
     with load_engine(artifact.path) as engine:
         for size in (8, 1, 3, 8):
             batch = engine.random_batch(size, seed=size)
