@@ -40,13 +40,13 @@ def prepare_data(out: Path, *, data: DataSettings, seed: int, progress: Progress
     scratch = out / ".source"
     scratch.mkdir()
     try:
-        source = _open_source(data, scratch, progress)
+        source = _open_source(data, scratch, progress, seed)
         return _write(source, out, data, seed, progress)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _open_source(data: DataSettings, scratch: Path, progress: Progress) -> Source:
+def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: int) -> Source:
     if data.kind == "digits":
         return read_digits(data)
     if data.kind == "folder":
@@ -54,7 +54,7 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress) -> Sourc
             raise DataError(
                 f"data.kind=folder reads a local or mounted folder, received {data.path}: mount it, or use npz"
             )
-        return read_folder(Path(data.path or "").expanduser(), data, progress)
+        return read_folder(Path(data.path or "").expanduser(), data, progress, seed=seed)
     arrays = read_keras_dataset(data) if data.kind == "keras" else read_npz(_local(data.path or ""), scratch, data)
     for name, part in arrays.parts.items():
         check_finite(name, part.x)

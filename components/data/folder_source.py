@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from components.data.images import SUFFIXES, decode_image
-from components.data.splits import Indices
+from components.data.splits import Indices, stratified_subset
 from components.runtime.events import Progress
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
 _BLOCK = 256
+_PARTS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +79,21 @@ class FolderSource:
         return [self.digests[index] for index in indices]
 
 
-def read_folder(root: Path, settings: DataSettings, progress: Progress) -> FolderSource:
+def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed: int) -> FolderSource:
     """List the images below ``root`` and decode each once, to find broken ones before training does.
+
+    With ``limit`` the images are chosen before they are decoded, so a quick trial on a large folder is quick;
+    the fingerprint is then that of the chosen images.
 
     Raises:
         DataError: no folder, no classes, an empty class, a broken image (unless ``skip_broken``), or images
             of differing size without ``image_size``.
     """
     classes, listed = _list_classes(root, settings.classes)
+    if settings.limit:
+        targets = np.array([label for _, label in listed], np.int64)
+        chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))
+        listed = [listed[index] for index in chosen]
     paths: list[str] = []
     labels: list[int] = []
     digests: list[bytes] = []
@@ -130,6 +138,11 @@ def _list_classes(root: Path, wanted: list[str] | None) -> tuple[tuple[str, ...]
         what = "is a file" if root.exists() else "is missing"
         raise DataError(f"the image folder {root} {what}: expected a folder with one sub-folder a class")
     found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    if wanted is None and len(found) > 1 and set(found) <= _PARTS:
+        raise DataError(
+            f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set data.path to one of them "
+            f"({root / found[0]}): the parts are made here."
+        )
     if wanted is not None and (absent := sorted(set(wanted) - set(found))):
         raise DataError(
             f"{root}: data.classes names {absent[0]!r}, received the sub-folders {', '.join(found) or 'none'}"

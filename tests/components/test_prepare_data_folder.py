@@ -154,6 +154,27 @@ def test_folders_that_cannot_work_are_refused(image_folder: Make, tmp_path: Path
         prepare(root)
 
 
+def test_parts_are_not_taken_for_classes(image_folder: Make) -> None:
+    root = image_folder(("train", "val"))
+    with pytest.raises(DataError, match=r"train, val look like parts, not classes\. Set data\.path to one of them"):
+        prepare(root)
+    assert load_info(prepare(root, classes=["train", "val"], out="named")[0]).classes == ("train", "val")
+
+
+def test_a_quick_trial_decodes_only_what_it_uses(image_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from components.data import folder_source
+
+    decoded: list[str] = []
+    original = folder_source.decode_image
+    monkeypatch.setattr(
+        folder_source, "decode_image", lambda *args, name: decoded.append(name) or original(*args, name=name)
+    )
+    root = image_folder(count=30)
+    out, _ = prepare(root, limit=20)
+    assert len(decoded) == sum(load_info(out).splits.values()) == 20
+    assert sum("/cat/" in name for name in decoded) == 10
+
+
 def test_the_order_of_named_classes_is_the_order_of_labels(image_folder: Make) -> None:
     out, _ = prepare(image_folder(("a", "b", "c")), classes=["c", "a"])
     assert load_info(out).classes == ("c", "a")
