@@ -17,6 +17,7 @@ from rich.text import Text
 
 from pipelines.run_progress import RunProgress, StepProgress
 
+_BAR = 18  # columns
 _LINE_INTERVAL = 5.0  # seconds between two lines of one phase
 
 
@@ -124,16 +125,18 @@ class LiveView:
         progress = self._progress
         step = progress.running if progress else None
         if progress is None or step is None:
-            message = progress.message if progress and progress.message else "starting"
+            started = progress is not None and bool(progress.steps)
+            message = (progress.message if progress else "") or ("starting the next step" if started else "starting")
             return _row(self._spinner, Text(message))
         elapsed = Text(f"{max(time.time() - step.started, 0.0):.0f} s", style="dim")
-        cells: list[Any] = [self._spinner, Text(_head(progress, step.name), style="bold"), elapsed]
+        head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), elapsed)
         if not step.phase:
-            return _row(*cells)
-        table = Table.grid(padding=(0, 1))
-        table.add_row(_row(*cells))
-        bar = ProgressBar(total=step.total or 1.0, completed=step.current, width=24)
-        table.add_row(_row(Text(f"    {step.phase}"), bar, Text(_metrics(step)), Text(_left(step), style="cyan")))
+            return head
+        bar = ProgressBar(total=step.total or 1.0, completed=step.current, width=_BAR)
+        left = Text(_left(step), style="cyan", no_wrap=True)
+        table = Table.grid()
+        table.add_row(head)
+        table.add_row(_row(Text(f"    {step.phase}", no_wrap=True), bar, Text(_metrics(step), no_wrap=True), left))
         return table
 
 

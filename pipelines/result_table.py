@@ -74,16 +74,14 @@ def _cells(row: Mapping[str, Any], reference: float | None) -> list[str]:
 def _show_gate(console: Console, gate: Mapping[str, Any]) -> None:
     promoted = gate["verdict"] == "promote"
     console.print()
-    line = Text("Gate: ", style="bold")
-    line.append(str(gate["verdict"]), style="bold green" if promoted else "bold red")
-    console.print(line)
+    verdict = (str(gate["verdict"]), "bold green" if promoted else "bold red")
+    console.print(Text.assemble(("Gate: ", "bold"), verdict))
     for reason in gate.get("reasons") or []:
         passed, message = (reason.get("passed"), reason.get("message")) if isinstance(reason, dict) else (None, reason)
         mark = "pass" if passed else "FAIL" if passed is False else "    "
         for number, part in enumerate(textwrap.wrap(str(message), max(console.width - 7, 20)) or [""]):
-            text = Text(f"  {mark if number == 0 else '    '} ", style="green" if passed else "red")
-            text.append(part, style="none")
-            console.print(text, soft_wrap=True)
+            head = (f"  {mark if number == 0 else '    '} ", "green" if passed else "red")
+            console.print(Text.assemble(head, part), soft_wrap=True)
 
 
 def _show_places(console: Console, result: Mapping[str, Any]) -> None:
@@ -97,10 +95,8 @@ def _show_places(console: Console, result: Mapping[str, Any]) -> None:
         places["MLflow"] = ui_command(run_dir)
     console.print()
     for name, place in places.items():
-        line = Text(f"{name:<8} ", style="bold")
-        line.append(place, style="none")
         # Never wrapped: a path or a command is there to be copied.
-        console.print(line, soft_wrap=True)
+        console.print(Text.assemble((f"{name:<8} ", "bold"), place), soft_wrap=True)
     console.print()
 
 

@@ -72,6 +72,7 @@ class RunProgress:
         elif kind == "message":
             self.message = str(event.get("message", ""))
         elif kind == "step_started":
+            self.message = ""
             self.steps[name] = StepProgress(name=name, started=time, now=time)
             self.position(name)
         elif kind == "progress":

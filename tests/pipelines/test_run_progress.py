@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_live_view_shows_bar_metrics_and_rest() -> None:
     assert "loss 0.2500" in text
     assert "0:06 left" in text
     assert "━" in text
+    assert all(len(line.rstrip()) <= 80 for line in text.splitlines())
+    assert re.search(r"training ━+╸?━* +loss 0.2500 +0:06 left", text)
+
+
+def test_live_view_keeps_a_training_line_in_one_row() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system=None)
+    view, progress = LiveView(console), RunProgress.of([])
+    metrics = {"loss": 12.3456, "accuracy": 1.0}
+    event = {"event": "progress", "step": "a", "phase": "training", "total": 1020, "metrics": metrics}
+    for place in (1, 500):
+        progress.apply({**event, "time": float(place), "current": place})
+        view.show(event, progress)
+    console.print(view._render())
+    assert re.search(r"training ━+╸?━* +loss 12.3456  accuracy 100.00% 8:40 left", stream.getvalue())
 
 
 def test_view_suits_the_stream() -> None:
