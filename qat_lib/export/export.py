@@ -169,6 +169,8 @@ def lower(
         passes.fold_batchnorm,
         passes.merge_padding,
     ]
+    if options.target == "openvino":
+        steps += [passes.quantize_before_max_pools, passes.pull_strides_up, passes.quantize_unsigned]
     if options.channels_first_input:
         steps.append(passes.take_channels_first)
     if options.weights == "qdq":

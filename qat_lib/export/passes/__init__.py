@@ -15,11 +15,14 @@ from qat_lib.export.passes.io import embed_preprocessing, take_channels_first
 from qat_lib.export.passes.layout import remove_transposes
 from qat_lib.export.passes.names import name_canonically
 from qat_lib.export.passes.padding import merge_padding
+from qat_lib.export.passes.pool_order import quantize_before_max_pools
 from qat_lib.export.passes.pooling import use_global_pools
 from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
+from qat_lib.export.passes.strides import pull_strides_up
 from qat_lib.export.passes.thin_reshapes import remove_thin_reshapes
+from qat_lib.export.passes.unsigned import quantize_unsigned
 
 __all__ = [
     "convert_remainder_to_half",
@@ -31,6 +34,9 @@ __all__ = [
     "merge_bias",
     "merge_padding",
     "name_canonically",
+    "pull_strides_up",
+    "quantize_before_max_pools",
+    "quantize_unsigned",
     "recover_batchnorm",
     "remove_identities",
     "remove_thin_reshapes",

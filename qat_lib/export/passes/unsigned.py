@@ -1,0 +1,59 @@
+"""Write the Q/DQ of tensors that are never negative as UINT8, which the fast kernels of CPUs want.
+
+A non-negative tensor uses the integers 0 to 127 only. Clipped at its range and quantized to UINT8 with the same scale
+and zero point 0, it gives the same integers, bit for bit. For CPU runtimes; TensorRT takes signed INT8 only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    QUANTIZER,
+    add_constant,
+    constant,
+    consumers,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    only_consumer,
+    operand,
+    producer,
+    scalar,
+)
+from qat_lib.export.passes.padding import is_non_negative
+
+
+@lowering_pass
+def quantize_unsigned(model: ir.Model) -> None:
+    """Clip to ``[0, 127 * scale]`` and quantize to UINT8 where the graph shows that a tensor is not negative."""
+    graph = model.graph
+    for quantize in list(graph):
+        source = quantize.inputs[0] if is_op(quantize, "QuantizeLinear") else None
+        scale = constant(operand(quantize, 1))
+        if source is None or scale is None or scale.size != 1 or constant(source) is not None:
+            continue
+        readers = consumers(quantize.outputs[0])
+        if not is_non_negative(source) or not all(is_op(node, "DequantizeLinear") for node in readers):
+            continue
+        name = str(quantize.meta.get(QUANTIZER, quantize.name))
+        step = scale.reshape(())
+        low, high = np.zeros((), scale.dtype), np.asarray(step * scale.dtype.type(127))
+        data, origin = source, quantize
+        before = producer(source)
+        if before is not None and only_consumer(source) is quantize and is_op(before, "Relu", "Clip"):
+            # The new Clip does what a Relu or an earlier Clip does, whose only reader is this Q.
+            top = scalar(operand(before, 2)) if is_op(before, "Clip") else None
+            if before.inputs[0] is not None and (is_op(before, "Relu") or top is not None):
+                data, origin = before.inputs[0], before
+                low = np.asarray(max(scalar(operand(before, 1)) or 0.0, 0.0), scale.dtype)
+                high = high if top is None else np.minimum(high, scale.dtype.type(top))
+        bounds = [add_constant(graph, low, f"{name}/low"), add_constant(graph, high, f"{name}/high")]
+        clip = new_node("Clip", [data, *bounds], origin=origin, shape=source.shape, dtype=source.dtype)
+        quantize.replace_input_with(0, insert_before(quantize, clip))
+        zero_point = add_constant(graph, np.zeros((), np.uint8), f"{name}/zero_point")
+        for node in (quantize, *readers):
+            node.replace_input_with(2, zero_point)
+        quantize.outputs[0].dtype = ir.DataType.UINT8
