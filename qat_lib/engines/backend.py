@@ -17,7 +17,7 @@ from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import OnnxGraph
 from qat_lib.engines.spec import BACKENDS, BackendName, BuildSpec
 from qat_lib.engines.values import EngineLayer, TensorInfo
-from qat_lib.errors import BackendUnavailableError
+from qat_lib.errors import BackendUnavailableError, ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -93,15 +93,21 @@ class EngineBackend(Protocol):
         """Load an engine from the bytes of its file."""
 
 
-_FACTORIES: Mapping[BackendName, tuple[str, str]] = {
+_FACTORIES: Mapping[str, tuple[str, str]] = {
     "tensorrt": ("qat_lib.engines.tensorrt.backend", "TensorRTBackend"),
     "openvino": ("qat_lib.engines.openvino", "OpenVINOBackend"),
     "onnxruntime": ("qat_lib.engines.onnxruntime", "OnnxRuntimeBackend"),
 }
 
 
-def get_backend(name: BackendName) -> EngineBackend:
-    """Return the backend called ``name``; its library is not imported yet."""
+def get_backend(name: str) -> EngineBackend:
+    """Return the backend called ``name``; its library is not imported yet.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    if name not in _FACTORIES:
+        raise ConfigError(f"The backends are {', '.join(BACKENDS)}. Received: {name!r}.")
     module, factory = _FACTORIES[name]
     return cast(EngineBackend, getattr(importlib.import_module(module), factory)())
 

@@ -18,6 +18,7 @@ from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
 from qat_lib.engines.onnx_graph import OnnxGraph, read_graph, resolve
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
+from qat_lib.errors import EngineBuildError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,12 @@ def build_engine(
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
     graph = read_graph(onnx)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
-    backend = get_backend(spec.backend)  # type: ignore[arg-type]  # choose_backend never returns auto
+    backend = get_backend(spec.backend)
     digest = files.sha256(onnx)
     began = time.perf_counter()
     built = backend.build(BuildRequest(onnx=onnx, graph=graph, spec=spec, on_progress=on_progress, cancelled=cancelled))
+    if cancelled is not None and cancelled():
+        raise EngineBuildError("The build was cancelled. Nothing was written.")
     manifest = EngineManifest(
         backend=spec.backend,
         backend_version=backend.version(),

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
+from qat_lib.engines.manifest import read_manifest
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.values import Array
@@ -58,9 +60,11 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
 
     The bound is 0.001 of the reference's spread for engines in FP32 and 0.05 for quantized and 16-bit ones.
     """
-    before = _resident_mib()
-    began = time.perf_counter()
     try:
+        manifest = read_manifest(path)
+        get_backend(manifest.backend).version()  # the library's own memory is not the engine's
+        before = _resident_mib()
+        began = time.perf_counter()
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:

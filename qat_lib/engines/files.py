@@ -82,12 +82,12 @@ def writing(directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise EngineBuildError(
-                f"The engine can't be written to {directory}: the disk or its quota is full ({error.strerror}). "
-                "Nothing was left behind; free some space and build again."
+                f"Nothing can be written to {directory}: the disk or its quota is full ({error.strerror}). "
+                "No half-written file was left behind; free some space and build again."
             ) from error
         raise EngineBuildError(
-            f"The engine can't be written to {directory}: {error.strerror or error}. "
-            "Nothing was left behind; choose a directory that can be written."
+            f"Nothing can be written to {directory}: {error.strerror or error}. "
+            "No half-written file was left behind; choose a directory that can be written."
         ) from error
 
 

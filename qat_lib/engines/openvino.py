@@ -172,7 +172,8 @@ def _partial_shape(profile: Any) -> Any:
 def _reason(error: RuntimeError) -> str:
     """Return the last line of OpenVINO's message that is no source position."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not line.startswith("Exception from")), "no reason given")
+    last = next((line for line in reversed(lines) if not line.startswith("Exception from")), "no reason given")
+    return last.lstrip("- ").rstrip(".")
 
 
 # ---------------------------------------------------------------------- execution graph

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from qat_lib.engines import (
     BuildSpec,
@@ -134,7 +136,7 @@ def test_engines_benchmarked_in_turns(built: EngineArtifact) -> None:
 
 
 def test_float_precision_that_the_device_lacks(cpu_backend: str, fp32_onnx: Path) -> None:
-    has = get_backend(cpu_backend).float_precisions()  # type: ignore[arg-type]
+    has = get_backend(cpu_backend).float_precisions()
     lacking = [name for name in ("fp16", "bf16") if name not in has]
     if not lacking:
         pytest.skip("this CPU has all of them")
@@ -176,6 +178,23 @@ def test_closed_engine_says_so(built: EngineArtifact) -> None:
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         engine.infer(np.zeros((1, 1, 8, 8), np.float32))
+
+
+def test_cancelled_build_writes_nothing(cpu_backend: str, int8_onnx: Path, tmp_path: Path) -> None:
+    spec = BuildSpec(backend=cpu_backend)  # type: ignore[arg-type]
+    with pytest.raises(EngineBuildError, match="cancelled"):
+        build_engine(int8_onnx, spec, output=tmp_path / "m.engine", cancelled=lambda: True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_operator_that_the_backend_lacks_is_named(cpu_backend: str, tmp_path: Path) -> None:
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("x", "y")]
+    node = helper.make_node("NoSuchOperator", ["x"], ["y"], name="strange")
+    graph = helper.make_graph([node], "g", tensors[:1], tensors[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    with pytest.raises(EngineBuildError, match="NoSuchOperator"):
+        build_engine(tmp_path / "m.onnx", BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_unreadable_onnx_is_named(cpu_backend: str, tmp_path: Path) -> None:
