@@ -1,0 +1,119 @@
+"""Write docs/configuration.md from the settings' own schema. Run it after a change of the settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from pipelines.config import RunConfig
+
+TARGET = Path(__file__).parents[1] / "configuration.md"
+
+HEAD = """# Configuration
+
+<!-- Written by docs/tools/config_reference.py from the settings' schema. -->
+
+A config is laid in this order, later wins: the defaults below, the YAML file (`--config`), its profiles in the order
+they are asked for (`--profile`), `--set key=value`. Each key has a default, so a config holds only what differs:
+
+```yaml
+seed: 3
+training:
+  epochs: 10
+profiles:
+  quick:
+    data: { limit: 500 }
+    training: { epochs: 2 }
+```
+
+An unknown key is an error that names the nearest known one. `qatline config show` prints the whole config, and
+`qatline config schema` a JSON schema for editors:
+
+```bash
+qatline config schema > run-config.schema.json
+qatline config show --set qat.epochs=2
+```
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    schema = RunConfig.model_json_schema()
+    definitions = schema["$defs"]
+    sections: list[tuple[str, str, list[str]]] = []
+    rows = []
+    for name, field in schema["properties"].items():
+        reference = _reference(field)
+        if reference is None:
+            rows.append(_row(name, field, RunConfig.model_fields[name].get_default()))
+        else:
+            default = getattr(RunConfig(), name)
+            sections.append((name, _summary(definitions[reference]), list(_rows(definitions, reference, default))))
+    parts = [HEAD, "## The run\n", _table(rows)]
+    for name, text, lines in sections:
+        parts += [f"## {name}\n", f"{text}\n", _table(lines)]
+    return "\n".join(parts)
+
+
+def _rows(definitions: Mapping[str, Any], reference: str, value: BaseModel, prefix: str = "") -> Iterator[str]:
+    for name, field in definitions[reference]["properties"].items():
+        inner = _reference(field)
+        if inner is not None and isinstance(getattr(value, name), BaseModel):
+            yield from _rows(definitions, inner, getattr(value, name), f"{prefix}{name}.")
+        else:
+            yield _row(prefix + name, field, getattr(value, name))
+
+
+def _reference(field: Mapping[str, Any]) -> str | None:
+    found = field.get("$ref") or next((item["$ref"] for item in field.get("allOf", []) if "$ref" in item), None)
+    return found.rpartition("/")[2] if found else None
+
+
+def _row(name: str, field: Mapping[str, Any], default: object) -> str:
+    shown = "" if default is None else f"`{_plain(default)}`"
+    return f"| `{name}` | {_type(field)} | {shown} | {_escape(field.get('description', ''))} |"
+
+
+def _plain(value: object) -> str:
+    return str(list(value) if isinstance(value, tuple) else value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(field: Mapping[str, Any]) -> str:
+    options = field.get("anyOf") or [field]
+    words = [word for option in options if (word := _one_type(option))]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _one_type(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "null":
+        return ""
+    names = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true, false", "array": "list"}
+    bounds = [
+        f"{sign} {_plain(field[key])}"
+        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+        if key in field
+    ]
+    return " ".join([names.get(str(field.get("type")), "mapping"), ", ".join(bounds)]).strip()
+
+
+def _summary(definition: Mapping[str, Any]) -> str:
+    return _escape(str(definition.get("description", "")).split("\n\n")[0].replace("\n", " "))
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _table(rows: list[str]) -> str:
+    return "\n".join(["| Key | Type | Default | |", "|---|---|---|---|", *rows]) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")
+    sys.stdout.write(f"{TARGET}\n")

@@ -1,0 +1,135 @@
+"""The documentation: every block runs as printed, links lead somewhere, pictures are there, the site builds.
+
+Blocks run verbatim. Some commands stand for their expensive selves: ``pip`` and ``uv run`` use this environment
+instead of making one, and ``qatline run`` trains for one epoch on few samples. The commands themselves, unchanged,
+are the subject of the tests of whole runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_page import blocks
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+# What a page finds in its folder because the reader comes from another one.
+COMES_AFTER = {"report.md": "getting-started.md", "tensorrt.md": "library.md"}
+QUICK = [
+    *("--set", "data.limit=300"),
+    *("--set", "data.calibration_samples=32"),
+    *("--set", "training.epochs=1"),
+    *("--set", "qat.epochs=1"),
+    *("--set", "engine.benchmark_seconds=0.05"),
+    *("--set", "gate.max_accuracy_drop=1"),
+]
+
+STANDS_FOR = {
+    "pip": "exit 0",
+    "uv": 'shift; while [[ "$1" == --* ]]; do shift 2; done; exec "$@"',
+    "qatline": f'if [[ "$1" == run ]]; then set -- "$@" {" ".join(QUICK)}; fi; exec "{{bin}}/qatline" "$@"',
+    "pytest": 'exec "{bin}/pytest" --version',
+    ".ci/run": "exit 0",
+    "python": 'exec "{bin}/python" "$@"',
+}
+
+
+class Workplace:
+    """A folder in which pages run, each one once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work"
+        self._tools = folder / "bin"
+        self._done: set[str] = set()
+        self.folder.mkdir()
+        self._tools.mkdir()
+        for name, body in STANDS_FOR.items():
+            place = self.folder / name if name.startswith(".") else self._tools / name
+            place.parent.mkdir(exist_ok=True)
+            place.write_text("#!/usr/bin/env bash\n" + body.replace("{bin}", str(Path(sys.executable).parent)) + "\n")
+            place.chmod(0o755)
+
+    def run(self, page: Path) -> None:
+        if page.name in self._done:
+            return
+        if page.name in COMES_AFTER:
+            self.run(DOCS / COMES_AFTER[page.name])
+        environment = os.environ | {
+            "PATH": f"{self._tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("run_page.py")), str(page)],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        self._done.add(page.name)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    return Workplace(tmp_path_factory.mktemp("docs"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_every_block_of_a_page_runs(page: Path, workplace: Workplace) -> None:
+    workplace.run(page)
+
+
+def test_no_block_is_written_in_a_language_that_is_not_run() -> None:
+    for page in PAGES:
+        languages = set(re.findall(r"^```(\w*)$", page.read_text(), flags=re.MULTILINE)) - {""}
+        assert languages <= {"python", "bash", "text", "yaml"}, page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_of_a_page_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert {page.name for page in DOCS.glob("*.md")} == set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
+
+
+def test_the_reference_of_the_config_is_up_to_date() -> None:
+    tool = DOCS / "tools" / "config_reference.py"
+    code = f"import runpy, sys; sys.stdout.write(runpy.run_path({str(tool)!r})['render']())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == (DOCS / "configuration.md").read_text(), "run: python docs/tools/config_reference.py"
+
+
+def test_every_public_name_of_the_migration_table_exists() -> None:
+    import qat_lib
+
+    page = (DOCS / "coming-from-tensorflow-quantization.md").read_text()
+    names = set(re.findall(r"`qat_lib\.(\w+)`", page))
+    assert len(names) > 8
+    for name in names:
+        assert hasattr(qat_lib, name), name
+    for name in re.findall(r"`qat_lib\.utils\.(\w+)`", page):
+        assert hasattr(qat_lib.utils, name), name
+
+
+@pytest.mark.skipif(
+    shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the group docs"
+)
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "site" / "index.html").is_file()
