@@ -26,10 +26,15 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
     builder, logger = make_entry(trt, "Builder", log)
     flags = sum(1 << int(getattr(trt.NetworkDefinitionCreationFlag, name)) for name in capabilities.network_flags)
     network = builder.create_network(flags)
-    _parse(trt, capabilities, network, logger, request)
-    config = _configure(trt, capabilities, builder, request, cancellation)
+    # The parser owns the weights that the network refers to, and TensorRT keeps neither it nor the monitor alive.
+    parser = _parse(trt, capabilities, network, logger, request)
+    config = _configure(trt, capabilities, builder, request)
+    monitor = None
+    if capabilities.progress_monitor:
+        monitor = config.progress_monitor = make_progress_monitor(trt, request.on_progress, cancellation)
     _stop_if(cancellation)
     plan = builder.build_serialized_network(network, config)
+    del parser, monitor
     _stop_if(cancellation)
     if plan is None:
         shapes = {name: str(profile) for name, profile in request.spec.shapes.items()}
@@ -62,18 +67,17 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
         raise ConfigError(f"TensorRT {version} has no bf16. Use float_precision fp16 or fp32.")
 
 
-def _parse(trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest) -> None:
+def _parse(trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest) -> Any:
+    """Fill ``network`` from the ONNX file and return the parser, which must outlive the build."""
     parser = trt.OnnxParser(network, logger)
     if parser.parse_from_file(str(request.onnx)):
-        return
+        return parser
     findings = read_parser_errors(parser, capabilities.parser_names_nodes, request.graph.order)
     listed = "\n".join(f"  {finding}" for finding in findings) or "  no reason given"
     raise EngineBuildError(f"TensorRT {trt.__version__} can't import {request.onnx}:\n{listed}")
 
 
-def _configure(
-    trt: Any, capabilities: Capabilities, builder: Any, request: BuildRequest, cancellation: Cancellation
-) -> Any:
+def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: BuildRequest) -> Any:
     spec, config = request.spec, builder.create_builder_config()
     if spec.workspace_bytes is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_bytes)
@@ -94,8 +98,6 @@ def _configure(
         shown = {name: str(shapes) for name, shapes in spec.shapes.items()}
         raise EngineBuildError(f"TensorRT refuses the shapes {shown}. They must lie within what the graph allows.")
     timing_cache.attach(config, spec.timing_cache)
-    if capabilities.progress_monitor:
-        config.progress_monitor = make_progress_monitor(trt, request.on_progress, cancellation)
     return config
 
 

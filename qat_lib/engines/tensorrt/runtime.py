@@ -227,7 +227,7 @@ class TensorRTEngine(Engine):
             self._device.launch(graph, self._stream)
         self._device.record(end, self._stream)
         counts = self._copy_out()
-        self._device.synchronize(self._stream)
+        self._device.spin(self._stream)
         self._results(counts)
         return self._device.elapsed_ms(start, end) / 1e3
 
@@ -271,12 +271,13 @@ class TensorRTEngine(Engine):
         """Return the mean milliseconds of each layer over some runs with a profiler attached."""
         plan = self._open_plan()
         collected: dict[str, list[float]] = {}
-        plan.context.profiler = make_profiler(self._trt, collected)
+        profiler = plan.context.profiler = make_profiler(self._trt, collected)
         for _ in range(_TIMED_RUNS):
             self._enqueue()
             self._device.synchronize(self._stream)
         # A profiler can't be taken off a context again: give the engine a new one.
         plan.context = plan.engine.create_execution_context()
+        del profiler
         if plan.context is None:
             raise EngineError("TensorRT can't make a second execution context, most often for lack of GPU memory.")
         for name, buffer in self._buffers.items():

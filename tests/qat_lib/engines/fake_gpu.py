@@ -8,6 +8,7 @@ addresses of the real runtime code decide whether the numbers are right.
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ class FakeDevice:
     def synchronize(self, stream: int) -> None:
         assert stream in self.handles
         self.synchronized += 1
+
+    def spin(self, stream: int) -> None:
+        self.synchronize(stream)
 
     def to_device(self, address: int, source: Bytes, stream: int) -> None:
         assert stream in self.handles
@@ -160,6 +164,9 @@ class FakeTensorRT:
     def _on_Builder(self, builder: Any, logger: Any) -> None:
         builder.__dict__["logger"] = logger
 
+    def _on_OnnxParser(self, parser: Any, network: Any, logger: Any) -> None:
+        self.parser = weakref.ref(parser)
+
     def _on_Builder__create_network(self, builder: Any, flags: int = 0) -> Any:
         self.network_flags = flags
         return self._make("INetworkDefinition")
@@ -223,6 +230,7 @@ class FakeTensorRT:
         return 0
 
     def _on_Builder__build_serialized_network(self, builder: Any, network: Any, config: Any) -> Any:
+        assert self.parser() is not None, "the weights belong to the parser, which is gone"
         for level, message in self.logged:
             builder.__dict__["logger"].log(getattr(self.module.ILogger.Severity, level), message)
         monitor = config.progress_monitor if hasattr(self.module, "IProgressMonitor") else None

@@ -20,6 +20,7 @@ class Status(enum.IntEnum):
     cudaSuccess = 0
     cudaErrorMemoryAllocation = 2
     cudaErrorNoDevice = 100
+    cudaErrorNotReady = 600
 
 
 class Runtime(ModuleType):
@@ -35,6 +36,7 @@ class Runtime(ModuleType):
         self.calls: list[tuple[Any, ...]] = []
         self.status = Status.cudaSuccess
         self.devices = 1
+        self.polls = 0
         self.memory: dict[int, Any] = {}
         results = {
             "cudaDriverGetVersion": (0, lambda: 12040),
@@ -71,6 +73,10 @@ class Runtime(ModuleType):
             return (self.status,) if result is None else (self.status, result(*arguments))
 
         return call
+
+    def cudaStreamQuery(self, stream: int) -> tuple[Status]:
+        self.polls += 1
+        return (Status.cudaSuccess if self.polls > 2 else Status.cudaErrorNotReady,)
 
     def cudaGetDeviceCount(self) -> tuple[Status, int]:
         return (Status.cudaSuccess if self.devices else Status.cudaErrorNoDevice), self.devices
@@ -135,7 +141,8 @@ def test_a_whole_request(runtime: Runtime) -> None:
     device.record(event, stream)
     device.launch(graph, stream)
     device.to_host(memory[:8], address, stream)
-    device.synchronize(stream)
+    device.spin(stream)
+    assert runtime.polls == 3
     assert device.elapsed_ms(event, event) == 1.5
     device.destroy_graph(graph)
     device.destroy_event(event)
