@@ -18,6 +18,7 @@ from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import is_identity, is_relu, preserves_range
 from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry, SkippedLayer
 from qat_lib.quantize_wrappers import REGISTRY, WeightedBaseQuantizeWrapper
+from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision, Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
 
@@ -144,8 +145,17 @@ class _Planner:
                 f"it has {len(call.inputs)} input(s), counted from 0."
             )
         for index, tensor in enumerate(call.inputs):
-            if (chosen is None or index in chosen) and "float" in self.graph.dtypes[tensor]:
+            if "float" not in self.graph.dtypes[tensor] or self._is_quantized(tensor):
+                continue
+            if chosen is None or index in chosen:
                 self.wanted.setdefault(tensor, []).append((Consumer(layer=call.name, input=index), decision))
+
+    def _is_quantized(self, tensor: str) -> bool:
+        """Whether the model has a TensorQuantizer on the tensor already, put there by hand or by an earlier plan."""
+        call = self.graph.producer(tensor)
+        while len(call.inputs) == 1 and preserves_range(call.operation):
+            call = self.graph.producer(call.inputs[0])
+        return isinstance(call.operation, TensorQuantizer)
 
     def _source(self, tensor: str) -> str:
         """Return the tensor before any layers that are the identity at inference: both are one tensor there."""

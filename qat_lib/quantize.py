@@ -76,6 +76,7 @@ class _Rebuild:
     def __init__(self, graph: LayerGraph, plan: QuantizationPlan) -> None:
         self.graph = graph
         self.plan = plan
+        self.wrapped = frozenset(plan.wrapped)
         self.tensors: dict[str, Any] = {}
         self.layers: dict[str, Any] = {}
         self.quantizers: dict[str, TensorQuantizer] = {}
@@ -105,7 +106,7 @@ class _Rebuild:
                 if layer not in layers:
                     raise PlanError(f"The plan names the layer {layer!r}, which the model does not have.")
                 self.of_layer.setdefault(layer, []).append(entry)
-        if unknown := set(self.plan.wrapped) - layers:
+        if unknown := self.wrapped - layers:
             raise PlanError(f"The plan names the layer {min(unknown)!r}, which the model does not have.")
 
     def run(self) -> Any:
@@ -127,7 +128,7 @@ class _Rebuild:
         if len(self.graph.outputs) > 1 and not isinstance(structure, dict):
             for tensor in dict.fromkeys(self.graph.outputs):
                 call = self.graph.producer(tensor)
-                if isinstance(self.layers.get(call.layer), BaseQuantizeWrapper) and len(call.outputs) == 1:
+                if self._is_wrapped_here(call.layer) and len(call.outputs) == 1:
                     self.tensors[tensor] = keras.layers.Identity(name=call.layer)(self.tensors[tensor])
         return self._packed(structure, self.graph.outputs)
 
@@ -147,9 +148,13 @@ class _Rebuild:
             self.tensors[name] = tensor
         original = call.operation
         if isinstance(original, keras.layers.Layer) and call.name == call.layer and not original.get_build_config():
-            copy_weights(original, layer.layer if isinstance(layer, BaseQuantizeWrapper) else layer)
-        if isinstance(layer, BaseQuantizeWrapper) and call.name == call.layer:
+            copy_weights(original, layer.layer if self._is_wrapped_here(call.layer) else layer)
+        if self._is_wrapped_here(call.layer) and call.name == call.layer:
             self._settle(call.layer, layer)
+
+    def _is_wrapped_here(self, layer: str) -> bool:
+        """Whether the plan put a wrapper around the layer; the model may hold wrappers of its own."""
+        return layer in self.wrapped and isinstance(self.layers.get(layer), BaseQuantizeWrapper)
 
     def _read(self, call: Call, index: int) -> Any:
         tensor = call.inputs[index]
@@ -175,7 +180,7 @@ class _Rebuild:
     def _layer(self, call: Call) -> Any:
         if call.layer not in self.layers:
             copy = clone_operation(call.operation, call.layer)
-            if call.layer in self.plan.wrapped and isinstance(copy, keras.layers.Layer):
+            if call.layer in self.wrapped and isinstance(copy, keras.layers.Layer):
                 copy = self._wrap(call.layer, copy)
             self.layers[call.layer] = copy
         return self.layers[call.layer]

@@ -57,6 +57,8 @@ class LayerConfig:
         object.__setattr__(self, "quantization_index", _index_tuple(self.name, self.quantization_index))
         if self.num_bits is not None and not (isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16):
             raise SpecError(f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: {self.num_bits!r}.")
+        if self.per_channel is not None and not isinstance(self.per_channel, bool):
+            raise SpecError(f"per_channel of {self.name!r} must be true or false. Received: {self.per_channel!r}.")
         _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
         _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
         if self.is_regex:
@@ -143,13 +145,15 @@ class QuantizationSpec:
             "calibrator": calibrator,
             "range_policy": range_policy,
         }
-        if isinstance(name, str):
-            self.layers.append(LayerConfig(name=name, **_only_values(name, values)))
+        if not isinstance(name, (list, tuple)):
+            single: Any = name
+            self.layers.append(LayerConfig(name=single, **_only_values(single, values)))
             return self
         names = list(name)
         columns = {key: _column(key, value, names) for key, value in values.items()}
+        # A list, not a generator: where one entry is wrong, none is added.
         self.layers.extend(
-            LayerConfig(name=n, **{key: column[i] for key, column in columns.items()}) for i, n in enumerate(names)
+            [LayerConfig(name=n, **{key: column[i] for key, column in columns.items()}) for i, n in enumerate(names)]
         )
         return self
 
