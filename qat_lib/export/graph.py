@@ -65,12 +65,22 @@ def lowering_pass(rewrite: Callable[Concatenate[ir.Model, P], None]) -> Callable
     @functools.wraps(rewrite)
     def pure(model: ir.Model, *args: P.args, **kwargs: P.kwargs) -> ir.Model:
         copy = model.clone()
+        _own_types(copy)
         rewrite(copy, *args, **kwargs)
         copy.graph.sort()
         drop_unused(copy)
         return copy
 
     return pure  # type: ignore[return-value]  # functools.wraps keeps the parameter's name, Callable has none
+
+
+def _own_types(model: ir.Model) -> None:
+    """Give a clone type objects of its own: onnx-ir shares them, and setting a data type changes them in place."""
+    graph = model.graph
+    made = (output for node in graph for output in node.outputs)
+    for value in (*graph.inputs, *graph.initializers.values(), *made):
+        if isinstance(value.type, ir.TensorType):
+            value.type = ir.TensorType(value.type.dtype)
 
 
 def drop_unused(model: ir.Model) -> None:
