@@ -111,6 +111,7 @@ def load_config(
         values = _merge(values, _absolute_paths(layer, base))
     if "output" not in values:
         values["output"] = str(here / RunConfig().output)
+    values = _weights_beside_data(values)
     sources = " + ".join(source for source, _, layer in layers if layer) or "defaults"
     return build_config(values, source=sources)
 
@@ -171,6 +172,19 @@ def _absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
         if isinstance(value, str) and _is_path(section, rest[0], value):
             result[section] = {**result[section], rest[0]: str(_resolve(value, base))}
     return result
+
+
+def _weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:
+    """Take a weights file that is not where the config says, but lies in the folder of the data, from there."""
+    model, data = values.get("model"), values.get("data")
+    weights = model.get("weights") if isinstance(model, dict) else None
+    path = data.get("path") if isinstance(data, dict) else None
+    if not isinstance(model, dict) or not isinstance(weights, str) or not isinstance(path, str):
+        return values
+    if "://" in weights + path or Path(weights).exists():
+        return values
+    beside = Path(path).parent / Path(weights).name
+    return {**values, "model": {**model, "weights": str(beside)}} if beside.is_file() else values
 
 
 def _is_path(section: str, key: str, value: str) -> bool:
