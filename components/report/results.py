@@ -14,6 +14,7 @@ from components.report.sources import RunData
 ROWS = {
     REFERENCE: "FP32 Keras",
     FP32_ENGINE: "FP32 engine",
+    "fp16_engine": "FP16 engine",
     "ptq_engine": "PTQ INT8 engine",
     CANDIDATE: "QAT INT8 engine",
 }
