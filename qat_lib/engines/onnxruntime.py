@@ -19,31 +19,11 @@ from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.onnxruntime_layers import read_layers
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer
 from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
-# Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8 and multiply in INT8.
-_FLOAT_WEIGHTED = {
-    "Conv": 1,
-    "ConvTranspose": 1,
-    "FusedConv": 1,
-    "NhwcFusedConv": 1,
-    "Gemm": 1,
-    "FusedGemm": 1,
-    "MatMul": 1,
-    "FusedMatMul": 1,
-    "MatMulNBits": 1,  # INT8 weights, but it multiplies in FP32
-}
-_INT8_WEIGHTED = {
-    "QLinearConv": 3,
-    "QGemm": 3,
-    "QLinearMatMul": 3,
-    "ConvInteger": 1,
-    "MatMulInteger": 1,
-    "MatMulIntegerToFloat": 1,
-    "DynamicQuantizeMatMul": 1,
-}
 _TIMED_RUNS = 50
 
 
@@ -96,7 +76,7 @@ class OnnxRuntimeBackend:
                     f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the graph first."
                 ) from error
             data = optimized.read_bytes()
-        layers = _graph_layers(data, request.graph.nodes)
+        layers = read_layers(data, request.graph.nodes)
         return BuiltEngine(
             data=data,
             device=self.device(),
@@ -154,7 +134,7 @@ class OnnxRuntimeEngine(Engine):
         return dict(zip(self._results, results, strict=True))
 
     def _layers(self, timed: bool) -> list[EngineLayer]:
-        layers = _graph_layers(self._data, self.manifest.nodes)
+        layers = read_layers(self._data, self.manifest.nodes)
         return _with_times(layers, _layer_times(self._data, self._spec)) if timed else layers
 
 
@@ -191,65 +171,6 @@ def _options(level: int, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     return options
-
-
-# ---------------------------------------------------------------------- layers
-def _graph_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
-    import onnx
-
-    graph = onnx.load_model_from_string(data).graph
-    constants = {tensor.name for tensor in graph.initializer}
-    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    restored = {
-        node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
-    }
-    types = _types(graph)
-    layers = []
-    for index, node in enumerate(graph.node):
-        if node.op_type == "Constant":
-            continue
-        port = _INT8_WEIGHTED.get(node.op_type, _FLOAT_WEIGHTED.get(node.op_type))
-        shown = [node.name, *node.output]
-        known = dict.fromkeys(nodes[name] for name in shown if name in nodes)
-        layers.append(
-            EngineLayer(
-                name=node.name or f"{node.op_type}_{index}",
-                kind=node.op_type,
-                nodes=tuple(known) or ((node.name,) if node.name in nodes.values() else ()),
-                precision="int8" if node.op_type in _INT8_WEIGHTED else _precision(node, types),
-                weighted=port is not None and len(node.input) > port and node.input[port] in constants | restored,
-                output_precision=types.get(node.output[0], ""),
-                kernel=f"{node.domain or 'ai.onnx'}:{node.op_type}",
-            )
-        )
-    return layers
-
-
-def _types(graph: Any) -> dict[str, str]:
-    """Return the precision of each tensor that the graph gives a type for, or that a Q/DQ node gives one."""
-    import onnx
-
-    names = {
-        onnx.TensorProto.FLOAT: "fp32",
-        onnx.TensorProto.FLOAT16: "fp16",
-        onnx.TensorProto.INT8: "int8",
-        onnx.TensorProto.UINT8: "int8",
-    }
-    values = (*graph.input, *graph.output, *graph.value_info)
-    types = {value.name: names.get(value.type.tensor_type.elem_type, "other") for value in values}
-    types |= {tensor.name: names.get(tensor.data_type, "other") for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type.startswith("Q") and node.op_type != "QGemm":
-            types[node.output[0]] = "int8"
-        elif node.op_type == "DequantizeLinear":
-            types[node.output[0]] = "fp32"
-    return types
-
-
-def _precision(node: Any, types: Mapping[str, str]) -> str:
-    if node.op_type.startswith("QLinear"):
-        return "int8"
-    return types.get(node.input[0], types.get(node.output[0], "fp32")) if node.input else "fp32"
 
 
 def _layer_times(data: bytes, spec: BuildSpec) -> dict[str, float]:

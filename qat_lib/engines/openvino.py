@@ -7,29 +7,21 @@ FP32 that the model was trained in nor what the residual Adds of an INT8 graph f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Any
-
-import numpy as np
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.openvino_layers import read_layers
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer
 from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineLoadError
 
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-_PRECISIONS = {"u8": "int8", "i8": "int8", "f32": "fp32", "f16": "fp16"}
-_WEIGHTED = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
-_NOT_LAYERS = frozenset({"Const", "Input", "Output"})
-# What OpenVINO appends to the name of an ONNX node when it takes the node apart.
-_SUFFIX = re.compile(r"(/WithoutBiases|_original|/transpose_[ab]|/Transpose|/fq_weights_\d+)+$")
-_TIMED_RUNS = 50
 
 
 class OpenVINOBackend:
@@ -67,7 +59,7 @@ class OpenVINOBackend:
                 "Verify the graph first; a Q/DQ pair must be symmetric INT8 with constant scales."
             ) from error
         running = core.import_model(data, "CPU", _config(request.spec))
-        layers, inspector = _read_layers(running, request.graph.nodes, timed=False)
+        layers, inspector = read_layers(running, request.graph.nodes, timed=False)
         return BuiltEngine(
             data=data,
             device=self.device(),
@@ -132,7 +124,7 @@ class OpenVINOEngine(Engine):
         compiled = self._compiled
         if timed:
             compiled = _import(self._data, self.manifest, _config(self._spec, profiled=True))
-        return _read_layers(compiled, self.manifest.nodes, timed=timed)[0]
+        return read_layers(compiled, self.manifest.nodes, timed=timed)[0]
 
 
 def _openvino() -> Any:
@@ -174,62 +166,3 @@ def _reason(error: RuntimeError) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if not line.startswith("Exception from")), "no reason given")
     return last.lstrip("- ").rstrip(".")
-
-
-# ---------------------------------------------------------------------- execution graph
-def _read_layers(
-    compiled: Any, nodes: Mapping[str, str], *, timed: bool
-) -> tuple[list[EngineLayer], list[dict[str, str]]]:
-    """Return the layers of the execution graph, and the graph's own description of them."""
-    if timed:
-        _exercise(compiled)
-    layers, raw = [], []
-    for operation in compiled.get_runtime_model().get_ordered_ops():
-        info = {key: value.astype(str) for key, value in operation.get_rt_info().items()}
-        sources = [port.get_source_output().get_node() for port in operation.inputs()]
-        constant = [_is_constant(source) for source in sources]
-        if info["layerType"] in _NOT_LAYERS or (constant and all(constant)):
-            continue
-        raw.append({"name": operation.get_friendly_name(), **info})
-        layers.append(_layer(operation.get_friendly_name(), info, constant, nodes, timed))
-    return layers, raw
-
-
-def _layer(
-    name: str, info: Mapping[str, str], constant: list[bool], nodes: Mapping[str, str], timed: bool
-) -> EngineLayer:
-    fused = (_SUFFIX.sub("", part) for part in info["originalLayersNames"].split(","))
-    known = dict.fromkeys(nodes.get(part, part) for part in fused if part in nodes or part in nodes.values())
-    time_us = info["execTimeMcs"]
-    precision, written = info["runtimePrecision"], info["outputPrecisions"].split(",")[0]
-    return EngineLayer(
-        name=name,
-        kind=info["layerType"],
-        nodes=tuple(known),
-        precision=_PRECISIONS.get(precision, precision),
-        weighted=info["layerType"] in _WEIGHTED and any(constant[1:2]),
-        output_precision=_PRECISIONS.get(written, written),
-        time_ms=int(time_us) / 1e3 if timed and time_us.isdigit() else None,
-        kernel=info["primitiveType"],
-    )
-
-
-def _is_constant(node: Any) -> bool:
-    """Return whether a node of the execution graph only holds or reshapes constants."""
-    if node.get_rt_info()["layerType"].astype(str) == "Const":
-        return True
-    inputs = node.inputs()
-    return bool(inputs) and all(_is_constant(port.get_source_output().get_node()) for port in inputs)
-
-
-def _exercise(compiled: Any) -> None:
-    """Run some requests so that the execution graph knows how long each layer takes."""
-    generator = np.random.default_rng(0)
-    request = compiled.create_infer_request()
-    batch = {}
-    for index, port in enumerate(compiled.inputs):
-        shape = port.get_partial_shape().get_min_shape()
-        dtype = port.get_element_type().to_dtype()
-        batch[index] = generator.standard_normal(tuple(shape)).astype(dtype)
-    for _ in range(_TIMED_RUNS):
-        request.infer(batch)

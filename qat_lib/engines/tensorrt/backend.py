@@ -16,7 +16,8 @@ from qat_lib.engines.tensorrt.capabilities import Capabilities, capabilities_of
 from qat_lib.engines.tensorrt.cuda import CudaDevice, Device
 from qat_lib.engines.tensorrt.inspector import is_detailed, read_layers
 from qat_lib.engines.tensorrt.library import import_tensorrt
-from qat_lib.engines.tensorrt.runtime import LoadedPlan, TensorRTEngine
+from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
+from qat_lib.engines.tensorrt.runtime import TensorRTEngine
 
 
 class TensorRTBackend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
@@ -16,11 +15,11 @@ import numpy as np
 from qat_lib.engines.benchmark import Measured, time_requests, warm_up
 from qat_lib.engines.engine import Batch, Engine
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.spec import ShapeProfile, parse_profile
+from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.tensorrt.callbacks import BuildLog, make_profiler
 from qat_lib.engines.tensorrt.cuda import Bytes, Device
 from qat_lib.engines.tensorrt.inspector import read_layers
-from qat_lib.engines.tensorrt.library import make_entry
+from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.values import Array, EngineLayer, TensorInfo
 from qat_lib.errors import EngineError, EngineLoadError
 
@@ -28,65 +27,6 @@ logger = logging.getLogger(__name__)
 
 _TIMED_RUNS = 20
 _WARMUP_RUNS = 3
-
-
-class LoadedPlan:
-    """A deserialized engine with its execution context.
-
-    Args:
-        trt: the ``tensorrt`` module.
-        data: the serialized engine.
-        log: where messages go.
-        version_compatible: whether the engine was built to run on later versions, with its own runtime in it.
-    """
-
-    def __init__(self, trt: Any, data: bytes, log: BuildLog, *, version_compatible: bool = False) -> None:
-        self.trt = trt
-        runtime, self._logger = make_entry(trt, "Runtime", log)
-        if version_compatible:
-            runtime.engine_host_code_allowed = True
-        self._runtime = runtime
-        self.engine = runtime.deserialize_cuda_engine(data)
-        if self.engine is None:
-            raise EngineLoadError(
-                f"TensorRT {trt.__version__} can't load the engine. {' '.join(log.errors()[-3:])} "
-                "Build it again with this version on this GPU."
-            )
-        self.context = self.engine.create_execution_context()
-        if self.context is None:
-            raise EngineLoadError(
-                f"TensorRT can't make an execution context, most often for lack of GPU memory. "
-                f"{' '.join(log.errors()[-3:])} Close other programs on the GPU, or build with a smaller largest batch."
-            )
-
-    def tensors(self) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-        """Return the engine's inputs and outputs; None stands for a dynamic dimension."""
-        sides: tuple[list[TensorInfo], list[TensorInfo]] = ([], [])
-        for index in range(self.engine.num_io_tensors):
-            name = self.engine.get_tensor_name(index)
-            shape = tuple(size if size >= 0 else None for size in self.engine.get_tensor_shape(name))
-            info = TensorInfo(name=name, shape=shape, dtype=_dtype(self.trt, self.engine.get_tensor_dtype(name)))
-            is_input = self.engine.get_tensor_mode(name) == self.trt.TensorIOMode.INPUT
-            sides[0 if is_input else 1].append(info)
-        return tuple(sides[0]), tuple(sides[1])
-
-    def set_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Tell the context the shape of each input."""
-        for name, shape in shapes.items():
-            if not self.context.set_input_shape(name, self.trt.Dims(list(shape))):
-                raise EngineError(f"TensorRT refuses the shape {shape} for input {name}.")
-
-    def describe(self, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
-        """Return the inspector's description, for the shapes that the engine is optimized for."""
-        self.set_shapes({name: profile.optimum for name, profile in profiles.items()})
-        inspector = self.engine.create_engine_inspector()
-        inspector.execution_context = self.context
-        description: dict[str, Any] = json.loads(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
-        return description
-
-    def close(self) -> None:
-        """Free context, engine and runtime, in this order."""
-        self.context = self.engine = self._runtime = None
 
 
 class _Buffer:
@@ -283,24 +223,3 @@ class TensorRTEngine(Engine):
         for name, buffer in self._buffers.items():
             plan.context.set_tensor_address(name, buffer.address)
         return {name: sum(times) / len(times) for name, times in collected.items()}
-
-
-def _dtype(trt: Any, kind: Any) -> str:
-    """Return the NumPy name of a TensorRT data type.
-
-    Raises:
-        EngineLoadError: NumPy has no such type.
-    """
-    names = {
-        "FLOAT": "float32",
-        "HALF": "float16",
-        "INT8": "int8",
-        "INT32": "int32",
-        "INT64": "int64",
-        "UINT8": "uint8",
-        "BOOL": "bool",
-    }
-    for member, name in names.items():
-        if hasattr(trt.DataType, member) and kind == getattr(trt.DataType, member):
-            return name
-    raise EngineLoadError(f"The engine has an input or output of type {kind}, which NumPy lacks. Export float I/O.")
