@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibration.histogram import Histogram
-from qat_lib.calibration.methods import METHODS, range_from_histogram
+from qat_lib.calibration.methods import check_method, range_from_histogram
 from qat_lib.errors import CalibrationError
 from qat_lib.quantize import model_quantizers
 from qat_lib.quantizers import TensorQuantizer, collecting
@@ -84,8 +84,7 @@ def calibrate(
     Raises:
         CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
     """
-    if method not in METHODS:
-        raise CalibrationError(f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}.")
+    check_method(method, percentile)
     quantizers = model_quantizers(model)
     if not quantizers:
         raise CalibrationError(f"The model {model.name!r} has no quantizer: pass it through quantize_model first.")

@@ -31,13 +31,22 @@ def range_from_histogram(histogram: Histogram, method: str, percentile: float = 
     Raises:
         CalibrationError: the method is not known or the percentile is out of range.
     """
+    check_method(method, percentile)
+    if histogram.upper == 0.0:
+        return 0.0
+    return min(METHODS[method](histogram, percentile, num_bits), histogram.observed_max)
+
+
+def check_method(method: str, percentile: float) -> None:
+    """Refuse a calibrator that does not exist, or a percentile out of range.
+
+    Raises:
+        CalibrationError: as said.
+    """
     if method not in METHODS:
         raise CalibrationError(f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}.")
     if not 0 < percentile <= 100:
         raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
-    if histogram.upper == 0.0:
-        return 0.0
-    return min(METHODS[method](histogram, percentile, num_bits), histogram.observed_max)
 
 
 def _maximum(histogram: Histogram, percentile: float, num_bits: int) -> float:

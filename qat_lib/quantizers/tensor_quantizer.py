@@ -16,6 +16,8 @@ from qat_lib.quantizers.modes import active_collector, is_exporting
 RANGE_POLICIES = ("frozen", "ema", "last", "learned", "current")
 INITIAL_AMAX = 6.0
 _ENABLED, _TRACKING, _CALIBRATED = 0, 1, 2
+SHARED_FALL = 32.0
+"""How many times slower the range of several tensors falls than it rises, so that it covers the widest of them."""
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -33,6 +35,8 @@ class TensorQuantizer(keras.layers.Layer):
             ``"current"`` it is always that of the tensor itself, in inference too (weights).
         momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
         calibrator: name of the method that ``calibrate`` uses for this tensor; None = the one given to ``calibrate``.
+
+    A quantizer that is called on several tensors gives them one range, wide enough for the widest.
 
     The range starts at 6 until ``calibrate`` or the first training step sets it. ``enable()``, ``disable()`` and
     ``freeze()`` take effect at once, in compiled and traced models too.
@@ -96,7 +100,13 @@ class TensorQuantizer(keras.layers.Layer):
         if self.channel_axes is None:
             return ()
         rank = len(input_shape)
+        if beyond := [axis for axis in self.channel_axes if not -rank <= axis < rank]:
+            raise SpecError(f"{self.name!r} keeps a range along axis {beyond[0]}, but its tensor has rank {rank}.")
         kept = {axis % rank for axis in self.channel_axes}
+        if unknown := [i for i in kept if input_shape[i] is None]:
+            raise SpecError(
+                f"{self.name!r} keeps a range along axis {unknown[0]}, whose size is unknown: {input_shape}."
+            )
         return tuple(input_shape[i] if i in kept else 1 for i in range(rank))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -139,7 +149,9 @@ class TensorQuantizer(keras.layers.Layer):
         # The reduction costs more than the quantization, so it runs only while the range moves. The assignment
         # stands outside of the condition: a distribution strategy can't aggregate inside of one.
         seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
-        keep = self.momentum if self.range_policy == "ema" else 0.0
+        keep: Any = self.momentum if self.range_policy == "ema" else 0.0
+        if len(self._inbound_nodes) > 1:
+            keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
         blended = tf.where(flags[_CALIBRATED] > 0, keep * old + (1.0 - keep) * seen, seen)
         usable = moving & tf.reduce_all(tf.math.is_finite(seen))
         self._amax.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
@@ -188,6 +200,7 @@ class TensorQuantizer(keras.layers.Layer):
         ):
             value = self.range_of(tf.convert_to_tensor(weight)).numpy()
         else:
+            self._check_built()
             value = keras.ops.convert_to_numpy(self._amax)
         return np.maximum(np.asarray(value, np.float32), np.float32(AMAX_FLOOR))
 
@@ -196,8 +209,18 @@ class TensorQuantizer(keras.layers.Layer):
         array = np.asarray(value, np.float32)
         if not np.all(np.isfinite(array)) or np.any(array < 0):
             raise SpecError(f"A range must be finite and not negative. Received for {self.name!r}: {value!r}.")
-        self._amax.assign(np.broadcast_to(np.maximum(array, np.float32(AMAX_FLOOR)), self._amax.shape))
+        self._check_built()
+        shape = tuple(self._amax.shape)
+        try:
+            array = np.broadcast_to(np.maximum(array, np.float32(AMAX_FLOOR)), shape)
+        except ValueError as error:
+            raise SpecError(f"The range of {self.name!r} has the shape {shape}. Received: {array.shape}.") from error
+        self._amax.assign(array)
         self._switch(_CALIBRATED, True)
+
+    def _check_built(self) -> None:
+        if not self.built:
+            raise SpecError(f"The quantizer {self.name!r} is not built: call it on its tensor first.")
 
     @property
     def scale(self) -> np.ndarray:
@@ -205,11 +228,13 @@ class TensorQuantizer(keras.layers.Layer):
         return self.amax / np.float32(2 ** (self.num_bits - 1) - 1)
 
     def _switch(self, index: int, on: bool) -> None:
+        self._check_built()
         flags = np.array(keras.ops.convert_to_numpy(self._flags))
         flags[index] = int(on)
         self._flags.assign(flags)
 
     def _is_on(self, index: int) -> bool:
+        self._check_built()
         with tf.init_scope():  # the export reads the switch while it traces a graph
             return bool(keras.ops.convert_to_numpy(self._flags)[index])
 

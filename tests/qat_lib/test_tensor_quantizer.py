@@ -1,0 +1,196 @@
+"""TensorQuantizer as a layer to put on any tensor by hand."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import quantization_oracle as oracle
+import tensorflow as tf
+from keras import layers
+
+from qat_lib import TensorQuantizer, fake_quantize, load_model, model_quantizers
+from qat_lib.errors import SpecError
+from qat_lib.quantizers import collecting, export_mode
+
+
+def line(count: int = 33) -> np.ndarray:
+    return np.linspace(-3, 3, count, dtype=np.float32)[None]
+
+
+def test_on_any_tensor_by_hand(tmp_path: Path) -> None:
+    x = keras.Input((33,), name="x")
+    y = TensorQuantizer(name="mine")(layers.Dense(4, name="dense")(x))
+    model = keras.Model(x, y)
+    (quantizer,) = model_quantizers(model).values()
+    quantizer.amax = 1.25
+    hidden = keras.Model(x, model.get_layer("dense").output)
+    np.testing.assert_array_equal(model(line()), oracle.fake_quantize(hidden(line()).numpy(), 1.25))
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(line()), model(line()))
+
+
+@pytest.mark.parametrize(("policy", "least"), [("last", 10.0), ("ema", 9.0)])
+def test_one_layer_on_several_tensors_covers_the_widest(policy: str, least: float) -> None:
+    inputs = [keras.Input((4,), name=name) for name in "abc"]
+    tied = TensorQuantizer(name="tied", range_policy=policy)
+    model = keras.Model(inputs, [tied(x) for x in inputs])
+    step = tf.function(lambda *x: model(list(x), training=True))
+    for _ in range(100):
+        step(tf.ones((1, 4)), tf.fill((1, 4), 10.0), tf.fill((1, 4), 2.0))
+    assert list(model_quantizers(model)) == ["tied"]
+    assert least * 0.95 < float(tied.amax) <= 10.0
+    for _ in range(2000):  # and it does come down when all of them do
+        step(tf.ones((1, 4)), tf.ones((1, 4)), tf.ones((1, 4)))
+    assert float(tied.amax) == pytest.approx(1.0, abs=0.2)
+
+
+def test_quantizers_by_pattern() -> None:
+    x = keras.Input((4,))
+    model = keras.Model(x, [TensorQuantizer(name=name)(x) for name in ("a_quantizer", "b_quantizer", "b_other")])
+    assert set(model_quantizers(model, "b_.*")) == {"b_quantizer", "b_other"}
+    assert set(model_quantizers(model, ".*_quantizer")) == {"a_quantizer", "b_quantizer"}
+    assert model_quantizers(model, "b") == {}
+    assert model_quantizers(keras.Model(x, layers.Dense(1)(x))) == {}
+
+
+def test_off_it_passes_bits_on() -> None:
+    quantizer = TensorQuantizer()
+    x = tf.constant([np.nan, np.inf, -0.0, 1e-40, 1.0])
+    quantizer(x)
+    quantizer.disable()
+    assert quantizer(x).numpy().tobytes() == x.numpy().tobytes()
+    assert not quantizer.enabled
+    quantizer.enable()
+    assert quantizer(tf.constant([1.0])).numpy() != 1.0
+
+
+def test_the_range_can_be_read_and_set() -> None:
+    quantizer = TensorQuantizer(channel_axes=(-1,))
+    quantizer.build((None, 3))
+    assert quantizer.amax.tolist() == [[6, 6, 6]]
+    assert not quantizer.calibrated
+    quantizer.amax = [[1.0, 2.0, 0.0]]
+    assert quantizer.calibrated
+    assert quantizer.amax.dtype == np.float32
+    np.testing.assert_array_equal(quantizer.amax, np.float32([[1, 2, oracle.AMAX_FLOOR]]))
+    np.testing.assert_array_equal(quantizer.scale, oracle.scale(np.float32([[1, 2, 0]])))
+    quantizer.amax = 3.0
+    assert quantizer.amax.tolist() == [[3, 3, 3]]
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, [1.0, -2.0, 1.0]])
+def test_a_range_that_is_none_is_refused(value: Any) -> None:
+    quantizer = TensorQuantizer(name="q", channel_axes=(-1,))
+    quantizer.build((None, 3))
+    with pytest.raises(SpecError, match=r"finite and not negative\. Received for 'q'"):
+        quantizer.amax = value
+    assert quantizer.amax.tolist() == [[6, 6, 6]]
+
+
+def test_a_range_of_another_shape_is_refused() -> None:
+    quantizer = TensorQuantizer(name="q", channel_axes=(-1,))
+    quantizer.build((None, 3))
+    with pytest.raises(SpecError, match=r"shape \(1, 3\)"):
+        quantizer.amax = [1.0, 2.0]
+
+
+@pytest.mark.parametrize("use", ["amax", "enabled", "scale", "calibrated"])
+def test_a_quantizer_that_is_not_built_says_so(use: str) -> None:
+    with pytest.raises(SpecError, match="'q' is not built"):
+        getattr(TensorQuantizer(name="q"), use)
+    with pytest.raises(SpecError, match="'q' is not built"):
+        TensorQuantizer(name="q").disable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"range_policy": "median"}, "range_policy must be one of"),
+        ({"num_bits": 1}, "from 2 to 16"),
+        ({"num_bits": 17}, "from 2 to 16"),
+        ({"num_bits": 8.0}, "from 2 to 16"),
+        ({"num_bits": True}, "from 2 to 16"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"momentum": -0.1}, "momentum"),
+        ({"momentum": float("nan")}, "momentum"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        TensorQuantizer(**arguments)
+
+
+@pytest.mark.parametrize("axes", [(2,), (-3,), (0, 5)])
+def test_an_axis_that_the_tensor_lacks_is_refused(axes: tuple[int, ...]) -> None:
+    with pytest.raises(SpecError, match="axis"):
+        TensorQuantizer(channel_axes=axes).build((4, 3))
+
+
+def test_a_range_for_each_unknown_size_is_refused() -> None:
+    with pytest.raises(SpecError, match="unknown"):
+        TensorQuantizer(channel_axes=(0,)).build((None, 3))
+
+
+def test_the_config_round_trips() -> None:
+    quantizer = TensorQuantizer(
+        name="q",
+        num_bits=4,
+        narrow_range=True,
+        channel_axes=(0, -1),
+        range_policy="learned",
+        momentum=0.5,
+        calibrator="mse",
+    )
+    copy = TensorQuantizer.from_config(quantizer.get_config())
+    assert copy.get_config() == quantizer.get_config()
+    assert copy.channel_axes == (0, -1)
+
+
+def test_the_momentum() -> None:
+    quantizer = TensorQuantizer(momentum=0.5)
+    for value in (4.0, 2.0, 8.0):
+        quantizer(tf.constant([value]), training=True)
+    assert float(quantizer.amax) == (4 * 0.5 + 2 * 0.5) * 0.5 + 8 * 0.5
+
+
+def test_masks_pass_through() -> None:
+    x = keras.Input((None,), dtype="int32")
+    embedded = layers.Embedding(4, 3, mask_zero=True)(x)
+    model = keras.Model(x, layers.LSTM(2)(TensorQuantizer()(embedded)))
+    masked, padded = np.int32([[1, 2, 0, 0, 0]]), np.int32([[1, 2]])
+    np.testing.assert_allclose(model(masked), model(padded), atol=1e-6)
+
+
+def test_the_contexts_end_with_their_block_and_stay_in_their_thread() -> None:
+    quantizer = TensorQuantizer(name="q")
+    x = tf.constant([0.33])
+    expected = quantizer(x).numpy()
+
+    class Collector:
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def observe(self, quantizer: Any, tensor: Any) -> None:
+            self.seen.append(quantizer.name)
+
+    collector, elsewhere = Collector(), []
+    with collecting(collector):
+        assert quantizer(x).numpy() == x.numpy()
+        thread = threading.Thread(target=lambda: elsewhere.append(quantizer(x).numpy()))
+        thread.start()
+        thread.join()
+    assert collector.seen == ["q"]
+    assert elsewhere == [expected]
+    with pytest.raises(RuntimeError, match="stop"), export_mode():
+        raise RuntimeError("stop")
+    assert quantizer(x).numpy() == expected
+
+
+def test_the_op_and_the_layer_agree() -> None:
+    quantizer = TensorQuantizer(num_bits=5)
+    quantizer.build((None, 33))
+    quantizer.amax = 1.1
+    np.testing.assert_array_equal(quantizer(line()), fake_quantize(line(), 1.1, num_bits=5))
