@@ -8,7 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from components.report import checks, curves, environment, errors, graph, graph_picture, numbers, plan_table, ranges
+from components.report import (
+    checks,
+    curves,
+    environment,
+    errors,
+    graph,
+    graph_picture,
+    layers_table,
+    numbers,
+    plan_table,
+    ranges,
+)
 from components.report import results as result_table
 from components.report.sources import ReportFolders, RunData, as_rows, read_run
 from components.settings import GateSettings
@@ -74,6 +85,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "weights": weights,
         "graph": picture,
         "graph_nodes": nodes,
+        "layers": attempt("the layers", lambda: layers_table.layer_rows(run), []),
         "plan": attempt("the plan", lambda: plan_table.plan_rows(run), []),
         "skipped": skipped,
         "skipped_summary": plan_table.skipped_summary(skipped),

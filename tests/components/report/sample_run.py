@@ -48,7 +48,7 @@ def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportF
         write(folder / "plan.json", plan(blocks))
     write(folders.onnx / "plan.json", plan(blocks))
     write(folders.onnx / "export.json", {name: export(name) for name in ("fp32", "ptq", "qat")})
-    write(folders.onnx / "analysis.json", {"layers": [], "findings": [finding()]})
+    write(folders.onnx / "analysis.json", {"layers": [layer()], "findings": [finding()]})
     onnx.save(graph(), str(folders.onnx / "qat.onnx"))
     for variant in ("fp32", "ptq", "qat"):
         write(folders.engines / f"{variant}.engine.json", {"backend": "openvino", "backend_version": "2026.4.0"})
@@ -150,6 +150,12 @@ def export(variant: str) -> dict[str, Any]:
         "verification": [],
         "parity": {"samples": 360, "labels_equal": 360, "largest_difference": 1e-6},
     }
+
+
+def layer() -> dict[str, Any]:
+    """One weighted layer of the analysis."""
+    facts = {"name": "quant_stem/Conv", "keras_layer": "stem", "op_type": "Conv"}
+    return {**facts, "precision": "int8", "macs_share": 0.125}
 
 
 def finding() -> dict[str, Any]:

@@ -93,6 +93,7 @@ def test_every_section_shows_its_data(folders: ReportFolders) -> None:
         "36 of 37 × 0 read as 0",  # confusion
         "data:image/png;base64,",
         "one reformat at the input",
+        "12.5%",  # share of a layer
         "0f0f0f",  # fingerprint
         "learning_rate",  # settings of a step's manifest
     ):
