@@ -15,7 +15,7 @@ import keras
 
 from qat_lib.errors import SpecError
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import is_identity, is_relu, preserves_range
+from qat_lib.layer_traits import is_identity, preserves_range
 from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry, SkippedLayer
 from qat_lib.quantize_wrappers import REGISTRY, WeightedBaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
@@ -185,8 +185,7 @@ class _Planner:
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.wanted.get(tensor, ())}
         return bool(readers) and all(
-            (call.name, index) in wanted
-            or (preserves_range(call.operation) and not is_relu(call.operation) and self._all_wanted(call.outputs[0]))
+            (call.name, index) in wanted or (preserves_range(call.operation) and self._all_wanted(call.outputs[0]))
             for call, index in readers
         )
 
