@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from keras import layers
 
-from qat_lib.quantize_wrappers.base import unweighted
+from qat_lib.quantize_wrappers.base import NonWeightedBaseQuantizeWrapper, unweighted
 
 AddQuantizeWrapper = unweighted(layers.Add)
 SubtractQuantizeWrapper = unweighted(layers.Subtract)
@@ -20,3 +22,9 @@ ZeroPadding1DQuantizeWrapper = unweighted(layers.ZeroPadding1D)
 ZeroPadding2DQuantizeWrapper = unweighted(layers.ZeroPadding2D)
 ZeroPadding3DQuantizeWrapper = unweighted(layers.ZeroPadding3D)
 ResizingQuantizeWrapper = unweighted(layers.Resizing)
+
+
+class CustomScaleLayerQuantizeWrapper(NonWeightedBaseQuantizeWrapper):
+    """Quantize the inputs of the scaled residual Add in keras.applications' InceptionResNetV2, a class not public."""
+
+    default_quantize_input: ClassVar[bool] = False

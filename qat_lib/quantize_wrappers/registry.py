@@ -40,7 +40,7 @@ class WrapperRegistry:
                 break
             if base in self._by_class:
                 return self._by_class[base]
-            if base.__name__ in self._by_name and not base.__module__.startswith("keras."):
+            if base.__name__ in self._by_name and not base.__module__.startswith("keras.src.layers."):
                 return self._by_name[base.__name__]
         return None
 
