@@ -272,17 +272,8 @@ class Case:
 
 
 STAGES = (
-    "build",
-    "plan",
-    "apply",
-    "calibrate",
-    "off",
-    "save_and_load",
-    "clone",
-    "export",
-    "parity",
-    "analyze",
-    "train",
+    *("build", "plan", "apply", "calibrate", "off", "save_and_load"),
+    *("clone", "export", "parity", "analyze", "train"),
 )
 
 
@@ -304,7 +295,7 @@ def run_case(name: str, stages: tuple[str, ...] = STAGES) -> dict[str, Any]:
 
 
 def _pairs(path: Path) -> dict[str, int]:
-    """Count what is quantized in a file: activations by their QuantizeLinear, weights by their lone DequantizeLinear."""
+    """Count the Q/DQ pairs of a file: activations by QuantizeLinear, weights by lone DequantizeLinear nodes."""
     import onnx
 
     nodes = onnx.load(str(path), load_external_data=False).graph.node

@@ -1,15 +1,19 @@
 """TensorRTQDQCase: Q/DQ placement for any topology, from the graph and TensorRT's fusion rules.
 
-The rules (TensorRT developer guide, "Explicit Quantization", and published engines):
+The rules (TensorRT developer guide, "Explicit Quantization", published engines, and for LayerNormalization NVIDIA's
+ModelOpt):
 
 - A residual Add fuses into the convolution of one branch if that branch has no Q/DQ, the others do, and all readers of
   the Add quantize it. The branch is the deepest one that ends in a convolution or Dense that nothing else reads.
 - Layers without weights (Multiply, Concatenate, a BatchNormalization with no convolution before it, average pooling)
   run in INT8 if all their inputs and all readers of their output are quantized; else Q/DQ on them only costs kernels.
 - Inputs of a Concatenate share one range (the planner ties them).
+- LayerNormalization and GroupNormalization compute in float, but where a kernel could write INT8 if only they read it,
+  a Q on their input keeps that kernel, and the residual Add in it, in INT8.
 
 So each such layer starts as a candidate, and loses its Q/DQ when a reader of its output is not quantized, until nothing
-changes any more.
+changes any more. A residual Add in front of a float reader keeps the Q on a residual that others read quantized as
+well: without it the kernel in front would write float, and so on through the whole stage.
 """
 
 from __future__ import annotations
@@ -17,121 +21,109 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-import keras
 from keras import layers
 
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
-from qat_lib.custom_qdq_cases.patterns import ACTIVATIONS, is_convolution
+from qat_lib.custom_qdq_cases.fusion import (
+    AFTER_ADD,
+    activation_of,
+    chain_root,
+    is_addition,
+    is_merge,
+    is_self_gate,
+    is_weighted,
+)
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import AVERAGE_POOLS, MATMULS, is_identity, is_relu, preserves_range
+from qat_lib.layer_traits import AVERAGE_POOLS, is_identity, preserves_range
 from qat_lib.selection import Selector
 from qat_lib.spec import QuantizationSpec
 
-POINTWISE_OPS = ("Relu", "Relu6", "Silu", "Swish", "Gelu", "Sigmoid", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu")
+NORMALIZATIONS = (layers.LayerNormalization, layers.GroupNormalization)
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):
     """Place Q/DQ where TensorRT fuses them, for any topology, by its fusion rules."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name every residual Add, gate, Concatenate, free BatchNormalization and average pooling."""
+        """Name every residual Add, gate, Concatenate, average pooling and free normalization with its inputs."""
         return _Placement(LayerGraph(keras_model), qspec).spec()
 
 
 class _Placement:
-    """Which inputs of which calls are quantized, pruned to a fixed point."""
+    """Which inputs of which calls are quantized, pruned to a fixed point.
+
+    A shared layer has one placement for all its calls, as it has one entry in a spec.
+    """
 
     def __init__(self, graph: LayerGraph, qspec: QuantizationSpec) -> None:
         self.graph = graph
-        self.qspec = qspec
-        selector = Selector("full", qspec)
         self.edges: set[tuple[str, int]] = set()
+        self.int8: set[str] = set()
+        selector = Selector("full", qspec)
         for call in graph.calls:
             decision = None if call.is_input else selector.decide(call.layer, call.operation)
             if decision is not None and decision.config.quantize_input:
                 chosen = decision.config.quantization_index
                 self.edges |= {(call.name, i) for i in range(len(call.inputs)) if chosen is None or i in chosen}
-        self.candidates = {
-            call.name: indices
-            for call in graph.calls
-            if check_is_quantizable_by_layer_name(qspec, call.layer)
-            and (indices := self._inputs_to_quantize(call)) is not None
-        }
-        for name, indices in self.candidates.items():
-            self.edges = {edge for edge in self.edges if edge[0] != name} | {(name, i) for i in indices}
+                if decision.config.quantize_weight and is_weighted(call):
+                    self.int8.add(call.name)
+        self.calls: dict[str, list[Call]] = {}
+        for call in graph.calls:
+            self.calls.setdefault(call.layer, []).append(call)
+        self.candidates: dict[str, tuple[int, ...]] = {}
+        for layer, calls in self.calls.items():
+            wishes = {self._inputs_to_quantize(call) for call in calls}
+            wish = wishes.pop() if len(wishes) == 1 else None
+            if wish is not None and check_is_quantizable_by_layer_name(qspec, layer):
+                self._set(layer, wish)
         self._prune()
 
     def spec(self) -> QuantizationSpec:
+        """Return the candidates that are left, and the average poolings that are not, which are on by default."""
         found = QuantizationSpec()
-        for name, indices in self.candidates.items():
-            call = self.graph.by_name[name]
-            if name != call.layer:
-                continue
+        for layer, indices in self.candidates.items():
             if indices:
-                found.add(call.layer, quantize_weight=False, quantization_index=indices)
-            elif isinstance(call.operation, AVERAGE_POOLS):
-                found.add(call.layer, quantize_input=False, quantize_weight=False)
+                found.add(layer, quantize_weight=False, quantization_index=list(indices))
+            elif isinstance(self.calls[layer][0].operation, AVERAGE_POOLS):
+                found.add(layer, quantize_input=False, quantize_weight=False)
         return found
 
-    def _inputs_to_quantize(self, call: Call) -> list[int] | None:
+    def _set(self, layer: str, indices: tuple[int, ...]) -> None:
+        names = {call.name for call in self.calls[layer]}
+        self.edges = {edge for edge in self.edges if edge[0] not in names}
+        self.edges |= {(name, i) for name in names for i in indices}
+        self.candidates[layer] = indices
+
+    def _inputs_to_quantize(self, call: Call) -> tuple[int, ...] | None:
         """Return the inputs that a candidate wants quantized; None if the call is no candidate."""
         operation = call.operation
-        every = list(range(len(call.inputs)))
+        every = tuple(range(len(call.inputs)))
         if is_addition(operation) and len(every) > 1:
             return self._residual_inputs(call)
-        if _is(operation, layers.Multiply, "Multiply") and len(every) == 2 and not self._is_self_gate(call):
+        if is_merge(operation, layers.Multiply, "Multiply") and len(every) == 2 and not is_self_gate(self.graph, call):
             return every
-        if isinstance(operation, layers.Concatenate):
+        if isinstance(operation, (layers.Concatenate, *AVERAGE_POOLS, *NORMALIZATIONS)):
             return every
-        if isinstance(operation, layers.BatchNormalization) and self._chain_root(call.inputs[0]) is None:
-            return every
-        if isinstance(operation, AVERAGE_POOLS):
+        if (
+            isinstance(operation, layers.BatchNormalization)
+            and chain_root(self.graph, call.inputs[0], sole=True) is None
+        ):
             return every
         return None
 
-    def _residual_inputs(self, call: Call) -> list[int] | None:
+    def _residual_inputs(self, call: Call) -> tuple[int, ...] | None:
         shapes = [self.graph.shapes[tensor] for tensor in call.inputs]
         if any(shape != shapes[0] for shape in shapes):
             return None
-        ends = {i: root for i, t in enumerate(call.inputs) if (root := self._chain_root(t, sole=True)) is not None}
+        every = range(len(call.inputs))
+        ends = {i: root for i in every if (root := chain_root(self.graph, call.inputs[i], sole=True)) is not None}
         if not ends:
-            return list(range(len(call.inputs)))
-        main = max(ends, key=lambda i: (self._depth[ends[i].name], i))
-        return [i for i in range(len(call.inputs)) if i != main]
-
-    def _chain_root(self, tensor: str, *, sole: bool = False) -> Call | None:
-        """Return the convolution or Dense whose epilogue ends in ``tensor``: BN, activation, scale, dropout after it.
-
-        With ``sole``, nothing else may read any tensor on the way.
-        """
-        seen: set[str] = set()
-        while True:
-            if sole and len(self.graph.consumers(tensor)) != 1:
-                return None
-            call = self.graph.producer(tensor)
-            if is_convolution(call) or isinstance(call.operation, MATMULS):
-                return call
-            operation = call.operation
-            once = type(operation).__name__
-            is_step = isinstance(operation, (layers.BatchNormalization, *ACTIVATIONS)) or once == "LayerScale"
-            if is_identity(operation) and call.inputs:
-                tensor = call.inputs[0]
-            elif is_step and once not in seen and len(call.inputs) == 1:
-                seen.add(once)
-                tensor = call.inputs[0]
-            else:
-                return None
-
-    def _is_self_gate(self, call: Call) -> bool:
-        """Whether this is ``x * f(x)`` with pointwise ``f``, which stays in one kernel with what made ``x``."""
-        roots = []
-        for tensor in call.inputs:
-            producer = self.graph.producer(tensor)
-            while _is_pointwise(producer) and len(producer.inputs) == 1:
-                tensor = producer.inputs[0]
-                producer = self.graph.producer(tensor)
-            roots.append(tensor)
-        return roots[0] == roots[1]
+            return tuple(every)
+        int8 = {i: root for i, root in ends.items() if root.name in self.int8}
+        if not int8:
+            return None  # it fuses into a float convolution, in float
+        main = max(int8, key=lambda i: (self._depth[int8[i].name], i))
+        return tuple(i for i in every if i != main)
 
     @cached_property
     def _depth(self) -> dict[str, int]:
@@ -145,23 +137,44 @@ class _Placement:
         changed = True
         while changed:
             changed = False
-            for name, indices in self.candidates.items():
-                if indices and not self._is_read_quantized(self.graph.by_name[name]):
-                    self.candidates[name] = []
-                    self.edges -= {(name, i) for i in indices}
+            for layer, indices in self.candidates.items():
+                kept = tuple(i for i in indices if all(self._pays(call, i) for call in self.calls[layer]))
+                if kept != indices:
+                    self._set(layer, kept if is_addition(self.calls[layer][0].operation) else ())
                     changed = True
 
-    def _is_read_quantized(self, call: Call) -> bool:
-        """Whether every reader of the call's output, after an activation of its own, reads it quantized."""
+    def _pays(self, call: Call, index: int) -> bool:
+        """Whether the Q on that input still saves more than it costs."""
+        tensor = call.inputs[index]
+        if isinstance(call.operation, NORMALIZATIONS):
+            return self._could_be_int8(tensor) and self._all_quantized(tensor)
+        if self._all_quantized(self._after_activation(call)):
+            return True
+        fused = is_addition(call.operation) and len(self.candidates[call.layer]) < len(call.inputs)
+        others = [
+            edge for reader, i in self.graph.consumers(tensor) if (edge := (reader.name, i)) != (call.name, index)
+        ]
+        return fused and bool(self.edges.intersection(others))
+
+    def _after_activation(self, call: Call) -> str:
+        """Return what the call's kernel writes: its output, or that of an activation that goes with it."""
         (tensor,) = call.outputs
         readers = self.graph.consumers(tensor)
-        if (
-            len(readers) == 1
-            and isinstance(readers[0][0].operation, ACTIVATIONS)
-            and not is_relu(readers[0][0].operation)
+        if len(readers) == 1 and activation_of(readers[0][0].operation) in AFTER_ADD:
+            return str(readers[0][0].outputs[0])
+        return tensor
+
+    def _could_be_int8(self, tensor: str) -> bool:
+        """Whether the kernel that makes the tensor writes INT8 if all readers want it."""
+        root = chain_root(self.graph, tensor)
+        if root is not None:
+            return root.name in self.int8
+        call = self.graph.producer(tensor)
+        while call.inputs and (
+            is_identity(call.operation) or preserves_range(call.operation) or activation_of(call.operation) in AFTER_ADD
         ):
-            (tensor,) = readers[0][0].outputs
-        return self._all_quantized(tensor)
+            call = self.graph.producer(call.inputs[0])
+        return not isinstance(call.operation, NORMALIZATIONS) and bool(self.candidates.get(call.layer))
 
     def _all_quantized(self, tensor: str) -> bool:
         readers = self.graph.consumers(tensor)
@@ -172,18 +185,3 @@ class _Placement:
             or (preserves_range(reader.operation) and self._all_quantized(reader.outputs[0]))
             for reader, index in readers
         )
-
-
-def is_addition(operation: Any) -> bool:
-    """Whether the operation adds tensors: an Add layer, or ``x + y``."""
-    return _is(operation, layers.Add, "Add")
-
-
-def _is(operation: Any, layer_class: type, operator: str) -> bool:
-    if isinstance(operation, keras.layers.Layer):
-        return isinstance(operation, layer_class)
-    return type(operation).__name__ == operator
-
-
-def _is_pointwise(call: Call) -> bool:
-    return isinstance(call.operation, ACTIVATIONS) or type(call.operation).__name__ in POINTWISE_OPS
