@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -245,8 +245,5 @@ def _write(graph: ir.Model, path: Path, plan: Any | None, options: ExportOptions
     except OSError as error:
         raise ExportError(f"Expected to write {path}. It failed: {error.strerror or error}.") from error
     finally:
-        for leftover in (_data_path(draft), draft):
-            leftover.unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
     return findings

@@ -130,12 +130,13 @@ def check_parity(
     session = ReferenceSession(path, extra_outputs=tuple(dict.fromkeys(tensors.values())), metadata=metadata)
     comparison = _Comparison()
     for batch in _batches(data, batch_size, session.fixed_batch):
-        expected = reference.run(session.keras_inputs(batch))
+        inputs = session.keras_inputs(batch)
+        expected = reference.run(inputs)
         received = session.run(batch)
         rows = comparison.add(expected, received, len(reference.model_outputs))
         if rows.size:
-            inputs = [x[rows] for x in session.keras_inputs(batch)]
-            comparison.add_noise([y[rows] for y in expected], reference.run([_nudged(x) for x in inputs]))
+            nudged = reference.run([_nudged(x[rows]) for x in inputs])
+            comparison.add_noise([y[rows] for y in expected], nudged)
         for layer, value in zip(reference.layers, expected[len(reference.model_outputs) :], strict=True):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
     quantized = bool(json.loads(metadata["quantizers"])["activations"]) if "quantizers" in metadata else False

@@ -67,7 +67,13 @@ class ReferenceSession:
         return first if isinstance(first, int) else None
 
     def keras_inputs(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the batch as the Keras model takes it: raw images go through the preprocessing."""
+        """Return the batch as the Keras model takes it: raw images go through the preprocessing.
+
+        Raises:
+            ExportError: the batch has another number of arrays than the file has inputs.
+        """
+        if len(batch) != len(self._inputs):
+            raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
         return batch if self._preprocessing is None else [self._preprocessing.apply(x) for x in batch]
 
     def run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
@@ -76,8 +82,6 @@ class ReferenceSession:
         Raises:
             ExportError: the batch does not fit the file's inputs.
         """
-        if len(batch) != len(self._inputs):
-            raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
         feeds = {}
         for spec, array in zip(self._inputs, batch, strict=True):
             x = array.transpose(0, 3, 1, 2) if self._layout.get(spec.name) == "NCHW" else array

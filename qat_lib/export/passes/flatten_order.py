@@ -13,6 +13,7 @@ from qat_lib.export.graph import (
     FACTOR,
     ORIGINAL,
     QUANTIZER,
+    TENSOR,
     add_constant,
     attribute,
     constant,
@@ -50,6 +51,14 @@ def reorder_flattened_weights(model: ir.Model) -> None:
             continue
         flatten.replace_input_with(0, node.inputs[0])
         graph.remove(node, safe=True)
+        _forget_order(flatten)
+
+
+def _forget_order(node: ir.Node | None) -> None:
+    """Take the Keras name off tensors that hold a layer's values in another order now."""
+    while node is not None and not is_op(node, "Gemm", "MatMul"):
+        node.outputs[0].meta.pop(TENSOR, None)
+        node = only_consumer(node.outputs[0])
 
 
 def _product(flatten: ir.Node) -> ir.Node | None:

@@ -66,6 +66,8 @@ def _initializer_name(value: ir.Value) -> str:
         return "graph/constant"
     use = next(iter(value.uses()))
     role = ROLES.get(use.node.op_type, ())
+    if is_op(use.node, "QuantizeLinear") and use.idx == 0:
+        return f"{owner(use.node)}/weight"
     label = role[use.idx] if use.idx < len(role) else f"constant_{use.idx}"
     if is_op(use.node, "DequantizeLinear", "QuantizeLinear"):
         return f"{owner(use.node)}/{label}"

@@ -2,7 +2,7 @@
 
 Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes Flatten, Reshape and
 Transpose. Such an operator moves no data. It sinks below per-tensor Q/DQ pairs, joins with its neighbours, and vanishes
-where the shapes in front and behind are equal.
+where the shapes in front and behind are equal. One between a DQ and a matrix product goes up instead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
+    TENSOR,
     add_constant,
     attribute,
     constant,
@@ -21,6 +22,7 @@ from qat_lib.export.graph import (
     new_node,
     only_consumer,
     operand,
+    producer,
     replace,
 )
 
@@ -47,7 +49,11 @@ def remove_thin_reshapes(model: ir.Model) -> None:
     while changed:
         changed = False
         for node in list(graph):
-            if node.graph is graph and is_reshape(node) and (_join(graph, node) or _sink(graph, node)):
+            if (
+                node.graph is graph
+                and is_reshape(node)
+                and (_join(graph, node) or _sink(graph, node) or _lift(graph, node))
+            ):
                 changed = True
 
 
@@ -105,4 +111,26 @@ def _worth_sinking(node: ir.Node) -> bool:
     reader = only_consumer(node.outputs[0])
     while reader is not None and is_op(reader, "QuantizeLinear", "DequantizeLinear"):
         reader = only_consumer(reader.outputs[0])
-    return reader is not None and (is_reshape(reader) or is_op(reader, "Gemm", "MatMul"))
+    return is_reshape(reader)
+
+
+def _lift(graph: ir.Graph, node: ir.Node) -> bool:
+    """Move the reshape between a DQ and a matrix product above the Q, so that the DQ feeds the product directly."""
+    reader, dequantize = only_consumer(node.outputs[0]), producer(node.inputs[0])
+    quantize = producer(dequantize.inputs[0]) if is_op(dequantize, "DequantizeLinear") and dequantize else None
+    if quantize is None or dequantize is None or not is_op(reader, "Gemm", "MatMul") or reader is None:
+        return False
+    source, scale = quantize.inputs[0], constant(operand(quantize, 1))
+    alone = only_consumer(dequantize.outputs[0]) is node and only_consumer(quantize.outputs[0]) is dequantize
+    if not alone or source is None or scale is None or scale.size != 1 or reader.inputs[0] is not node.outputs[0]:
+        return False
+    shape = node.outputs[0].shape
+    replace(node.outputs[0], dequantize.outputs[0])
+    graph.remove(node, safe=False)
+    node.replace_input_with(0, source)
+    graph.insert_before(quantize, node)
+    quantize.replace_input_with(0, node.outputs[0])
+    for moved in (quantize.outputs[0], dequantize.outputs[0]):
+        moved.shape = shape
+        moved.meta.pop(TENSOR, None)
+    return True
