@@ -84,6 +84,11 @@ def headline(run: RunData) -> list[Figure]:
     if latency is not None:
         detail = "" if factor is None else f"{numbers.ratio(factor)} the speed of the FP32 engine"
         figures.append(Figure(title="Median latency", value=numbers.milliseconds(latency), detail=detail))
+    rate, fp32_rate = finite(row.get("throughput")), finite(engine.get("throughput"))
+    if rate is not None:
+        batch = f"at batch {row.get('batch_size')}"
+        detail = f"{numbers.ratio(rate / fp32_rate)} the FP32 engine {batch}" if fp32_rate else batch
+        figures.append(Figure(title="Throughput", value=numbers.rate(rate), detail=detail))
     bytes_, fp32_bytes = finite(row.get("bytes")), finite(engine.get("bytes")) or finite(reference.get("bytes"))
     if bytes_ is not None:
         detail = (

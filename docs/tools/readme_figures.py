@@ -52,7 +52,7 @@ def machine(run: Path) -> str:
     evaluation = json.loads((run / "artifacts" / "evaluation" / "evaluation.json").read_text())
     return (
         f"Seed 0, {evaluation['samples']} test images, {names[engine['backend']]} {version} on "
-        f"{len(os.sched_getaffinity(0))} cores of a {engine['device']['name']} processor."
+        f"{len(os.sched_getaffinity(0))} cores ({engine['device']['name']})."
     )
 
 
@@ -67,8 +67,8 @@ def pictures(page: Path, chromium: str) -> None:
         command = [chromium, *options, f"--screenshot={shot}", page.absolute().as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         image = Image.open(shot).convert("RGB")
-        for name, box in (("report", (0, 0, 1280, 1280)), ("report-graph", (80, 1960, 1200, 3060))):
-            image.crop(box).quantize(128).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
+        for name, box in (("report", (0, 0, 1280, 1220)), ("report-graph", (80, 2010, 1200, 3080))):
+            image.crop(box).quantize(256).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
 
 
 def main() -> None:
