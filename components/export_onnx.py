@@ -4,6 +4,7 @@
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def export_onnx(
         ptq: directory of the calibrated model.
         qat: directory of the fine-tuned model; its plan is the one that the graphs are verified against.
         out: existing empty directory; receives ``fp32.onnx``, ``ptq.onnx``, ``qat.onnx``, ``plan.json``,
-            ``export.json``, and the fusion analysis of ``qat.onnx`` as ``analysis.json``.
+            ``export.json``, and the fusion analysis of ``qat.onnx`` as ``analysis.json`` and ``analysis.html``.
         export: target, operator set, and how weights and the remainder are stored.
         seed: not used; every step takes one.
         progress: told about each variant.
@@ -66,7 +67,13 @@ def export_onnx(
             progress.warn(f"{variant}: {finding['code']} {finding['node']}: {finding['message']}")
         (out / "export.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     progress.update("exporting", len(VARIANTS), len(VARIANTS))
-    return metrics | _analyze(out, gate="error" if export.target == "tensorrt" else "never")
+    if export.target == "tensorrt":
+        return metrics | _analyze(out / "qat.onnx", out)
+    # A graph for another backend is not legal in TensorRT and does not have to be: its twin for TensorRT is analyzed.
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        twin = Path(folder) / "qat.onnx"
+        _export_file(qat, twin, export.model_copy(update={"target": "tensorrt"}))
+        return metrics | _analyze(twin, out)
 
 
 def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSettings) -> dict[str, Any]:
@@ -75,26 +82,17 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
     from components.runtime.reader import load_info, load_preprocessing, load_split
     from qat_lib.errors import VerificationError
 
-    model = qat_lib.load_model(folder / "model.keras")
-    plan = folder / "plan.json"
-    info = load_info(dataset)
-    report = qat_lib.export_onnx(
-        model,
-        path,
-        target=export.target,
-        opset=export.opset,
-        weights=export.weights,
-        remainder=export.remainder,
-        preprocessing=load_preprocessing(dataset),
-        metadata={"classes": list(info.classes), **_accuracy(folder)},
-        plan=qat_lib.QuantizationPlan.from_json(plan.read_text(encoding="utf-8")) if plan.is_file() else None,
-    )
+    about = {
+        "preprocessing": load_preprocessing(dataset),
+        "metadata": {"classes": list(load_info(dataset).classes), **_accuracy(folder)},
+    }
+    model, report = _export_file(folder, path, export, **about)
     images, _ = load_split(dataset, "test", limit=export.parity_samples)
     parity = qat_lib.check_parity(model, path, images)
     if not parity.passed:
         raise VerificationError(
             f"{path.name} {parity}: {parity.mismatches} labels differ beyond a tie. Find the layer where the "
-            f"difference starts with: qatline verify {path.name} --keras {folder / 'model.keras'} --layers"
+            f"difference starts with: qatline export {folder / 'model.keras'} -o x.onnx --check inputs.npy --layers"
         )
     facts = report.to_dict()
     return {
@@ -104,6 +102,25 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
     }
 
 
+def _export_file(folder: Path, path: Path, export: ExportSettings, **about: Any) -> tuple[Any, Any]:
+    """Export the model of a step's directory, verified against its plan; return the model and the report."""
+    import qat_lib
+
+    model = qat_lib.load_model(folder / "model.keras")
+    plan = folder / "plan.json"
+    report = qat_lib.export_onnx(
+        model,
+        path,
+        target=export.target,
+        opset=export.opset,
+        weights=export.weights,
+        remainder=export.remainder,
+        plan=qat_lib.QuantizationPlan.from_json(plan.read_text(encoding="utf-8")) if plan.is_file() else None,
+        **about,
+    )
+    return model, report
+
+
 def _accuracy(folder: Path) -> dict[str, Any]:
     """Return the test accuracy that a step measured, for the file's metadata."""
     file = folder / "metrics.json"
@@ -111,20 +128,19 @@ def _accuracy(folder: Path) -> dict[str, Any]:
     return {"accuracy": measured["test_accuracy"]} if "test_accuracy" in measured else {}
 
 
-def _analyze(out: Path, *, gate: str) -> dict[str, float]:
-    """Predict the fusions of ``qat.onnx`` in TensorRT, write the analysis, and stop on findings of severity ``gate``.
-
-    A graph for another backend is not legal in TensorRT and does not have to be: it has no gate.
+def _analyze(path: Path, out: Path) -> dict[str, float]:
+    """Predict the fusions of a graph in TensorRT, write the analysis, and stop on its errors.
 
     Raises:
         VerificationError: TensorRT would not take the graph as it is meant.
     """
-    from qat_lib.analysis import analyze_onnx, fail_on
+    from qat_lib.analysis import analyze_onnx, fail_on, to_html
     from qat_lib.errors import VerificationError
 
-    fusion = analyze_onnx(out / "qat.onnx")
+    fusion = analyze_onnx(path)
     (out / "analysis.json").write_text(fusion.to_json() + "\n", encoding="utf-8")
-    errors = fail_on(fusion.findings, gate)
+    (out / "analysis.html").write_text(to_html(fusion), encoding="utf-8")
+    errors = fail_on(fusion.findings, "error")
     if errors:
         raise VerificationError(
             f"The analysis of qat.onnx finds {len(errors)} errors. First: " + "; ".join(map(str, errors[:3]))
