@@ -8,6 +8,7 @@ environment: where events go, which step store to use, which MLflow run is the p
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from components.runtime.artifacts import as_storage_error, is_disk_full
 from components.runtime.events import EVENTS_VARIABLE, emit
 from components.runtime.parent import LAUNCHER_VARIABLE
 from components.runtime.step_store import STORE_VARIABLE
@@ -32,7 +34,13 @@ from pipelines.run_tracking import open_parent_run
 from pipelines.steps import step_of_task
 from qat_lib.errors import QatlineError, StepError
 
-_log = logging.getLogger(__name__)
+
+class StepStoppedError(StepError):
+    """A step's process ended with an error; what it was, the step's own error event says."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(f"step {step} stopped")
+        self.step = step
 
 
 def main(arguments: list[str]) -> int:
@@ -44,15 +52,17 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         launch(folder)
-    except QatlineError as error:
-        if not isinstance(error, StepError):  # a step has told about itself already
-            traceback.print_exc()
-            emit("error", "", type=type(error).__name__, message=str(error), exit_code=error.exit_code)
+    except StepStoppedError as error:  # the step has told about itself, unless it was killed
+        emit("stopped", error.step)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last frame of a process: told to the parent, which reports it
-        traceback.print_exc()
-        emit("error", "", type=type(error).__name__, message=str(error), exit_code=1, expected=False)
-        return 1
+        reason = as_storage_error(error, folder.path) if is_disk_full(error) else error
+        known = isinstance(reason, QatlineError)
+        exit_code = reason.exit_code if isinstance(reason, QatlineError) else 1
+        emit("error", "", type=type(reason).__name__, message=str(reason), exit_code=exit_code, expected=known)
+        with contextlib.suppress(OSError):  # the log may lie on the disk that is full
+            traceback.print_exc()
+        return exit_code
     return 0
 
 
@@ -60,13 +70,16 @@ def launch(folder: RunFolder) -> None:
     """Run the pipeline of ``folder`` and write its ``result.json``.
 
     Raises:
-        StepError: A step failed; the step itself has emitted the error event.
+        StepStoppedError: A step failed.
+        StepError: A step left out what it promises to write.
         TrackingError: The tracking store can't be used and the config requires it.
     """
     config, record = folder.config(), folder.record()
     os.environ[STORE_VARIABLE] = str(folder.store_dir(shared=record.cache))
     os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # What runs here is nobody else's business; a user who wants MLflow's usage reports can say so.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with a killed step.
     os.environ["PYTHONUNBUFFERED"] = "1"
     emit("message", "", message="loading the pipeline")
@@ -108,7 +121,7 @@ def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root:
     """Run a pipeline as real component executions, one process a step.
 
     Raises:
-        StepError: A step ended with an error or was killed.
+        StepStoppedError: A step ended with an error or was killed.
     """
     from kfp import local
 
@@ -121,18 +134,14 @@ def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root:
         try:
             pipeline(**_known(pipeline, parameters))
         except RuntimeError as error:
-            raise StepError(f"the pipeline stopped: {_plain(str(error))}") from error
+            failed = re.findall(r"'([\w-]+)'", re.sub(r"\x1b\[[0-9;]*m", "", str(error)))
+            raise StepStoppedError(step_of_task(failed[-1]) if failed else "") from error
 
 
 def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """Leave out the sections that a pipeline does not take; a smaller pipeline need not list them all."""
     taken = set(pipeline.pipeline_spec.root.input_definitions.parameters)
     return {name: value for name, value in parameters.items() if name in taken}
-
-
-def _plain(text: str) -> str:
-    """Drop the terminal colours that kfp puts into its messages."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:

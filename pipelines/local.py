@@ -6,8 +6,10 @@ launcher and its steps end when it does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +33,7 @@ from qat_lib.errors import QatlineError
 MAIN_PIPELINE = "pipelines.qat_pipeline:qat_pipeline"
 _POLL = 0.1  # seconds
 _LOG_TAIL = 60  # lines
+_FULL = 1 << 20  # bytes; with less than that left nothing can be written that matters
 
 
 class RunFailedError(QatlineError):
@@ -89,10 +92,12 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
             with _signals_raise(folder), view:
                 code = _follow(_start(folder, lock), tail, progress, view)
         except RunInterruptedError:
-            folder.finish("interrupted")
+            with contextlib.suppress(OSError):
+                folder.finish("interrupted")
             raise
         if code != 0 or not folder.result_file.exists():
-            folder.finish("failed")
+            with contextlib.suppress(OSError):  # a disk that is full is what ended the run, not how it is reported
+                folder.finish("failed")
             raise _failure(folder, progress, code, log_start)
         folder.finish("finished")
         result = json.loads(folder.result_file.read_text(encoding="utf-8"))
@@ -168,25 +173,37 @@ def _signals_raise(folder: RunFolder) -> Iterator[None]:
 
 
 def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int) -> RunFailedError:
-    tail = _log_tail(folder.log_file, log_start)
     error = progress.errors[-1] if progress.errors else None
-    step = str(error.get("step") or "") if error else (progress.running.name if progress.running else "")
-    if error is None and step:
-        message = (
-            f"step {step} ended without a message: it was killed, or the machine ran out of memory. "
-            f"Free some memory or use a smaller batch size, then: qatline run --resume {folder.run_id}"
-        )
-    elif error is None:
-        message = f"the launcher ended with code {code} before a step could report an error."
+    if error is None:
+        step = progress.stopped or (progress.running.name if progress.running else "")
+        message, exit_code = _silent_end(folder, progress, step, code), 1
     else:
-        message = str(error.get("message"))
+        step, message = str(error.get("step") or ""), str(error.get("message"))
         if error.get("expected") is False:
             message = f"{error.get('type')}: {message}\nThis is a bug in qatline; please report it with the log."
-        if step:
-            message = f"step {step} failed: {message}"
-    exit_code = int(error.get("exit_code") or 1) if error else 1
+        message = f"step {step} failed: {message}" if step else message
+        exit_code = int(error.get("exit_code") or 1)
     return RunFailedError(
-        f"{message}\nLog: {folder.log_file}", folder=folder, step=step, exit_code=exit_code, log_tail=tail
+        f"{message}\nLog: {folder.log_file}",
+        folder=folder,
+        step=step,
+        exit_code=exit_code,
+        log_tail=_log_tail(folder.log_file, log_start),
+    )
+
+
+def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) -> str:
+    """Say what may have ended a process that could not say it itself."""
+    again = f"qatline run --resume {folder.run_id}"
+    if shutil.disk_usage(folder.path).free < _FULL:
+        return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"
+    if not step:
+        return f"the launcher ended with code {code} before it could say why. The log may tell; then: {again}"
+    if step not in progress.steps:
+        return f"step {step} could not start. The log tells why."
+    return (
+        f"step {step} ended without a message: it was killed, or the machine ran out of memory. "
+        f"Free some memory or use a smaller batch size, then: {again}"
     )
 
 

@@ -45,6 +45,7 @@ class RunProgress:
     warnings: list[str] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
     message: str = ""
+    stopped: str = ""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> RunProgress:
@@ -82,6 +83,8 @@ class RunProgress:
             step.status = str(event.get("status", "executed"))
             step.seconds = float(event.get("seconds", time - step.started))
             self.position(name)
+        elif kind == "stopped":
+            self.stopped = name
         elif kind == "warning":
             self.warnings.append(f"{name}: {event.get('message', '')}" if name else str(event.get("message", "")))
         elif kind == "error":
