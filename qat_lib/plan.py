@@ -11,6 +11,7 @@ from typing import Any
 from qat_lib.errors import PlanError
 
 PLAN_VERSION = 1
+KINDS = ("activation", "weight", "internal")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import keras
 from qat_lib.cloning import clone_operation, copy_weights
 from qat_lib.errors import PlanError
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
-from qat_lib.plan import QuantizationPlan, QuantizerEntry
+from qat_lib.plan import KINDS, QuantizationPlan, QuantizerEntry
 from qat_lib.planner import plan_quantization
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
@@ -76,7 +76,8 @@ class _Rebuild:
     def __init__(self, graph: LayerGraph, plan: QuantizationPlan) -> None:
         self.graph = graph
         self.plan = plan
-        self.wrapped = frozenset(plan.wrapped)
+        of_layers = {e.tensor.rpartition("/")[0] for e in plan.quantizers if e.kind != "activation"}
+        self.wrapped = frozenset(plan.wrapped) | of_layers
         self.tensors: dict[str, Any] = {}
         self.layers: dict[str, Any] = {}
         self.quantizers: dict[str, TensorQuantizer] = {}
@@ -89,6 +90,10 @@ class _Rebuild:
     def _read_plan(self) -> None:
         layers = {name for name, _ in self.graph.layers()}
         for entry in self.plan.quantizers:
+            if entry.kind not in KINDS:
+                raise PlanError(
+                    f"The kind of {entry.name!r} must be one of {', '.join(KINDS)}. Received: {entry.kind!r}."
+                )
             if entry.kind == "activation":
                 if entry.tensor not in self.graph.shapes:
                     raise PlanError(f"The plan names the tensor {entry.tensor!r}, which the model does not have.")
@@ -99,6 +104,11 @@ class _Rebuild:
                         raise PlanError(
                             f"The plan says that input {consumer.input} of {consumer.layer!r} reads {entry.tensor!r}, "
                             "but the model has no such input."
+                        )
+                    if call.inputs[consumer.input] != entry.tensor:
+                        raise PlanError(
+                            f"The plan says that input {consumer.input} of {consumer.layer!r} reads {entry.tensor!r}, "
+                            f"but it reads another tensor, {call.inputs[consumer.input]!r}."
                         )
                     self.reads_quantized.add((consumer.layer, consumer.input))
             else:
@@ -160,8 +170,6 @@ class _Rebuild:
         tensor = call.inputs[index]
         if (call.name, index) not in self.reads_quantized:
             return self.tensors[tensor]
-        if tensor not in self.entry_of:
-            raise PlanError(f"The plan gives input {index} of {call.name!r} a quantizer for another tensor.")
         if tensor not in self.quantized:
             self.quantized[tensor] = self._quantizer(self.entry_of[tensor])(self.tensors[tensor])
         return self.quantized[tensor]
@@ -192,6 +200,15 @@ class _Rebuild:
         entries = self.of_layer.get(name, [])
         weights = [e for e in entries if e.kind == "weight"]
         internal = [e for e in entries if e.kind == "internal"]
+        own = {"internal": set(wrapper.internal_names)}
+        if weights:
+            own["weight"] = set(wrapper(layer).planned_weights()) if hasattr(wrapper, "planned_weights") else set()
+        for entry in entries:
+            if (part := entry.tensor.rpartition("/")[2]) not in own[entry.kind]:
+                raise PlanError(
+                    f"The plan names {entry.tensor!r}, but {type(layer).__name__} has no {entry.kind} {part!r} to "
+                    f"quantize. It has: {', '.join(sorted(own[entry.kind])) or 'none'}."
+                )
         return wrapper(
             layer,
             quantize_inputs=False,
@@ -211,12 +228,17 @@ class _Rebuild:
 
 
 def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    if not entries:
-        return {}
-    options: dict[str, Any] = {"num_bits": entries[0].num_bits, "range_policy": entries[0].range_policy}
-    if all(entry.channel_axes is None for entry in entries):
-        options["channel_axes"] = None
-    return options
+    """Return the options of a layer's weight quantizers: those of all, or where they differ, by weight."""
+    each = {
+        entry.tensor.rpartition("/")[2]: {
+            "num_bits": entry.num_bits,
+            "range_policy": entry.range_policy,
+            "channel_axes": None if entry.channel_axes is None else list(entry.channel_axes),
+        }
+        for entry in entries
+    }
+    options = list(each.values())
+    return options[0] if options and all(o == options[0] for o in options) else each
 
 
 def _input_options(entries: list[QuantizerEntry]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from keras import layers
 
-from qat_lib.quantize_wrappers.base import WeightedBaseQuantizeWrapper
+from qat_lib.quantize_wrappers.base import WeightedBaseQuantizeWrapper, options_for
 
 
 def output_axes(equation: str) -> tuple[int, ...]:
@@ -64,13 +64,14 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         for attribute in self.projections:
             dense = getattr(self.layer, attribute)
             inner = attribute == "_output_dense" and self.quantize_internal
+            options = options_for(self.weight_options, f"{dense.name}_kernel")
             dense = _renamed(dense, f"{self.layer.name}_{dense.name}")
             wrapper = EinsumDenseQuantizeWrapper(
                 dense,
                 quantize_inputs=inner,
                 quantize_weights=self.quantize_weights,
                 input_options=self.input_options,
-                weight_options=self.weight_options,
+                weight_options=options,
             )
             wrapper.build((None,))
             delattr(self.layer, attribute)

@@ -30,7 +30,8 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         quantize_internal: whether tensors inside of the layer are quantized, such as the one between the halves of a
             separable convolution. None, the default, does as ``quantize_inputs``.
         input_options: keyword arguments of the input and internal quantizers.
-        weight_options: keyword arguments of the weight quantizers; ``channel_axes`` replaces the usual axes.
+        weight_options: keyword arguments of the weight quantizers; ``channel_axes`` replaces the usual axes. A weight's
+            name as a key holds options for that weight alone.
         **kwargs: keyword arguments of ``keras.layers.Layer``; the name defaults to ``quant_<layer>``.
 
     Raises:
@@ -184,7 +185,8 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
             return
         for kernel, axes in self.kernels.items():
             variable = self.kernel_variable(kernel)
-            options = {"channel_axes": axes, "range_policy": "current", "narrow_range": True, **self.weight_options}
+            options = {"channel_axes": axes, "range_policy": "current", "narrow_range": True}
+            options |= options_for(self.weight_options, _leaf(kernel))
             quantizer = TensorQuantizer(name=f"{self.layer.name}_{_leaf(kernel)}_quantizer", **options)
             quantizer.build(tuple(variable.shape))
             quantizer.bind_weight(variable)
@@ -240,6 +242,12 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         if type(self) is WeightedBaseQuantizeWrapper:
             config["kernel_type"] = list(self.kernels)
         return config
+
+
+def options_for(options: Mapping[str, Any], weight: str) -> dict[str, Any]:
+    """Return the options that hold for one weight, from those for all and those by weight."""
+    common = {key: value for key, value in options.items() if not isinstance(value, Mapping)}
+    return {**common, **options.get(weight, {})}
 
 
 def _leaf(kernel: str) -> str:
