@@ -113,25 +113,28 @@ def _is_affine(graph: OnnxGraph, node: Node) -> bool:
 
 
 def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
-    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``; empty when it is not that."""
+    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``; empty when it is not that.
+
+    Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
+    """
     reads = flow.readers(value)
     nodes = [read.node for read in reads if read.node is not None and read.scale is None]
     if len(nodes) != 2 or len(reads) != 2:
         return ()
-    for first, product in (nodes, nodes[::-1]):
-        if product.op == "Mul" and first is not product:
-            gate = _walk_gate(flow, first, product)
-            if gate:
-                return (*gate, product)
+    first, second = (_walk_gate(flow, node) for node in nodes)
+    if first and second and first[-1] is second[-1] and (len(first) > 1 or len(second) > 1):
+        return (*first[:-1], *second[:-1], first[-1])
     return ()
 
 
-def _walk_gate(flow: Flow, node: Node | None, product: Node) -> tuple[Node, ...]:
+def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
+    """Return the nodes from ``node`` to the product of two activations that it ends in; empty when it does not."""
     found: list[Node] = []
-    while node is not None and node is not product and len(found) < _LONGEST_GATE:
-        one_operand = node.op not in _AFFINE or _is_affine(flow.graph, node)
-        if node.op not in _GATES or not one_operand:
-            return ()
+    while node is not None and len(found) < _LONGEST_GATE:
         found.append(node)
+        if node.op == "Mul" and not _is_affine(flow.graph, node):
+            return tuple(found)
+        if node.op not in _GATES or (node.op in _AFFINE and not _is_affine(flow.graph, node)):
+            return ()
         node = _single_float_reader(flow, node.outputs[0])
-    return tuple(found) if node is product else ()
+    return ()

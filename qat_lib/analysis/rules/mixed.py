@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, Engine, is_average_pool
 from qat_lib.analysis.findings import Confidence, Finding, make_finding
+from qat_lib.analysis.flow import Read
 from qat_lib.analysis.graph import Node
 from qat_lib.analysis.names import keras_layer
+
+_NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
 
 
 def check_mixed(engine: Engine) -> Iterator[Finding]:
@@ -74,7 +77,7 @@ def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
 def _check_elementwise(engine: Engine, node: Node) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
     floats = [read for read in reads if read.scale is None]
-    if len(floats) == len(reads) or engine.runs_int8(node):
+    if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(engine, reads):
         return
     rule = next((placed.rule for placed in engine.adds if placed.node is node), "I")
     if floats:
@@ -100,9 +103,21 @@ def _check_elementwise(engine: Engine, node: Node) -> Iterator[Finding]:
         )
 
 
+def _normalizes(engine: Engine, reads: Sequence[Read]) -> bool:
+    """Return whether this is a step of a layer normalization in pieces, whose mean is taken of the same INT8 tensor.
+
+    It computes in floating point in any placement; a Q in front of it lets the kernel before write INT8.
+    """
+    beside = [other.node for read in reads if read.scale is not None for other in engine.flow.readers(read.value)]
+    means = [node for node in beside if node is not None and node.op == "ReduceMean"]
+    return any(not is_average_pool(engine.graph, node) for node in means)
+
+
 def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:
     reads = engine.flow.data_inputs(node)
     outputs = engine.flow.output_reads(node)
+    if node.op in _NORMALIZATIONS and all(read.value in engine.written for read in reads):
+        return  # its Q lets the kernel before write INT8 (ModelOpt quantizes the input of a LayerNorm behind a Conv)
     if not reads or not outputs or any(not read.explicit for read in reads) or any(not r.explicit for r in outputs):
         return
     layer = keras_layer(node.name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
-from qat_lib.analysis.findings import Confidence, Finding, make_finding
+from qat_lib.analysis.chains import Chain
+from qat_lib.analysis.engine import FLOAT_ONLY, Engine
+from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.residual import PlacedAdd
 
@@ -38,6 +39,7 @@ def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
                 f"the residual operand of {name!r} is floating point, so the kernel of {into!r} that it fuses into "
                 "writes floating point.",
                 f"Quantize the residual input of {name!r}{_residual_name(engine, placed)}.",
+                severity="info" if _ends_in_float(engine, placed.chain) else None,
             )
         elif placed.rule == "F3":
             yield _finding(
@@ -47,6 +49,7 @@ def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
                 f"the residual of {name!r} is quantized but not everything that reads its output is: a separate kernel "
                 f"dequantizes the residual and {into!r} writes floating point.",
                 f"Quantize what reads the output of {name!r} (often a global average pool or a Concat) with one scale.",
+                severity="info" if _ends_in_float(engine, placed.chain) and _is_shared(engine, placed.chain) else None,
             )
     elif placed.rule == "F4" and placed.branch is not None:
         branch = keras_layer(placed.branch.op.node.name)
@@ -59,12 +62,29 @@ def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
         )
 
 
+def _ends_in_float(engine: Engine, chain: Chain) -> bool:
+    """Return whether something reads the Add that no placement makes INT8: an output, or what is always float."""
+    floats = [read for read in engine.flow.readers(chain.end) if read.scale is None]
+    return any(read.node is None or read.node.op in FLOAT_ONLY for read in floats)
+
+
+def _is_shared(engine: Engine, chain: Chain) -> bool:
+    """Return whether others read the residual in INT8 too, so that without its Q their kernel would write float."""
+    residual = chain.residual
+    others = engine.flow.readers(residual.value) if residual is not None else ()
+    return any(read.scale is not None for read in others if read is not residual)
+
+
 def _residual_name(engine: Engine, placed: PlacedAdd) -> str:
     residual = placed.chain.residual if placed.chain is not None else None
     source = engine.graph.producer(residual.value) if residual is not None else None
     return f", which is the output of {keras_layer(source.name)!r}" if source is not None else ""
 
 
-def _finding(code: str, placed: PlacedAdd, confidence: Confidence, message: str, advice: str) -> Finding:
+def _finding(
+    code: str, placed: PlacedAdd, confidence: Confidence, message: str, advice: str, severity: Severity | None = None
+) -> Finding:
     name = placed.node.name
-    return make_finding(code, name, message, advice, confidence, rule=placed.rule, keras_layer=keras_layer(name))
+    return make_finding(
+        code, name, message, advice, confidence, rule=placed.rule, severity=severity, keras_layer=keras_layer(name)
+    )
