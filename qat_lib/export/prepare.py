@@ -32,17 +32,42 @@ def _as_identity(node: Any) -> None:
 
 
 def _with_erf(graph_def: Any, node: Any) -> None:
-    """Replace ``erfc(x)``, which Keras's exact GELU uses and tf2onnx lacks, by ``1 - erf(x)``."""
+    """Replace ``erfc(x)``, which Keras's exact GELU uses and tf2onnx lacks, by ``1 - erf(x)``.
+
+    GELU calls it with ``-x * c``; ``1 + erf(x * c)`` is the same number and the form that engines know as GELU.
+    """
     import tensorflow as tf
 
     dtype = node.attr["T"]
-    erf = graph_def.node.add(name=f"{node.name}/erf", op="Erf", input=list(node.input))
+    source, negated = _without_sign(graph_def, node)
+    erf = graph_def.node.add(name=f"{node.name}/erf", op="Erf", input=[source])
     one = graph_def.node.add(name=f"{node.name}/one", op="Const")
     for made in (erf, one):
         made.attr["dtype" if made is one else "T"].CopyFrom(dtype)
     one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype=dtype.type))
     if "_output_shapes" in node.attr:
         erf.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
-    node.op = "Sub"
+    node.op = "AddV2" if negated else "Sub"
     del node.input[:]
     node.input.extend([one.name, erf.name])
+
+
+def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
+    """Return the tensor whose negative ``node`` reads and True, or what it reads itself and False."""
+    by_name = {other.name: other for other in graph_def.node}
+    product = by_name.get(_producer(node.input[0]))
+    if product is None or product.op != "Mul":
+        return node.input[0], False
+    for index, name in enumerate(product.input):
+        minus = by_name.get(_producer(name))
+        if minus is not None and minus.op == "Neg":
+            factors = [minus.input[0] if i == index else other for i, other in enumerate(product.input)]
+            positive = graph_def.node.add(name=f"{node.name}/product", op="Mul", input=factors)
+            for key in set(product.attr) & {"T", "_output_shapes"}:
+                positive.attr[key].CopyFrom(product.attr[key])
+            return positive.name, True
+    return node.input[0], False
+
+
+def _producer(tensor: str) -> str:
+    return tensor.lstrip("^").partition(":")[0]
