@@ -79,7 +79,8 @@ class ModelSettings(Settings):
         description="A reference network, keras.applications:<Name>, module:function, or the path of a .keras file.",
     )
     weights: str | None = Field(
-        None, description="Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file; also looked for beside the data."
+        None,
+        description="Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file; also looked for beside the data.",
     )
     trained: bool | None = Field(
         None,
