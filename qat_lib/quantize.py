@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from qat_lib.planner import plan_quantization
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.spec import QuantizationSpec
+
+logger = logging.getLogger("qat_lib")
 
 
 def quantize_model(
@@ -32,7 +36,8 @@ def quantize_model(
         custom_qdq_cases: objects that decide by pattern; see :class:`qat_lib.CustomQDQInsertionCase`.
 
     Returns:
-        An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export.
+        An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export. If ``model`` is
+        compiled, the copy is compiled likewise, with an optimizer of its own; compile it again to change that.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
@@ -45,7 +50,23 @@ def quantize_model(
         >>> qat_lib.quantize_model(model).layers[-1].name
         'quant_conv'
     """
-    return apply_plan(model, plan_quantization(model, quantization_mode, quantization_spec, custom_qdq_cases))
+    plan = plan_quantization(model, quantization_mode, quantization_spec, custom_qdq_cases)
+    quantized = apply_plan(model, plan)
+    _compile_like(model, quantized)
+    return quantized
+
+
+def _compile_like(model: Any, quantized: Any) -> None:
+    """Compile ``quantized`` as ``model`` is, from the configuration of its optimizer, losses and metrics."""
+    if not getattr(model, "compiled", False):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras's, about a lambda, is about files
+            config = keras.saving.deserialize_keras_object(model.get_compile_config())
+        quantized.compile(**config)
+    except Exception as error:  # a loss without a configuration fails in many ways; compiling by hand is left  # noqa: BLE001
+        logger.info("The quantized model is not compiled: the original's configuration can't be copied: %s", error)
 
 
 def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
