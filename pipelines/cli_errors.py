@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -36,8 +37,9 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
     except KeyboardInterrupt as error:
         _say("Interrupted.")
         raise typer.Exit(130) from error
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError as error:  # whoever read stdout has gone; Python would say so again at its own end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from error
     except Exception as error:  # a defect of ours: the user gets the message, the report gets the traceback
         if debug:
             traceback.print_exc()

@@ -82,6 +82,7 @@ def launch(folder: RunFolder) -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with a killed step.
     os.environ["PYTHONUNBUFFERED"] = "1"
+    sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
     emit("message", "", message="loading the pipeline")
     pipeline = load_pipeline(record.pipeline)
     steps = step_names(pipeline)

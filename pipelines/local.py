@@ -122,7 +122,8 @@ def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) 
 
 def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
     folder.log_file.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    # Python would look into the working directory first, and the user's own "components" there would stand in for ours.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     with folder.log_file.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "pipelines.launch", str(folder.path), str(os.getpid())],

@@ -85,8 +85,9 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
 
 def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
     output = folder.path.parent
-    uri = config.tracking.uri or default_uri(output)
-    location = None if config.tracking.uri else (output / "mlflow-artifacts").absolute().as_uri()
+    given = config.tracking.uri or os.environ.get(URI_VARIABLE)
+    uri = given or default_uri(output)
+    location = None if given else (output / "mlflow-artifacts").absolute().as_uri()
     # The child that writes the store's first tables must be this one; see ensure_store.
     experiment = ensure_store(uri, config.tracking.experiment, location)
     os.environ[URI_VARIABLE] = uri

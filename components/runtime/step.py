@@ -7,7 +7,9 @@ costs no work: the run fails, and when it is resumed the step is reused.
 from __future__ import annotations
 
 import math
+import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -70,6 +72,9 @@ def run_component(
         QatlineError: the step failed for a reason that the user can act on; an ``error`` event says the same.
     """
     die_with_launcher()
+    # Last, so that a folder of the user's called components or pipelines does not stand in front of ours.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     with _told(step, Path(output)):
         call = _prepare(load_step(step), settings, seed, inputs)
         manifest = _reuse_or_execute(call, Path(output))

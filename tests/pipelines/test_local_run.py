@@ -35,6 +35,9 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_run_prints_steps_result_and_places(fake_cli: Any) -> None:
+    for package in ("components", "pipelines", "kfp"):  # the user's own, which must not stand in for ours
+        (fake_cli.folder / package).mkdir()
+        (fake_cli.folder / package / "__init__.py").write_text("raise RuntimeError('not this one')")
     done = fake_cli("run", "--set", "model.options={prepare_data: {warn: one image left out}}")
     assert done.returncode == 0, done.stderr
     assert "warning: prepare_data: one image left out" in done.stdout
