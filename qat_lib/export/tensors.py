@@ -25,11 +25,6 @@ class Tensors:
         self.folder = folder
         self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
 
-    @classmethod
-    def load(cls, path: Path) -> Tensors:
-        """Read a file that :func:`qat_lib.analysis.loading.load_model` has found to be in order."""
-        return cls(onnx.load(str(path), load_external_data=False), path.parent)
-
     def get(self, name: str) -> np.ndarray | None:
         """Return an initializer as an array; None when there is none of that name.
 

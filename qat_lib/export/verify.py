@@ -23,6 +23,7 @@ import numpy as np
 
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.graph import OnnxGraph
+from qat_lib.analysis.loading import load_model
 from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.rules import check_parser_rules
 from qat_lib.errors import ExportError
@@ -54,10 +55,11 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
         []
     """
     path = Path(path)
-    graph = OnnxGraph.load(path)
+    proto = load_model(path)
+    graph = OnnxGraph(proto, base_dir=path.resolve().parent)
     findings = list(_check_file(path))
-    tensors = Tensors.load(path)
-    metadata = read_metadata(tensors.proto)
+    tensors = Tensors(proto, path.parent)
+    metadata = read_metadata(proto)
     rules = check_parser_rules(graph, tensorrt=10)
     # A file for a CPU runtime holds UINT8 on purpose (rule P5); all other rules are good for every runtime.
     findings += [f for f in rules if metadata.get("target", "tensorrt") == "tensorrt" or f.rule != "P5"]

@@ -1,0 +1,154 @@
+"""Latency at batch 1 in OpenVINO of networks quantized by qatline, by NNCF and by ONNX Runtime, in one run.
+
+Every engine answers in turns, so that whatever else the machine does hits all of them alike; the figure is the
+median. Run on a CPU with VNNI or AMX:
+
+    uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0
+
+Weights are random (speed does not depend on them) unless ``--weights imagenet`` can download them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+
+SIZE = 224
+CALIBRATION = 16
+
+
+def images(count: int) -> np.ndarray:
+    """Return random images in the range of the networks' own preprocessing."""
+    return np.random.default_rng(0).uniform(-1, 1, (count, SIZE, SIZE, 3)).astype(np.float32)
+
+
+def export_ours(model: Any, folder: Path, target: str) -> Path:
+    """Quantize with qatline and export; print what the export took."""
+    import qat_lib
+
+    quantized = qat_lib.quantize_model(model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
+    qat_lib.calibrate(quantized, images(CALIBRATION), method="max", batch_size=4)
+    report = qat_lib.export_onnx(quantized, folder / "qatline.onnx", target=target)
+    print(f"  qatline export: {report.seconds:.1f} s, of which conversion {report.conversion_seconds:.1f} s")
+    return report.path
+
+
+def quantize_nncf(fp32: Path) -> Any:
+    """Return OpenVINO's own post-training quantization of ``fp32``."""
+    import nncf
+    import openvino
+
+    model = openvino.Core().read_model(fp32)
+    data = nncf.Dataset([x[None] for x in images(CALIBRATION)])
+    return nncf.quantize(model, data, subset_size=CALIBRATION)
+
+
+def quantize_onnxruntime(fp32: Path, folder: Path) -> Path:
+    """Return ONNX Runtime's static quantization of ``fp32`` in its default (U8S8, per tensor) form."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            self.items = iter([{name: x[None]} for x in images(CALIBRATION)])
+
+        def get_next(self) -> Any:
+            return next(self.items, None)
+
+    import onnxruntime
+
+    name = onnxruntime.InferenceSession(str(fp32)).get_inputs()[0].name
+    out = folder / "onnxruntime.onnx"
+    quantize_static(
+        str(fp32), str(out), Reader(name), quant_format=QuantFormat.QDQ, per_channel=True, weight_type=QuantType.QInt8
+    )
+    return out
+
+
+def compile_all(candidates: dict[str, Any], threads: int) -> dict[str, Any]:
+    """Compile each candidate for batch 1 with the same options."""
+    import openvino
+
+    core = openvino.Core()
+    compiled = {}
+    for name, source in candidates.items():
+        model = core.read_model(source) if isinstance(source, Path) else source
+        model.reshape({model.inputs[0]: [1, SIZE, SIZE, 3]})
+        options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+        compiled[name] = core.compile_model(model, "CPU", options)
+    return compiled
+
+
+def measure(compiled: dict[str, Any], rounds: int) -> dict[str, float]:
+    """Return the median latency in milliseconds of each engine, measured in turns."""
+    requests = {name: engine.create_infer_request() for name, engine in compiled.items()}
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    x = images(1)
+    for index in range(rounds + 5):
+        for name, request in requests.items():
+            started = time.perf_counter()
+            request.infer({0: x})
+            if index >= 5:
+                times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def layer_types(engine: Any) -> dict[str, int]:
+    """Return how many nodes of each type and precision the compiled graph runs."""
+    counts: dict[str, int] = {}
+    for node in engine.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        key = f"{info['layerType'].value if 'layerType' in info else node.get_type_name()}"
+        precision = info["runtimePrecision"].value if "runtimePrecision" in info else "?"
+        counts[f"{key}:{precision}"] = counts.get(f"{key}:{precision}", 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def main() -> None:
+    """Run the comparison for the networks named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=["ResNet50", "MobileNetV2", "EfficientNetB0"])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--target", default="openvino")
+    parser.add_argument("--layers", action="store_true", help="print the types and precisions of the compiled layers")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/qatline-bench"))
+    parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
+    arguments = parser.parse_args()
+
+    import keras
+
+    import qat_lib
+
+    for network in arguments.networks:
+        keras.utils.set_random_seed(0)
+        folder = arguments.work / network
+        folder.mkdir(parents=True, exist_ok=True)
+        model = getattr(keras.applications, network)(weights=None, input_shape=(SIZE, SIZE, 3))
+        print(network, flush=True)
+        fp32 = qat_lib.export_onnx(model, folder / "fp32.onnx").path
+        candidates: dict[str, Any] = {"fp32": fp32, "qatline": export_ours(model, folder, arguments.target)}
+        if "nncf" not in arguments.without:
+            candidates["nncf"] = quantize_nncf(fp32)
+        if "onnxruntime" not in arguments.without:
+            candidates["onnxruntime"] = quantize_onnxruntime(fp32, folder)
+        compiled = compile_all(candidates, arguments.threads)
+        medians = measure(compiled, arguments.rounds)
+        speedups = {name: round(medians["fp32"] / value, 2) for name, value in medians.items()}
+        print("  median ms:", json.dumps({k: round(v, 2) for k, v in medians.items()}))
+        print("  times FP32:", json.dumps(speedups), flush=True)
+        if arguments.layers:
+            for name, engine in compiled.items():
+                print(f"  {name}:", json.dumps(layer_types(engine)))
+
+
+if __name__ == "__main__":
+    main()
