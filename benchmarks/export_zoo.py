@@ -108,7 +108,8 @@ def examine(name: str, arguments: argparse.Namespace, folder: Path) -> bool:
         print(
             f"{name:20s} {side:3d} px {kind}: {report.seconds:5.1f} s, {report.bytes / 1e6:6.1f} MB, "
             f"{report.quantizers:3d} quantizers, {transposes} transposes, "
-            f"labels {parity.labels_equal}/{parity.samples} (ties {parity.ties}), difference {parity.largest_difference:.2e} of {parity.magnitude:.2e}, "
+            f"labels {parity.labels_equal}/{parity.samples} (ties {parity.ties}), "
+            f"difference {parity.largest_difference:.2e} of {parity.magnitude:.2e}, "
             f"analysis {found['error']} errors {found['warning']} warnings, {'ok' if good else 'FAILED'}",
             flush=True,
         )
