@@ -82,6 +82,8 @@ class TensorQuantizer(keras.layers.Layer):
             shape=self._range_shape(input_shape),
             initializer=keras.initializers.Constant(INITIAL_AMAX),
             trainable=self.range_policy == "learned",
+            # Below the floor a learned range would get no gradient, and stay there.
+            constraint=_not_below_the_floor if self.range_policy == "learned" else None,
             dtype="float32",
             aggregation="mean",
         )
@@ -280,6 +282,10 @@ class TensorQuantizer(keras.layers.Layer):
             "momentum": self.momentum,
             "calibrator": self.calibrator,
         }
+
+
+def _not_below_the_floor(amax: Any) -> Any:
+    return keras.ops.maximum(amax, AMAX_FLOOR)
 
 
 def _initial_flags(shape: Any, dtype: Any = None) -> Any:

@@ -110,6 +110,21 @@ def test_a_learned_range_is_trained_and_stays_positive() -> None:
     assert np.all(np.isfinite(model(x[:4])))
 
 
+def test_a_learned_range_that_falls_to_the_floor_comes_up_again() -> None:
+    quantizer = TensorQuantizer(name="q", range_policy="learned")
+    x = tf.constant([[0.5, -1.0, 2.0]])
+    quantizer(x)
+    optimizer = keras.optimizers.SGD(1e6)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(quantizer(x, training=True) - 9.0 * tf.sign(x)))
+        gradient = tape.gradient(loss, quantizer._amax.value)
+        # First down, far below the floor, then up along the gradient.
+        optimizer.apply([tf.abs(gradient) + 1.0], [quantizer._amax])
+        assert float(quantizer._amax.value) == FLOOR
+    assert float(gradient) < 0
+
+
 def test_evaluation_and_inference_leave_ranges_alone() -> None:
     x, y = batches()
     model = small()
