@@ -83,6 +83,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return Workplace(tmp_path_factory.mktemp("docs"))
 
 
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_every_block_of_a_page_runs(page: Path, workplace: Workplace) -> None:
     workplace.run(page)
