@@ -11,7 +11,7 @@ Each network runs in a process of its own, so that memory stays bounded and a cr
 
 Random weights as Keras makes them give nearly the same output for every image, so that equal labels would say
 nothing. So normalizations get random parameters (some scales negative) and the statistics of real activations, and
-the last layer is fitted by ridge regression to give each image a class of its own.
+the last layer is fitted by ridge regression, to the quantized network's features, to give each image its own class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def random_images(count: int, size: int, low: float, high: float) -> np.ndarray:
     coarse = rng.uniform(0, 1, (count, 1, 1, 3)) + rng.uniform(-0.5, 0.5, (count, 5, 5, 3))
     fine = rng.uniform(-0.1, 0.1, (count, size, size, 3))
     pixels = np.clip(tf.image.resize(coarse, (size, size), "bicubic").numpy() + fine, 0, 1)
-    return (low + (high - low) * pixels).astype(np.float32)
+    return np.asarray(low + (high - low) * pixels, np.float32)
 
 
 def real_images(count: int, size: int, low: float, high: float) -> np.ndarray | None:
@@ -76,7 +76,7 @@ def real_images(count: int, size: int, low: float, high: float) -> np.ndarray | 
         return None
     with np.load(path, allow_pickle=False) as data:
         pictures = next(data[key] for key in data.files if data[key].ndim == 4)[:count]
-    return (low + (high - low) * tf.image.resize(pictures / 255.0, (size, size)).numpy()).astype(np.float32)
+    return np.asarray(low + (high - low) * tf.image.resize(pictures / 255.0, (size, size)).numpy(), np.float32)
 
 
 def randomize(model: Any, images: np.ndarray) -> None:
@@ -98,18 +98,19 @@ def randomize(model: Any, images: np.ndarray) -> None:
     for layer in norms:
         layer.momentum = 0.0
     if norms:
-        model(images[::8], training=True)
+        model(images[:16], training=True)
     for layer, momentum in zip(norms, momenta, strict=True):
         layer.momentum = momentum
-    _fit_head(model, images, rng)
 
 
-def _fit_head(model: Any, images: np.ndarray, rng: np.random.Generator) -> None:
-    """Let the last layer give image number i the class i."""
+def fit_head(model: Any, quantized: Any, images: np.ndarray) -> None:
+    """Let the last layer of both models give image number i the class i."""
     import keras
 
+    rng = np.random.default_rng(2)
     head = [layer for layer in model.layers if hasattr(layer, "kernel") and layer.bias is not None][-1]
-    found = _outputs(keras.Model(model.input, head.input), images)
+    wrapper = quantized.get_layer(f"quant_{head.name}")
+    found = _outputs(keras.Model(quantized.input, wrapper.input), images)
     features = found.reshape(len(images), -1).astype(np.float64)
     mean = features.mean(axis=0)
     centred = features - mean
@@ -121,8 +122,9 @@ def _fit_head(model: Any, images: np.ndarray, rng: np.random.Generator) -> None:
     kernel[:, : len(images)] = centred.T @ np.linalg.solve(gram + penalty, wanted)
     bias = -mean @ kernel
     bias[len(images) :] -= 5
-    head.kernel.assign(kernel.reshape(head.kernel.shape))
-    head.bias.assign(bias)
+    for layer in (head, wrapper.layer):
+        layer.kernel.assign(kernel.reshape(layer.kernel.shape))
+        layer.bias.assign(bias)
 
 
 def _outputs(model: Any, images: np.ndarray) -> np.ndarray:
@@ -131,26 +133,32 @@ def _outputs(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 class Case:
-    """One network on its way through the library; each method is a stage and returns what goes into its row."""
+    """One network on its way through the library; each method is a stage and returns what goes into its row.
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
+    Args:
+        folder: folder for files that the stages hand on.
+        make: makes the network from its input shape.
+        size: side of the images.
+        samples: number of random images, and of photographs where they are at hand.
+    """
+
+    def __init__(self, folder: Path, make: Callable[[tuple[int, int, int]], Any], size: int, samples: int) -> None:
         self.folder = folder
-        self.size = image_size(name)
+        self.make = make
+        self.size = size
+        self.samples = samples
 
     def build(self) -> dict[str, Any]:
         """Build the network with random weights that are worth quantizing."""
         import keras
 
         keras.utils.set_random_seed(0)
-        self.model = builders()[self.name](weights=None, input_shape=(self.size, self.size, 3))
+        self.model = self.make((self.size, self.size, 3))
         own = any(isinstance(x, keras.layers.Rescaling | keras.layers.Normalization) for x in self.model.layers)
         low, high = (0.0, 255.0) if own else (-1.0, 1.0)
-        self.images = random_images(SAMPLES, self.size, low, high)
-        self.photographs = real_images(SAMPLES, self.size, low, high)
-        known = [self.images] if self.photographs is None else [self.images, self.photographs]
-        randomize(self.model, np.concatenate(known))
-        self.expected = self.model(self.images[:8], training=False).numpy()
+        self.images = random_images(self.samples, self.size, low, high)
+        self.photographs = real_images(self.samples, self.size, low, high)
+        randomize(self.model, self.images)
         return {"layers": len(self.model.layers), "parameters": self.model.count_params(), "pixels": self.size}
 
     def plan(self) -> dict[str, Any]:
@@ -173,10 +181,13 @@ class Case:
         return {}
 
     def calibrate(self) -> dict[str, Any]:
-        """Calibrate on 16 images."""
+        """Calibrate on at most 16 images, then fit the last layer."""
         from qat_lib import calibrate
 
         calibrate(self.quantized, self.images[:16], method="max", batch_size=8)
+        known = [self.images] if self.photographs is None else [self.images, self.photographs]
+        fit_head(self.model, self.quantized, np.concatenate(known))
+        self.expected = self.model(self.images[:8], training=False).numpy()
         self.quantized_output = self.quantized(self.images[:8], training=False).numpy()
         return {"quantization_changes_output": bool(not np.array_equal(self.quantized_output, self.expected))}
 
@@ -295,20 +306,26 @@ STAGES = (
 )
 
 
-def run_case(name: str, stages: tuple[str, ...] = STAGES) -> dict[str, Any]:
-    """Return the row of one network; a stage that fails ends it with the error in the row."""
-    row: dict[str, Any] = {"name": name, "seconds": {}}
+def run_case(name: str) -> dict[str, Any]:
+    """Return the row of one network of keras.applications."""
+    builder = builders()[name]
     with tempfile.TemporaryDirectory() as folder:
-        case = Case(name, Path(folder))
-        for stage in stages:
-            started = time.perf_counter()
-            try:
-                row.update(getattr(case, stage)())
-            except Exception as error:  # noqa: BLE001  # one row of the table says what went wrong, the rest goes on
-                row["error"] = f"{stage}: {type(error).__name__}: {error}"
-                break
-            finally:
-                row["seconds"][stage] = round(time.perf_counter() - started, 2)
+        case = Case(Path(folder), lambda s: builder(weights=None, input_shape=s), image_size(name), SAMPLES)
+        return {"name": name, **run_stages(case)}
+
+
+def run_stages(case: Case, stages: Sequence[str] = STAGES) -> dict[str, Any]:
+    """Return what the stages say about a network; one that fails is the last, and its error is in the row."""
+    row: dict[str, Any] = {"seconds": {}}
+    for stage in stages:
+        started = time.perf_counter()
+        try:
+            row.update(getattr(case, stage)())
+        except Exception as error:  # noqa: BLE001  # one row of the table says what went wrong, the rest goes on
+            row["error"] = f"{stage}: {type(error).__name__}: {error}"
+            break
+        finally:
+            row["seconds"][stage] = round(time.perf_counter() - started, 2)
     return row
 
 
