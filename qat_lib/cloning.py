@@ -1,7 +1,8 @@
-"""Copies of layers: a new layer of the same configuration with the same weights, leaving the original as it is."""
+"""Copies of layers: a new layer of the same configuration with the same state, leaving the original as it is."""
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from qat_lib.errors import UnsupportedModelError
 
 
 def clone_operation(operation: Any, name: str) -> Any:
-    """Return a copy of a layer or operation under another name, with its weights where they exist already.
+    """Return a copy of a layer or operation under another name, built if Keras can; :func:`copy_state` fills it.
 
     Raises:
         UnsupportedModelError: the layer can't be made again from its configuration.
@@ -34,9 +35,10 @@ def clone_operation(operation: Any, name: str) -> Any:
             f"{type(operation).__name__} {operation.name!r} can't be copied from its configuration: {error} "
             "Give the class a get_config that returns its constructor's arguments."
         ) from error
-    if operation.built and (build_config := operation.get_build_config()):
+    # A layer without a build of its own is built by its first call.
+    has_build = type(copy).build is not keras.layers.Layer.build
+    if has_build and operation.built and (build_config := operation.get_build_config()):
         copy.build_from_config(build_config)
-        copy_weights(operation, copy)
     return copy
 
 
@@ -47,19 +49,40 @@ def _clone_plain(operation: Any, name: str) -> Any:
         return operation
 
 
-def copy_weights(source: Any, target: Any) -> None:
-    """Give ``target`` the values of every variable of ``source``, seeds of random generators included.
+def has_same_variables(source: Any, target: Any) -> bool:
+    """Whether ``target`` is built as far as ``source`` is: a layer may make its own layers in its first call only."""
+    return _shapes(source) == _shapes(target)
+
+
+def copy_state(source: Any, target: Any) -> None:
+    """Give ``target`` the state of ``source``: every variable, seeds of random generators and vocabularies included.
 
     Raises:
         UnsupportedModelError: the two do not have the same variables.
     """
-    if not target.built or not source.variables:
-        return
-    shapes = [[tuple(v.shape) for v in layer.variables] for layer in (source, target)]
-    if shapes[0] != shapes[1]:
+    if not has_same_variables(source, target):
         raise UnsupportedModelError(
-            f"The copy of {type(source).__name__} {source.name!r} has other weights: expected shapes {shapes[0]}, "
-            f"received {shapes[1]}. Give the class a get_config that returns its constructor's arguments."
+            f"The copy of {type(source).__name__} {source.name!r} has other weights: expected shapes "
+            f"{_shapes(source)}, received {_shapes(target)}. Give the class a get_config that returns its "
+            "constructor's arguments."
         )
     for old, new in zip(source.variables, target.variables, strict=True):
         new.assign(old.value)
+    for old, new in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+        if hasattr(old, "finalize_state"):
+            _copy_beyond_variables(old, new)
+
+
+def _copy_beyond_variables(old: Any, new: Any) -> None:
+    """Copy what Keras's preprocessing layers keep beside their variables, by way of what they save and load."""
+    store: dict[str, Any] = {}
+    old.save_own_variables(store)
+    new.load_own_variables(store)  # Normalization makes its constants of the variables here
+    if hasattr(old, "save_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            old.save_assets(folder)
+            new.load_assets(folder)
+
+
+def _shapes(layer: Any) -> list[tuple[int, ...]]:
+    return [tuple(variable.shape) for variable in layer.variables]

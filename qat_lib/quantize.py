@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from qat_lib.cloning import clone_operation, copy_weights
+from qat_lib.cloning import clone_operation, copy_state, has_same_variables
 from qat_lib.errors import PlanError
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
 from qat_lib.plan import KINDS, QuantizationPlan, QuantizerEntry
@@ -101,6 +101,7 @@ class _Rebuild:
         self.wrapped = frozenset(plan.wrapped) | of_layers
         self.tensors: dict[str, Any] = {}
         self.layers: dict[str, Any] = {}
+        self.unfilled: dict[str, Any] = {}
         self.quantizers: dict[str, TensorQuantizer] = {}
         self.quantized: dict[str, Any] = {}
         self.entry_of: dict[str, QuantizerEntry] = {}
@@ -177,9 +178,8 @@ class _Rebuild:
         outputs = keras.tree.flatten(layer(*args, **kwargs))
         for name, tensor in zip(call.outputs, outputs, strict=True):
             self.tensors[name] = tensor
-        original = call.operation
-        if isinstance(original, keras.layers.Layer) and call.name == call.layer and not original.get_build_config():
-            copy_weights(original, layer.layer if self._is_wrapped_here(call.layer) else layer)
+        if (copy := self.unfilled.pop(call.layer, None)) is not None:
+            copy_state(call.operation, copy)
         if self._is_wrapped_here(call.layer) and call.name == call.layer:
             self._settle(call.layer, layer)
 
@@ -209,10 +209,19 @@ class _Rebuild:
     def _layer(self, call: Call) -> Any:
         if call.layer not in self.layers:
             copy = clone_operation(call.operation, call.layer)
+            if isinstance(copy, keras.layers.Layer):
+                self._fill(call, copy)
             if call.layer in self.wrapped and isinstance(copy, keras.layers.Layer):
                 copy = self._wrap(call.layer, copy)
             self.layers[call.layer] = copy
         return self.layers[call.layer]
+
+    def _fill(self, call: Call, copy: Any) -> None:
+        """Give the copy the original's state, now or, where its first call builds it, after that."""
+        if copy.built and has_same_variables(call.operation, copy):
+            copy_state(call.operation, copy)
+        else:
+            self.unfilled[call.layer] = copy
 
     def _wrap(self, name: str, layer: Any) -> Any:
         wrapper = REGISTRY.find(type(layer))

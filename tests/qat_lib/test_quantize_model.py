@@ -1,13 +1,16 @@
 """What ``quantize_model`` returns: weights kept, compiled as the original, free of it."""
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
-from qat_lib import quantize_model
+from qat_lib import load_model, model_quantizers, quantize_model
 
 
 def net() -> keras.Model:
@@ -74,3 +77,80 @@ def test_a_loss_that_can_not_be_copied_leaves_the_copy_uncompiled(caplog: pytest
     assert "not compiled" in caplog.text
     quantized.compile("sgd", "mse")
     quantized.fit(np.ones((4, 6, 6, 2)), np.zeros((4, 2)), verbose=0)
+
+
+def outputs_when_off(model: keras.Model, x: object) -> tuple[np.ndarray, np.ndarray]:
+    quantized = quantize_model(model)
+    for quantizer in model_quantizers(quantized).values():
+        quantizer.disable()
+    return model(x, training=False).numpy(), quantized(x, training=False).numpy()
+
+
+@keras.saving.register_keras_serializable("test")
+class Block(layers.Layer):
+    """A layer of layers, which are built when it is first called."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.body = keras.Sequential([layers.Dense(4, activation="relu"), layers.BatchNormalization()])
+        self.norm = layers.LayerNormalization()
+
+    def call(self, x: object, training: bool | None = None) -> object:
+        return self.norm(x + self.body(x, training=training))
+
+
+@keras.saving.register_keras_serializable("test")
+class Gain(layers.Layer):
+    """A layer whose weight is there before it is built."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.gain = self.add_weight(shape=(4,), initializer="random_normal", name="gain")
+
+    def call(self, x: object) -> object:
+        return x * self.gain
+
+
+def adapted_normalization() -> layers.Layer:
+    layer = layers.Normalization()
+    layer.adapt(np.random.default_rng(0).standard_normal((20, 4)) * 3 + 1)
+    return layer
+
+
+def test_a_layer_that_builds_its_layers_when_called() -> None:
+    """Not by way of a file: Keras can't load such a layer, quantized or not."""
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, layers.Dense(2)(Block()(x)))
+    np.testing.assert_array_equal(*outputs_when_off(model, np.random.default_rng(1).random((5, 4))))
+
+
+STATEFUL = [Gain, adapted_normalization, lambda: layers.PReLU(alpha_initializer="random_normal")]
+
+
+@pytest.mark.parametrize("make", STATEFUL)
+def test_the_state_of_every_layer_comes_along(make: Callable[[], layers.Layer], tmp_path: Path) -> None:
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, layers.Dense(2)(make()(x)))
+    data = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(*outputs_when_off(model, data))
+    quantized = quantize_model(model)
+    quantized.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(data), quantized(data))
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+def test_vocabularies_come_along(adapt: bool) -> None:
+    words = ["a", "b", "c"]
+    lookup = layers.StringLookup(vocabulary=None if adapt else words)
+    if adapt:
+        lookup.adapt(tf.constant(words))
+    x = keras.Input((1,), dtype="string")
+    model = keras.Model(x, layers.Dense(2)(layers.Flatten()(layers.Embedding(5, 3)(lookup(x)))))
+    np.testing.assert_array_equal(*outputs_when_off(model, tf.constant([["a"], ["c"], ["z"]])))
+
+
+def test_augmentation_stays_out_of_inference() -> None:
+    model = keras.Sequential(
+        [keras.Input((6, 6, 2)), layers.RandomFlip(), layers.RandomRotation(0.1), layers.Conv2D(2, 1)]
+    )
+    np.testing.assert_array_equal(*outputs_when_off(model, np.random.default_rng(1).random((3, 6, 6, 2))))
