@@ -14,4 +14,4 @@ IMAGE = os.environ.get("QATLINE_IMAGE", "ghcr.io/qatline/qatline-python-train:0.
 """Image of the steps that need TensorFlow or the whole pipeline (``QATLINE_IMAGE``)."""
 
 ENGINE_IMAGE = os.environ.get("QATLINE_ENGINE_IMAGE", "ghcr.io/qatline/qatline-python-engine:0.1.0")
-"""Image of ``build_engine`` and ``evaluate`` (``QATLINE_ENGINE_IMAGE``)."""
+"""Image of ``build_engine``, ``evaluate`` and ``promote`` (``QATLINE_ENGINE_IMAGE``)."""
