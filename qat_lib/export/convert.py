@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from qat_lib.export.graph import (
     new_node,
     replace,
 )
-from qat_lib.export.prepare import prepare_graph
+from qat_lib.export.prepare import freezable, prepare_graph
 from qat_lib.export.trace import MARKER, Trace, trace_model
 
 OLDEST_OPSET = 13
@@ -72,28 +72,14 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
 
 
 def _run_tf2onnx(trace: Trace, opset: int) -> Any:
-    import tensorflow as tf
-    from tf2onnx import tfonnx
-
-    outputs = [name for name, _ in trace.outputs]
-    structure = prepare_graph(trace.graph_def)
     written = tf2onnx_opset(opset)
-    with _quiet("tf2onnx"), tf.Graph().as_default() as graph:
-        tf.import_graph_def(structure, name="")
-        try:
-            converted = tfonnx.process_tf_graph(
-                graph,
-                opset=written,
-                input_names=[*trace.inputs, *trace.weights],
-                output_names=outputs,
-                continue_on_error=False,
-            )
-        except Exception as error:  # tf2onnx raises bare exceptions of many types.
-            raise ExportError(
-                f"tf2onnx could not convert the model to operator set {opset}: {error}. "
-                "Replace the layer that it names, or try a newer operator set."
-            ) from error
-        proto = converted.make_model("qatline")
+    try:
+        proto = _convert_graph(trace, written)
+    except ValueError as error:  # Whatever tf2onnx met, translated by _process.
+        raise ExportError(
+            f"tf2onnx could not convert the model to operator set {opset}: {error}. "
+            "Replace the layer that it names, or try a newer operator set."
+        ) from error
     known = {"", "ai.onnx", "ai.onnx.ml"}
     foreign = sorted({f"{node.op_type} ({node.name})" for node in proto.graph.node if node.domain not in known})
     unmapped = sorted({f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, written)})
@@ -103,6 +89,37 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             "Replace the layer, or try a newer operator set."
         )
     return proto if written == opset else _raise_opset(proto, opset)
+
+
+def _convert_graph(trace: Trace, opset: int) -> Any:
+    """Convert without weights; where a layer (LSTM) is recognized only with constant ones, with those in the graph."""
+    try:
+        return _process(trace, opset)
+    except ValueError as error:
+        if "must be Const" not in str(error):
+            raise
+    return _process(trace, opset, freezable(trace.graph_def, trace.weights))
+
+
+def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
+    """Run tf2onnx without its optimizers, whose place the lowering passes take."""
+    import tensorflow as tf
+    from tf2onnx import tfonnx
+
+    weights = [name for name in trace.weights if name.partition(":")[0] not in (frozen or {})]
+    with _quiet("tf2onnx"), tf.Graph().as_default() as graph:
+        tf.import_graph_def(prepare_graph(trace.graph_def, frozen), name="")
+        try:
+            converted = tfonnx.process_tf_graph(
+                graph,
+                opset=opset,
+                input_names=[*trace.inputs, *weights],
+                output_names=[name for name, _ in trace.outputs],
+                continue_on_error=False,
+            )
+        except Exception as error:  # tf2onnx raises bare exceptions of many types.
+            raise ValueError(str(error)) from error
+        return converted.make_model("qatline")
 
 
 def _raise_opset(proto: Any, opset: int) -> Any:
@@ -162,12 +179,12 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
     graph.inputs.clear()
     graph.inputs.extend(ordered)
     names = dict(trace.outputs)
+    taken = set(trace.inputs.values())
     for value in graph.outputs:
-        value.name = names[value.name or ""]
+        name = names[value.name or ""]
+        value.name = f"{name}_output" if name in taken else name
     for value in graph.inputs:
         value.name = trace.inputs[value.name or ""]
-        if value.name in {output.name for output in graph.outputs}:
-            value.name += "_input"
     for value in [*graph.inputs, *graph.outputs]:
         if value.shape is not None:
             value.shape = ir.Shape([_dim(d, i, value.name or "", batch) for i, d in enumerate(value.shape)])
@@ -192,6 +209,10 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
         for output in node.outputs:
             if output.name in trace.tensors:
                 output.meta[TENSOR] = trace.tensors[output.name]
+            # tf2onnx forgets the shape behind a computed target; TensorFlow knows it.
+            if is_op(node, "Reshape") and output.shape is None and output.name in trace.shapes:
+                shape, dtype = trace.shapes[output.name]
+                output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(np.dtype(dtype))
     norms = {path: norm for path, operation in trace.operations.items() if (norm := _batch_norm(operation)) is not None}
     for node in model.graph:
         if node.meta.get(LAYER) in norms:

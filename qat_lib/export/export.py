@@ -152,6 +152,7 @@ def lower(
         passes.fold_constants,
         passes.remove_identities,
         passes.fix_reshape_targets,
+        passes.fix_resize_scales,
         lambda m: passes.write_activation_ranges(m, ranges),
         lambda m: passes.store_quantized_weights(m, ranges),
     ]

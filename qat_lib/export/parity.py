@@ -140,7 +140,7 @@ def check_parity(
         for layer, value in zip(reference.layers, expected[len(reference.model_outputs) :], strict=True):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
     quantized = bool(json.loads(metadata["quantizers"])["activations"]) if "quantizers" in metadata else False
-    half = '"half": true' in metadata.get("quantizers", "")
+    half = '"half": true' in metadata.get("quantizers", "") or comparison.half
     tolerance = None if quantized else HALF_TOLERANCE if half else FLOAT_TOLERANCE
     return comparison.report(tolerance)
 
@@ -185,6 +185,7 @@ class _Comparison:
     margins: list[float] = field(default_factory=list)
     largest_logit: float = 0.0
     noise: float = 0.0
+    half: bool = False
     layers: dict[str, list[Any]] = field(default_factory=dict)
 
     def add(self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int) -> np.ndarray:
@@ -197,6 +198,7 @@ class _Comparison:
                     f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives {onnx_output.shape}. "
                     "Compare the file with the model that it was exported from."
                 )
+            self.half |= keras_output.dtype == np.float16
             difference = np.abs(keras_output.astype(np.float64) - onnx_output.astype(np.float64))
             self.largest = max(self.largest, float(difference.max(initial=0.0)))
             if np.isnan(difference).any():

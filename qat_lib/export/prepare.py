@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from qat_lib.export.trace import MARKER
 
 
-def prepare_graph(graph_def: Any) -> Any:
-    """Return a copy of a ``GraphDef`` with markers as identities and ``Erfc`` written with ``Erf``."""
+def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
+    """Return a copy of a ``GraphDef`` with markers as identities and ``Erfc`` written with ``Erf``.
+
+    Args:
+        graph_def: the traced graph.
+        frozen: placeholder -> array that it becomes a constant of. Default None: all stay placeholders.
+    """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
+    for node in result.node:
+        if frozen and node.name in frozen:
+            _as_constant(node, frozen[node.name])
     for node in list(result.node):
         if node.op == "QuantizeAndDequantizeV3" and node.name.rpartition("/")[2].startswith(MARKER):
             _as_identity(node)
         elif node.op == "Erfc":
             _with_erf(result, node)
     return result
+
+
+def freezable(graph_def: Any, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the weights (placeholder -> array) that no quantizer reads: recurrent layers want theirs as constants."""
+    quantized = {
+        name.partition(":")[0]
+        for node in graph_def.node
+        if node.op == "QuantizeAndDequantizeV3"
+        for name in node.input[:1]
+    }
+    names = {tensor.partition(":")[0]: value for tensor, value in weights.items()}
+    return {name: np.asarray(value) for name, value in names.items() if name not in quantized}
+
+
+def _as_constant(node: Any, array: np.ndarray) -> None:
+    import tensorflow as tf
+
+    dtype = node.attr["dtype"].type
+    node.op = "Const"
+    for key in set(node.attr) - {"dtype", "_output_shapes"}:
+        del node.attr[key]
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array, dtype=dtype))
 
 
 def _as_identity(node: Any) -> None:

@@ -34,6 +34,7 @@ class Trace:
         scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or ``backbone/conv1``.
         operations: path of the layer -> the Keras layer or operation.
         tensors: graph tensor -> path of the layer whose (only) output it is.
+        shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and NumPy data type.
     """
 
     graph_def: Any
@@ -43,6 +44,7 @@ class Trace:
     scopes: dict[str, str]
     operations: dict[str, Any]
     tensors: dict[str, str]
+    shapes: dict[str, tuple[list[int | None], Any]]
 
 
 @dataclass
@@ -145,6 +147,11 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         scopes=walker.scopes,
         operations=walker.operations,
         tensors=walker.tensors,
+        shapes={
+            op.outputs[0].name: (op.outputs[0].shape.as_list(), op.outputs[0].dtype.as_numpy_dtype)
+            for op in concrete.graph.get_operations()
+            if op.type == "Reshape" and op.outputs[0].shape.rank is not None
+        },
     )
 
 

@@ -19,6 +19,7 @@ from qat_lib.export.passes.pool_order import quantize_before_max_pools
 from qat_lib.export.passes.pooling import use_global_pools
 from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
+from qat_lib.export.passes.resize import fix_resize_scales
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
 from qat_lib.export.passes.strides import pull_strides_up
 from qat_lib.export.passes.thin_reshapes import remove_thin_reshapes
@@ -28,6 +29,7 @@ __all__ = [
     "convert_remainder_to_half",
     "embed_preprocessing",
     "fix_reshape_targets",
+    "fix_resize_scales",
     "fold_batchnorm",
     "fold_constants",
     "merge_batched_dense",

@@ -1,7 +1,7 @@
 """Remove reshapes that only add, drop or move axes of size 1, as squeeze-and-excite blocks are full of.
 
 Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes Flatten, Reshape and
-Transpose. Such an operator moves no data. It sinks below per-tensor Q/DQ pairs, joins with its neighbours, and vanishes
+Transpose. Such an operator moves no data. It sinks below pointwise operators, joins with its neighbours, and vanishes
 where the shapes in front and behind are equal. One between a DQ and a matrix product goes up instead.
 """
 
@@ -80,16 +80,25 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
+POINTWISE = ("Relu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Add", "Mul", "Div", "Sub")
+
+
+def _is_passable(node: ir.Node | None, value: ir.Value) -> bool:
+    """Whether a node treats each element of ``value`` alike: per-tensor Q/DQ, an activation, a scalar's Add or Mul."""
+    if node is None or not is_op(node, "QuantizeLinear", "DequantizeLinear", *POINTWISE):
+        return False
+    others = [constant(x) for x in node.inputs if x is not None and x is not value]
+    return node.inputs[0] is value and all(x is not None and x.size == 1 and x.ndim <= 1 for x in others)
+
+
 def _sink(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move a reshape below the Q or DQ that reads it."""
+    """Move a reshape below the pointwise operator that reads it."""
     below = only_consumer(node.outputs[0])
-    if not is_op(below, "QuantizeLinear", "DequantizeLinear") or below is None:
+    source = node.inputs[0]
+    if below is None or source is None or not _is_passable(below, node.outputs[0]) or not _worth_sinking(below):
         return False
-    scale = constant(operand(below, 1))
-    source, output = node.inputs[0], below.outputs[0]
-    if scale is None or scale.size != 1 or source is None or output.is_graph_output() or below.inputs[0] is None:
-        return False
-    if below.inputs[0] is not node.outputs[0] or not _worth_sinking(below):
+    output = below.outputs[0]
+    if output.is_graph_output():
         return False
     shape = output.shape
     below.replace_input_with(0, source)
@@ -107,10 +116,12 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _worth_sinking(node: ir.Node) -> bool:
-    """Whether a Q or DQ leads to something that a reshape can join or that takes it as it is (a Gemm)."""
-    reader = only_consumer(node.outputs[0])
-    while reader is not None and is_op(reader, "QuantizeLinear", "DequantizeLinear"):
-        reader = only_consumer(reader.outputs[0])
+    """Whether a pointwise operator leads to another reshape, which the sinking one then joins."""
+    value = node.outputs[0]
+    reader = only_consumer(value)
+    while reader is not None and _is_passable(reader, value):
+        value = reader.outputs[0]
+        reader = only_consumer(value)
     return is_reshape(reader)
 
 

@@ -160,6 +160,24 @@ def test_squeeze_and_excite_loses_its_reshapes(lab, rng, gap_quantized):
     assert not {"Reshape", "Flatten", "Transpose"} & set(lab.ops(lowered))
 
 
+def test_a_thin_reshape_passes_a_hard_sigmoid(lab, rng):
+    model = lab.build(
+        """(float[N,3,4,4] x) => (float[N,3,4,4] y) {
+            a = GlobalAveragePool(x)
+            b = Flatten<axis = 1>(a)
+            c = Add(b, three)
+            d = Clip(c, zero, six)
+            e = Reshape(d, shape)
+            y = Mul(x, e) }""",
+        three=np.asarray(3, np.float32),
+        zero=np.asarray(0, np.float32),
+        six=np.asarray(6, np.float32),
+        shape=np.asarray([-1, 3, 1, 1], np.int64),
+    )
+    lowered = lab.check(model, passes.remove_thin_reshapes, nhwc(rng, 2, 3, 4, 4))
+    assert lab.order(lowered) == ["GlobalAveragePool", "Add", "Clip", "Mul"]
+
+
 def test_a_reshape_that_regroups_data_stays(lab, rng):
     model = lab.build(
         "(float[2,3,4] x) => (float[2,3,4] y) { a = Reshape(x, s)\n b = Relu(a)\n y = Reshape(b, t) }",

@@ -1,7 +1,9 @@
 """Constant folding, identities, Reshape targets, and Dense layers on images."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+import pytest
 
 from qat_lib.export import passes
 
@@ -124,3 +126,19 @@ def test_an_unsorted_model_comes_out_sorted(lab):
     lowered = passes.remove_identities(model)
     assert isinstance(lowered, ir.Model)
     assert [n.outputs[0].name for n in lowered.graph][-1] == "y"
+
+
+@pytest.mark.parametrize(("size", "target"), [(12, 5), (12, 24), (7, 3), (49, 48)])
+def test_a_resize_gives_the_whole_size_that_was_meant(lab, rng, size, target):
+    scale = np.float32(target / size)
+    model = lab.build(
+        f"""(float[1,2,{size},{size}] x) => (float y) {{
+            y = Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(x, , scales) }}""",
+        scales=np.asarray([1, 1, scale, scale], np.float32),
+    )
+    lowered = passes.fix_resize_scales(model)
+    lowered.graph.outputs[0].shape = None
+    assert np.asarray(lowered.graph[0].inputs[2].const_value.numpy())[2] - scale < 1e-6
+    proto = ir.to_proto(lowered)
+    inferred = onnx.shape_inference.infer_shapes(proto).graph.output[0].type.tensor_type.shape.dim
+    assert [d.dim_value for d in inferred] == [1, 2, target, target]

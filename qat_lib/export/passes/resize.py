@@ -1,0 +1,36 @@
+"""Nudge the scales of a Resize so that the output has the size that TensorFlow gives it.
+
+tf2onnx writes ``new size / old size`` as a float32 scale; ONNX takes the floor of size times scale, and 12 times the
+float32 next to 5 / 12 is 4.99... The next larger float gives 5, and samples at the same places.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_pass, operand
+
+
+@lowering_pass
+def fix_resize_scales(model: ir.Model) -> None:
+    """Enlarge each constant scale of a Resize, by the least step, until the floor is the nearest whole size."""
+    for node in model.graph:
+        shape, scales = dims(operand(node, 0)), constant(operand(node, 2))
+        if not is_op(node, "Resize") or shape is None or scales is None or scales.size != len(shape):
+            continue
+        fixed = np.asarray(
+            [s if d is None else _reaching(d, s) for d, s in zip(shape, scales, strict=True)], np.float32
+        )
+        if np.any(fixed != scales):
+            node.replace_input_with(2, add_constant(model.graph, fixed, f"{node.name}/scales"))
+            node.outputs[0].shape = ir.Shape(
+                [None if d is None else int(np.floor(d * float(s))) for d, s in zip(shape, fixed, strict=True)]
+            )
+
+
+def _reaching(size: int, scale: np.float32) -> np.float32:
+    target = round(size * float(scale))
+    while np.floor(size * float(scale)) < target:
+        scale = np.nextafter(scale, np.float32(np.inf))
+    return scale

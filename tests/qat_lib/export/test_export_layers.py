@@ -1,0 +1,81 @@
+"""Single layers of many kinds: each is converted, verified and agrees with Keras."""
+
+import numpy as np
+import onnx
+import pytest
+
+import qat_lib
+
+keras = pytest.importorskip("keras")
+L = keras.layers
+
+IMAGE = (8, 8, 4)
+NETWORKS = {
+    "embedding": ((5,), lambda x: L.GlobalAveragePooling1D()(L.Embedding(10, 4)(x)), "int32"),
+    "lstm": ((5, 4), lambda x: L.LSTM(3)(x), "float32"),
+    "attention": ((6, 8), lambda x: L.LayerNormalization()(x + L.MultiHeadAttention(2, 4)(x, x)), "float32"),
+    "conv1d": ((16, 4), lambda x: L.BatchNormalization()(L.Conv1D(6, 3, dilation_rate=2)(x)), "float32"),
+    "conv3d": ((6, 6, 6, 2), lambda x: L.MaxPooling3D(2)(L.BatchNormalization()(L.Conv3D(3, 3)(x))), "float32"),
+    "resizing": (IMAGE, lambda x: L.Resizing(5, 5)(L.UpSampling2D(2, interpolation="bilinear")(x)), "float32"),
+    "transposed": (IMAGE, lambda x: L.Conv2DTranspose(4, 3, strides=2, padding="same")(x), "float32"),
+    "prelu": (IMAGE, lambda x: L.PReLU(shared_axes=[1, 2])(L.Conv2D(4, 3, dilation_rate=2)(x)), "float32"),
+    "operations": (
+        IMAGE,
+        lambda x: keras.ops.mean(keras.ops.transpose(x * 2 + 1, (0, 3, 1, 2)), axis=(2, 3)),
+        "float32",
+    ),
+    "group norm": (IMAGE, lambda x: L.GroupNormalization(2)(L.Conv2D(4, 3)(x)), "float32"),
+    "two norms": (IMAGE, lambda x: L.BatchNormalization()(L.BatchNormalization()(L.Conv2D(4, 3)(x))), "float32"),
+    "softmax of pixels": (IMAGE, lambda x: L.Softmax()(L.Conv2D(4, 1)(L.Concatenate()([x, x]))), "float32"),
+    "the input itself": ((4,), lambda x: x, "float32"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_agree_with_keras(name, tmp_path):
+    shape, build, dtype = NETWORKS[name]
+    keras.utils.set_random_seed(1)
+    x = keras.Input(shape, dtype=dtype, name="x")
+    model = keras.Model(x, build(x))
+    path = tmp_path / "layer.onnx"
+    qat_lib.export_onnx(model, path)
+    rng = np.random.default_rng(2)
+    data = rng.integers(0, 10, (3, *shape)) if dtype == "int32" else rng.normal(size=(3, *shape))
+    report = qat_lib.check_parity(model, path, data.astype(dtype))
+    assert report.passed, report
+    assert [value.name for value in onnx.load(path).graph.input] == ["x"]
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 21])
+def test_a_gate_leaves_no_shape_arithmetic(opset, tmp_path):
+    x = keras.Input(IMAGE)
+    y = L.Conv2D(8, 3)(L.ZeroPadding2D(1)(x))
+    gate = L.Activation("hard_sigmoid")(L.Reshape((1, 1, 8))(L.GlobalAveragePooling2D()(y)))
+    y = L.Flatten()(L.Multiply()([y, gate]))
+    model = keras.Model(x, L.Dense(3)(y))
+    path = tmp_path / "gate.onnx"
+    qat_lib.export_onnx(model, path, opset=opset)
+    found = [node.op_type for node in onnx.load(path).graph.node]
+    assert not {"Shape", "Gather", "Slice", "Concat", "Pad"} & set(found)
+    assert found.count("Transpose") == found.count("Reshape") == 1
+    assert qat_lib.check_parity(model, path, np.random.default_rng(0).normal(size=(3, *IMAGE)).astype("f4")).passed
+
+
+def test_half_precision_layers_are_compared_with_halfs_rounding(tmp_path):
+    x = keras.Input(IMAGE)
+    model = keras.Model(x, L.Conv2D(4, 3, dtype="mixed_float16")(x))
+    qat_lib.export_onnx(model, tmp_path / "half.onnx")
+    data = np.random.default_rng(0).normal(size=(2, *IMAGE)).astype(np.float32)
+    assert qat_lib.check_parity(model, tmp_path / "half.onnx", data).passed
+
+
+def test_an_open_image_size_stays_open(tmp_path):
+    x = keras.Input((None, None, 3), name="x")
+    model = keras.Model(x, L.GlobalAveragePooling2D()(L.Conv2D(3, 3, padding="same", strides=2)(x)))
+    path = tmp_path / "open.onnx"
+    qat_lib.export_onnx(model, path)
+    dims = onnx.load(path).graph.input[0].type.tensor_type.shape.dim
+    assert [d.dim_param or d.dim_value for d in dims] == ["batch", "x_dim_1", "x_dim_2", 3]
+    for side in (7, 12):
+        data = np.random.default_rng(0).normal(size=(2, side, side, 3)).astype(np.float32)
+        assert qat_lib.check_parity(model, path, data).passed
