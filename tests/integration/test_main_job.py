@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.config import RunConfig
 from pipelines.steps import STEP_ARTIFACTS
 
 # MLflow's own use of SQLAlchemy 2.1.
@@ -113,7 +114,7 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_step(main_job: MainJob) -> N
     client = MlflowClient(tracking_uri=tracking["uri"])
     parent = client.get_run(tracking["run_id"])
     assert parent.info.status == "FINISHED"
-    assert parent.data.params["qat.learning_rate"] == "0.0002"
+    assert float(parent.data.params["qat.learning_rate"]) == RunConfig().qat.learning_rate
     assert parent.data.metrics["qat_engine.accuracy"] == main_job.result["results"]["qat_engine"]["accuracy"]
     assert parent.data.tags["qatline.verdict"] == "promote"
     assert parent.data.tags["data.fingerprint"]
