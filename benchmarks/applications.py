@@ -115,13 +115,13 @@ def fit_head(model: Any, quantized: Any, images: np.ndarray) -> None:
     mean = features.mean(axis=0)
     centred = features - mean
     gram = centred @ centred.T
-    wanted = np.eye(len(images)) * 20
+    wanted = np.eye(len(images)) * 30
     kernel = rng.normal(0, 1, (features.shape[1], head.kernel.shape[-1]))
     kernel *= 2 / (centred @ kernel).std()
-    penalty = 1e-2 * np.trace(gram) / len(images) * np.eye(len(images))
+    penalty = 0.1 * np.trace(gram) / len(images) * np.eye(len(images))
     kernel[:, : len(images)] = centred.T @ np.linalg.solve(gram + penalty, wanted)
     bias = -mean @ kernel
-    bias[len(images) :] -= 5
+    bias[len(images) :] -= 8
     for layer in (head, wrapper.layer):
         layer.kernel.assign(kernel.reshape(layer.kernel.shape))
         layer.bias.assign(bias)
