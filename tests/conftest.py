@@ -1,7 +1,8 @@
 """Fixtures that several packages share. Nothing heavy is imported before a test asks for it."""
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,17 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("QATLINE_", "MLFLOW_", "AWS_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _own_determinism() -> Iterator[None]:
+    """Undo what the training steps switch on for their whole process: Keras refuses XLA where it is on."""
+    yield
+    if "tensorflow" in sys.modules:
+        from tensorflow.python.framework import config
+
+        if config.is_op_determinism_enabled():
+            config.disable_op_determinism()
 
 
 @pytest.fixture
