@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pipelines.config import RunConfig
-from pipelines.config import RunConfig
 from pipelines.steps import STEP_ARTIFACTS
 
 # MLflow's own use of SQLAlchemy 2.1.
