@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from qat_lib.custom_qdq_cases.fusion import chain_root
 from qat_lib.errors import SpecError
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import is_identity, preserves_range
@@ -113,7 +114,7 @@ class _Planner:
         decision = self.selector.decide(layer, operation)
         wrapper = REGISTRY.find(type(operation))
         if decision is None:
-            reason, detail = self._why_not(operation, wrapper)
+            reason, detail = self._why_not(layer, operation, wrapper)
         elif wrapper is None and isinstance(operation, keras.layers.Layer):
             name = type(operation).__name__
             reason, detail = "unsupported", f"no wrapper for {name}; define {name}QuantizeWrapper to add one"
@@ -126,14 +127,24 @@ class _Planner:
             SkippedLayer(layer=layer, class_name=type(operation).__name__, reason=reason, detail=detail)
         )
 
-    def _why_not(self, operation: Any, wrapper: Any) -> tuple[str, str]:
+    def _why_not(self, layer: str, operation: Any, wrapper: Any) -> tuple[str, str]:
         if preserves_range(operation):
             return "range-preserving", "keeps the quantizer of its input"
+        if (kernel := self._kernel(self.graph.by_name[layer])) is not None:
+            return "fused", f"runs in the kernel of {kernel}"
         if wrapper is None:
             return "not quantizable", "runs in float"
         if self.mode == "partial":
             return "not named", "partial mode quantizes only what the spec or a case names"
         return "off by default", "name it in a spec or a case to quantize it"
+
+    def _kernel(self, call: Call) -> str | None:
+        """Return the quantized layer whose kernel takes the call in, such as the convolution before a normalization."""
+        if len(call.inputs) != 1 or len(call.outputs) != 1:
+            return None
+        root = chain_root(self.graph, call.outputs[0])
+        alone = chain_root(self.graph, call.inputs[0], sole=True)
+        return root.layer if root is not None and root is alone and root.layer in self.decisions else None
 
     def _want_inputs(self, call: Call, decision: Decision) -> None:
         if not decision.config.quantize_input:
