@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import record
+
 ROWS = ("fp32", "fp32_engine", "ptq_engine", "qat_engine")
 WORST_DROP = 0.01
 
@@ -55,7 +57,7 @@ def main() -> int:
     print(f"QAT against FP32: mean {mean(changes):+.2%}, worst {min(changes):+.2%}: {verdict}")
     if arguments.json:
         content = {"seeds": figures, "mean": means, "mean_change": mean(changes), "worst_change": min(changes)}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        record.write(arguments.json, content)
     return 0 if holds else 1
 
 

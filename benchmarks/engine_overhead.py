@@ -4,7 +4,7 @@ Requests alternate one by one between ``Engine.infer`` and the backend's own cal
 whatever else the machine does meets both. Printed are the ratios of the medians and, less touched by other load, of
 the 10th percentiles; 1.00 means no cost at all.
 
-    python benchmarks/engine_overhead.py [--backend openvino] [--requests 400] [--threads 0]
+    python benchmarks/engine_overhead.py [--backend openvino] [--requests 400] [--threads 0] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import record
 
 from qat_lib.engines import BuildSpec, Engine, build_engine, load_engine
-from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.reference_networks import RESNET50, write_network
 
 LIMIT = 1.03
@@ -65,7 +65,6 @@ def measure(backend: str, requests: int, threads: int, directory: Path) -> dict[
     return {
         "backend": backend,
         "version": artifact.manifest.backend_version,
-        "device": cpu_device()["name"],
         "requests": requests,
         "engine_ms": round(medians["engine"], 4),
         "own_ms": round(medians["own"], 4),
@@ -81,9 +80,13 @@ def main() -> None:
     parser.add_argument("--backend", choices=("openvino", "onnxruntime"), default="openvino")
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qatline-bench-") as directory:
-        print(json.dumps(measure(options.backend, options.requests, options.threads, Path(directory)), indent=1))
+        figures = measure(options.backend, options.requests, options.threads, Path(directory))
+    print(json.dumps(figures, indent=1))
+    if options.json:
+        record.write(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time, memory and size of the export of one network, against tf2onnx alone, each in a process of its own.
 
-    uv run python benchmarks/export_speed.py --network ResNet50
+    uv run python benchmarks/export_speed.py --network ResNet50 [--repeat 3] [--json FILE]
 
 "tf2onnx alone" is what one writes without this library: ``tf2onnx.convert.from_function`` of a ``tf.function`` around
 the float Keras model, tf2onnx's own optimizers included. The other rows are ``qat_lib.export_onnx`` of the float model
@@ -21,6 +21,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import record
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -103,6 +105,7 @@ def main() -> None:
     parser.add_argument("--network", default="ResNet50")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--child", default="")
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
@@ -125,7 +128,11 @@ def main() -> None:
             f"  {what:8s} conversion {row['conversion_seconds']:6.2f} s, all {row['seconds']:6.2f} s, "
             f"{row['bytes'] / 1e6:7.2f} MB, memory {row['memory_factor']:.2f} x the FP32 weights"
         )
-    print(f"  INT8 file over FP32 file: {rows['int8']['bytes'] / rows['fp32']['bytes']:.4f}")
+    share = rows["int8"]["bytes"] / rows["fp32"]["bytes"]
+    print(f"  INT8 file over FP32 file: {share:.4f}")
+    if arguments.json:
+        figures = {"network": arguments.network, "pixels": arguments.size, "repeats": arguments.repeat}
+        record.write(arguments.json, {**figures, "int8_share": share, "rows": rows})
 
 
 if __name__ == "__main__":

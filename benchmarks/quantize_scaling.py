@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import record
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -86,9 +86,7 @@ def main() -> None:
     for row in rows:
         print("  ".join(f"{key}={value}" for key, value in row.items()))
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        versions = {"python": sys.version.split()[0], "tensorflow": tf.__version__, "keras": keras.__version__}
-        arguments.json.write_text(json.dumps({"threads": 1, "versions": versions, "rows": rows}, indent=1) + "\n")
+        record.write(arguments.json, {"threads": 1, "rows": rows})
 
 
 if __name__ == "__main__":

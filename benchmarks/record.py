@@ -1,0 +1,41 @@
+"""Write a benchmark's figures to a file, with what they were measured on: ``docs/tools/measurements.py`` reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from qat_lib.engines.environment import cpu_device
+
+LIBRARIES = ("tensorflow", "keras", "tf2onnx", "onnxruntime", "openvino", "nncf")
+
+
+def write(path: Path, figures: dict[str, Any]) -> None:
+    """Write ``figures`` to ``path`` as JSON, together with the day, the machine and the libraries' versions."""
+    content = {
+        "measured": {
+            "day": date.today().isoformat(),
+            "processor": cpu_device()["name"],
+            "cores": len(os.sched_getaffinity(0)),
+            "load_average": round(os.getloadavg()[2], 2),
+            "versions": {"python": platform.python_version(), **_versions()},
+        },
+        **figures,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for library in LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
