@@ -1,0 +1,65 @@
+"""What happens to each layer: the decision about it, or the named reason why it is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from qat_lib.custom_qdq_cases.fusion import chain_root
+from qat_lib.layer_graph import Call, LayerGraph
+from qat_lib.layer_traits import preserves_range
+from qat_lib.plan import SkippedLayer
+from qat_lib.quantize_wrappers import REGISTRY, WeightedBaseQuantizeWrapper
+from qat_lib.selection import Decision, Selector
+
+
+def decide(graph: LayerGraph, selector: Selector, mode: str) -> tuple[dict[str, Decision], list[SkippedLayer]]:
+    """Return the decision about each layer that is quantized, by its name, and the layers that are left alone."""
+    decided: dict[str, Decision] = {}
+    skipped: list[SkippedLayer] = []
+    for layer, operation in graph.layers():
+        if isinstance(operation, keras.layers.InputLayer):
+            continue
+        decision = selector.decide(layer, operation)
+        if decision is None:
+            reason, detail = _why_not(graph, graph.by_name[layer], decided, mode)
+        elif REGISTRY.find(type(operation)) is None and isinstance(operation, keras.layers.Layer):
+            name = type(operation).__name__
+            reason, detail = "unsupported", f"no wrapper for {name}; define {name}QuantizeWrapper to add one"
+        elif not decision.config.quantize_input and not (decision.config.quantize_weight and kernels(operation)):
+            reason, detail = "excluded", decision.source
+        else:
+            decided[layer] = decision
+            continue
+        skipped.append(SkippedLayer(layer=layer, class_name=type(operation).__name__, reason=reason, detail=detail))
+    return decided, skipped
+
+
+def kernels(operation: Any) -> dict[str, tuple[int, ...] | None]:
+    """Return the weights of a layer that can be quantized, with the axes that keep a range."""
+    wrapper = REGISTRY.find(type(operation))
+    if wrapper is None or not issubclass(wrapper, WeightedBaseQuantizeWrapper):
+        return {}
+    found: dict[str, tuple[int, ...] | None] = wrapper(operation).planned_weights()
+    return found
+
+
+def _why_not(graph: LayerGraph, call: Call, decided: dict[str, Decision], mode: str) -> tuple[str, str]:
+    if preserves_range(call.operation):
+        return "range-preserving", "keeps the quantizer of its input"
+    if (kernel := _kernel_around(graph, call)) is not None and kernel.layer in decided:
+        return "fused", f"runs in the kernel of {kernel.layer}"
+    if REGISTRY.find(type(call.operation)) is None:
+        return "not quantizable", "runs in float"
+    if mode == "partial":
+        return "not named", "partial mode quantizes only what the spec or a case names"
+    return "off by default", "name it in a spec or a case to quantize it"
+
+
+def _kernel_around(graph: LayerGraph, call: Call) -> Call | None:
+    """Return the layer whose kernel takes the call in, such as the convolution before a normalization."""
+    if len(call.inputs) != 1 or len(call.outputs) != 1:
+        return None
+    root = chain_root(graph, call.outputs[0])
+    return root if root is not None and root is chain_root(graph, call.inputs[0], sole=True) else None

@@ -1,0 +1,110 @@
+"""The entries of a plan: one for each tensor, weight and tensor inside of a layer that gets a quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from qat_lib.errors import SpecError
+from qat_lib.layer_graph import LayerGraph
+from qat_lib.plan import Consumer, QuantizerEntry
+from qat_lib.planner.decisions import kernels
+from qat_lib.planner.ties import tied_groups
+from qat_lib.planner.wants import Wants
+from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.selection import Decision
+
+
+def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
+    """Yield one entry for each tensor with a quantizer, in the order of the model.
+
+    Raises:
+        SpecError: the readers of a tensor ask for different options.
+    """
+    groups = tied_groups(wants)
+    readers: dict[str, dict[Consumer, Decision]] = {}
+    for tensor in wants.readers:
+        root = wants.root(tensor)
+        for consumer, decision in wants.path(root, tensor):
+            readers.setdefault(root, {}).setdefault(consumer, decision)
+    order = {tensor: i for i, call in enumerate(wants.graph.calls) for tensor in call.outputs}
+    names: dict[str, str] = {}
+    taken = {name for name, _ in wants.graph.layers()}
+    for root in sorted(readers, key=lambda t: order[t]):
+        group = groups.get(root)
+        name = names.get(group or root) or _free_name(root, taken)
+        names[group or root] = name
+        configs = [decision.config for decision in readers[root].values()]
+        reasons = dict.fromkeys(f"input {c.input} of {c.layer} ({d.source})" for c, d in readers[root].items())
+        yield QuantizerEntry(
+            name=name,
+            kind="activation",
+            tensor=root,
+            consumers=tuple(readers[root]),
+            group=None if group is None else f"{group} (Concatenate)",
+            num_bits=_agreed(configs, "num_bits", root) or 8,
+            calibrator=_agreed(configs, "calibrator", root),
+            range_policy=_agreed(configs, "range_policy", root) or "ema",
+            reason="; ".join(reasons),
+        )
+
+
+def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
+    """Yield one entry for each weight that is quantized, and for each tensor inside of a layer."""
+    for layer, operation in graph.layers():
+        if (decision := decided.get(layer)) is None:
+            continue
+        config = decision.config
+        for kernel, axes in kernels(operation).items() if config.quantize_weight else ():
+            yield QuantizerEntry(
+                name=f"{layer}_{kernel}_quantizer",
+                kind="weight",
+                tensor=f"{layer}/{kernel}",
+                channel_axes=None if config.per_channel is False else axes,
+                num_bits=config.num_bits or 8,
+                calibrator="max",
+                range_policy="current",
+                reason=decision.source,
+            )
+        for name in _internal(operation) if config.quantize_input else ():
+            yield QuantizerEntry(
+                name=f"{layer}_{name}_quantizer",
+                kind="internal",
+                tensor=f"{layer}/{name}",
+                num_bits=config.num_bits or 8,
+                calibrator=config.calibrator,
+                range_policy=config.range_policy or "ema",
+                reason=decision.source,
+            )
+
+
+def _internal(operation: Any) -> Sequence[str]:
+    wrapper = REGISTRY.find(type(operation))
+    return () if wrapper is None else wrapper.internal_names
+
+
+def _free_name(tensor: str, taken: set[str]) -> str:
+    """Return a quantizer's name, made of its tensor's, that is not ``taken``, and take it."""
+    call, _, index = tensor.rpartition(":")
+    base = call.replace("@", "_call") + (f"_{index}" if index != "0" else "")
+    name = f"{base}_quantizer"
+    suffix = 1
+    while name in taken:
+        name, suffix = f"{base}_quantizer_{suffix}", suffix + 1
+    taken.add(name)
+    return name
+
+
+def _agreed(configs: Sequence[Any], key: str, tensor: str) -> Any:
+    """Return the one value that the readers of a tensor ask for.
+
+    Raises:
+        SpecError: two readers ask for different values, but a tensor has one quantizer.
+    """
+    values = {getattr(config, key) for config in configs} - {None}
+    if len(values) > 1:
+        raise SpecError(
+            f"The readers of tensor {tensor!r} ask for different values of {key}: {sorted(map(str, values))}. "
+            "A tensor has one quantizer, so give them the same."
+        )
+    return values.pop() if values else None

@@ -1,0 +1,77 @@
+"""plan_quantization: ask spec and cases, decide about each layer, and collect the quantizers that follow."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from qat_lib.errors import SpecError
+from qat_lib.layer_graph import LayerGraph
+from qat_lib.plan import QuantizationPlan
+from qat_lib.planner.decisions import decide
+from qat_lib.planner.entries import activation_entries, weight_entries
+from qat_lib.planner.wants import Wants
+from qat_lib.selection import Selector, warn_unknown_names
+from qat_lib.spec import QuantizationSpec
+
+MODES = ("full", "partial")
+
+
+def plan_quantization(
+    model: Any,
+    quantization_mode: str = "full",
+    quantization_spec: QuantizationSpec | None = None,
+    custom_qdq_cases: Sequence[Any] | None = None,
+) -> QuantizationPlan:
+    """Decide which tensors and weights of a model get a quantizer, and why. Nothing is changed.
+
+    Args:
+        model: a Functional or Sequential Keras model, nested ones included.
+        quantization_mode: ``"full"`` (default): all supported layers by the default table, as far as the spec and the
+            cases say nothing else; ``"partial"``: only what the spec and the cases name.
+        quantization_spec: what the user asks for.
+        custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one wins.
+
+    Returns:
+        The plan, for :func:`qat_lib.apply_plan`.
+
+    Raises:
+        SpecError: the mode, the spec or a case is wrong.
+        UnsupportedModelError: the model is subclassed or not built.
+    """
+    cases = list(custom_qdq_cases or ())
+    if quantization_mode not in MODES:
+        raise SpecError(f"quantization_mode must be 'full' or 'partial'. Received: {quantization_mode!r}.")
+    if quantization_spec is not None and not isinstance(quantization_spec, QuantizationSpec):
+        raise SpecError(f"quantization_spec must be a QuantizationSpec. Received: {type(quantization_spec).__name__}.")
+    if quantization_mode == "partial" and not cases and not (quantization_spec and quantization_spec.layers):
+        raise SpecError("Partial mode quantizes only what a spec or a case names: give at least one of them.")
+    graph = LayerGraph(model)
+    warn_unknown_names(quantization_spec, [name for name, _ in graph.layers()], model.name)
+    specs = [(type(case).__name__, _case_spec(case, model, quantization_spec)) for case in cases]
+    decided, skipped = decide(graph, Selector(quantization_mode, quantization_spec, specs), quantization_mode)
+    return QuantizationPlan(
+        model=model.name,
+        mode=quantization_mode,
+        quantizers=(*activation_entries(Wants(graph, decided)), *weight_entries(graph, decided)),
+        skipped=tuple(skipped),
+        wrapped=tuple(decided),
+    )
+
+
+def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> QuantizationSpec:
+    """Return what a custom Q/DQ case asks for; it gets a copy of the user's spec.
+
+    Raises:
+        SpecError: the case has no ``case`` method or returns no QuantizationSpec.
+    """
+    if not callable(getattr(case, "case", None)):
+        raise SpecError(f"A custom Q/DQ case needs a method case(keras_model, qspec). Received: {case!r}.")
+    result = case.case(model, copy.deepcopy(spec) if spec is not None else QuantizationSpec())
+    if not isinstance(result, QuantizationSpec):
+        raise SpecError(
+            f"{type(case).__name__}.case must return a QuantizationSpec, empty if there is nothing to change. "
+            f"Received: {type(result).__name__}."
+        )
+    return result

@@ -1,0 +1,34 @@
+"""Tensors that meet in a quantized Concatenate share one range, so that it stays in INT8."""
+
+from __future__ import annotations
+
+from keras import layers
+
+from qat_lib.planner.wants import Wants
+
+
+def tied_groups(wants: Wants) -> dict[str, str]:
+    """Return, for each tensor with a quantizer in a tied group, the group's name: that of its first tensor."""
+    graph = wants.graph
+    order = {tensor: i for i, call in enumerate(graph.calls) for tensor in call.outputs}
+    parent: dict[str, str] = {}
+
+    def find(tensor: str) -> str:
+        while parent.get(tensor, tensor) != tensor:
+            tensor = parent[tensor]
+        return tensor
+
+    for call in graph.calls:
+        if not isinstance(call.operation, layers.Concatenate):
+            continue
+        readers = {(c.layer, c.input) for tensor in call.inputs for c, _ in wants.readers.get(tensor, ())}
+        if any((call.name, i) not in readers for i in range(len(call.inputs))):
+            continue
+        members = [wants.root(tensor) for tensor in call.inputs]
+        members += [t for t in call.outputs if t in wants.readers]
+        roots = sorted({find(member) for member in members}, key=lambda t: order[t])
+        for member in roots:
+            parent[member] = roots[0]
+        for member in members:
+            parent.setdefault(member, roots[0])
+    return {tensor: find(tensor) for tensor in parent}

@@ -1,0 +1,97 @@
+"""Who wants which tensor quantized, and on which tensor the quantizer that serves them sits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from qat_lib.errors import SpecError
+from qat_lib.layer_graph import Call, LayerGraph
+from qat_lib.layer_traits import is_identity, preserves_range
+from qat_lib.plan import Consumer
+from qat_lib.quantizers import TensorQuantizer
+from qat_lib.selection import Decision
+
+
+class Wants:
+    """The tensors of a graph that readers want quantized, each with those readers and why they want it.
+
+    Args:
+        graph: the model.
+        decided: the decision about each layer that is quantized, by its name.
+
+    Raises:
+        SpecError: a decision names an input that the layer does not have.
+    """
+
+    def __init__(self, graph: LayerGraph, decided: Mapping[str, Decision]) -> None:
+        self.graph = graph
+        self.readers: dict[str, list[tuple[Consumer, Decision]]] = {}
+        for call in graph.calls:
+            if call.layer in decided:
+                self._add(call, decided[call.layer])
+
+    def _add(self, call: Call, decision: Decision) -> None:
+        if not decision.config.quantize_input:
+            return
+        chosen = decision.config.quantization_index
+        if chosen is not None and (beyond := [i for i in chosen if i >= len(call.inputs)]):
+            raise SpecError(
+                f"quantization_index {beyond[0]} of layer {call.layer!r} is out of range: "
+                f"it has {len(call.inputs)} input(s), counted from 0."
+            )
+        for index, tensor in enumerate(call.inputs):
+            if "float" not in self.graph.dtypes[tensor] or self._is_quantized(tensor):
+                continue
+            if chosen is None or index in chosen:
+                self.readers.setdefault(tensor, []).append((Consumer(layer=call.name, input=index), decision))
+
+    def _is_quantized(self, tensor: str) -> bool:
+        """Whether the model has a TensorQuantizer on the tensor already, put there by hand or by an earlier plan."""
+        call = self.graph.producer(tensor)
+        while len(call.inputs) == 1 and preserves_range(call.operation):
+            call = self.graph.producer(call.inputs[0])
+        return isinstance(call.operation, TensorQuantizer)
+
+    def root(self, tensor: str) -> str:
+        """Return the tensor whose quantizer serves ``tensor``: its source, or one further up, quantized anyway."""
+        best = current = self._source(tensor)
+        while True:
+            call = self.graph.producer(current)
+            if len(call.inputs) != 1 or len(call.outputs) != 1 or not preserves_range(call.operation):
+                return best
+            current = call.inputs[0]
+            if current in self._sources or (len(self.graph.consumers(current)) > 1 and self._all_wanted(current)):
+                best = current
+
+    def path(self, root: str, tensor: str) -> list[tuple[Consumer, Decision]]:
+        """Return who must read ``root`` quantized so that ``tensor`` arrives quantized at those who want it."""
+        wants = self.readers[tensor]
+        current = tensor
+        while current != root:
+            call = self.graph.producer(current)
+            current = call.inputs[0]
+            if current == root:
+                return [(Consumer(layer=call.name, input=0), wants[0][1])]
+        return wants
+
+    def _source(self, tensor: str) -> str:
+        """Return the tensor before any layers that are the identity at inference: both are one tensor there."""
+        call = self.graph.producer(tensor)
+        while len(call.inputs) == 1 and is_identity(call.operation):
+            tensor = call.inputs[0]
+            call = self.graph.producer(tensor)
+        return tensor
+
+    @cached_property
+    def _sources(self) -> set[str]:
+        return {self._source(tensor) for tensor in self.readers}
+
+    def _all_wanted(self, tensor: str) -> bool:
+        """Whether every reader wants the tensor quantized, those behind pools, pads and the like included."""
+        readers = self.graph.consumers(tensor)
+        wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
+        return bool(readers) and all(
+            (call.name, index) in wanted or (preserves_range(call.operation) and self._all_wanted(call.outputs[0]))
+            for call, index in readers
+        )
