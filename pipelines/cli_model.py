@@ -1,4 +1,4 @@
-"""Commands on single files: export, verify, analyze, build an engine, measure it.
+"""Commands on single files: quantize, export, verify, analyze, build an engine, measure it.
 
 Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in ``model_views``.
 """
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.cli_errors import reported
+from pipelines.cli_quantize import quantize
 
 _PANEL = "Single files"
 
@@ -98,6 +99,9 @@ def export(
 ) -> None:
     """Write a Keras model as ONNX, and verify it."""
     with reported(debug=debug, as_json=json_):
+        from pipelines.quiet_import import import_tensorflow
+
+        import_tensorflow()
         import qat_lib
         from pipelines import model_views
 
@@ -256,6 +260,7 @@ def bench_engine(
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
     for name, command in (
+        ("quantize", quantize),
         ("export", export),
         ("verify", verify),
         ("analyze", analyze),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,10 @@ from qat_lib.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
+    from qat_lib.calibration import CalibrationReport
     from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency
     from qat_lib.export import ExportReport, ParityReport
+    from qat_lib.plan import QuantizationPlan
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
@@ -47,6 +51,43 @@ def write_file(path: Path, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise ConfigError(f"Could not write {path}: {error}") from error
+
+
+def write_model(path: Path, model: Any) -> None:
+    """Save a Keras model, whole or not at all.
+
+    Raises:
+        ConfigError: It can't be written there.
+    """
+    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        model.save(beside)
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(f"Could not write {path}: {error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def show_quantization(plan: QuantizationPlan, output: Path | None, report: CalibrationReport | None) -> None:
+    """Show a plan or, after a calibration, what was written."""
+    console = _console()
+    kinds = Counter(entry.kind for entry in plan.quantizers)
+    counts = f"{len(plan.quantizers)} quantizers ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})"
+    if output is not None and report is not None:
+        console.print(f"Wrote {escape(str(output))}: {counts}, calibrated on {report.samples} samples", soft_wrap=True)
+        return
+    console.print(f"{escape(plan.model)}: {counts}")
+    tensors = _table("tensor", "read by", text=True)
+    for entry in plan.quantizers:
+        readers = ", ".join(consumer.layer for consumer in entry.consumers) or "its layer"
+        tensors.add_row(escape(entry.tensor), escape(readers))
+    console.print(tensors)
+    if plan.skipped:
+        left = _table("left alone", "reason", text=True)
+        for layer in plan.skipped:
+            left.add_row(escape(f"{layer.layer} ({layer.class_name})"), escape(layer.reason))
+        console.print(left)
 
 
 def show_export(report: ExportReport, parity: ParityReport | None) -> None:
@@ -148,10 +189,10 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
             console.print(f"    {escape(each.advice)}")
 
 
-def _table(*headings: str) -> Table:
+def _table(*headings: str, text: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place == 0 else "right")
+        table.add_column(heading, justify="left" if place == 0 or text else "right", overflow="fold")
     return table
 
 

@@ -1,0 +1,117 @@
+"""``qatline quantize``: place quantizers in one Keras file and calibrate them; without ``--output``, show the plan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipelines.cli_errors import reported
+
+
+class Mode(str, Enum):
+    """Which layers are quantized."""
+
+    full = "full"
+    partial = "partial"
+
+
+class Calibrator(str, Enum):
+    """How ranges are found."""
+
+    max = "max"
+    percentile = "percentile"
+    entropy = "entropy"
+    mse = "mse"
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model in floating point.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Quantized model to write (none: show the plan).")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="With --output: .npy of calibration inputs, as the model takes them.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="partial: only what a spec or a case names.")] = Mode.full,
+    spec: Annotated[
+        Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Custom Q/DQ case; again for more.", show_default="TensorRTQDQCase")
+    ] = None,
+    calibrator: Annotated[Calibrator, typer.Option(help="How ranges are found.")] = Calibrator.percentile,
+    percentile: Annotated[float, typer.Option(min=50, max=100, help="Of the values' magnitudes.")] = 99.99,
+    batch_size: Annotated[int, typer.Option(min=1, help="Of the calibration.")] = 64,
+    plan: Annotated[Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object alone on stdout.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Place quantizers in a Keras model and calibrate them, or show where they would go."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.quiet_import import import_tensorflow
+
+        import_tensorflow()
+        import qat_lib
+        from components.runtime.quantization_choice import open_cases, read_spec
+        from components.settings import QuantizationSettings
+        from pipelines import model_views
+        from qat_lib.errors import ConfigError
+
+        if (output is None) != (data is None):
+            raise ConfigError(
+                "Expected --output and --data together: a quantized model gets its ranges from data. "
+                "Give neither to see the plan."
+            )
+        if output is not None and output.suffix != ".keras":
+            raise ConfigError(f"--output must end with .keras. Received: {output}.")
+        settings = QuantizationSettings(
+            mode=mode.value,
+            spec=None if spec is None else str(spec),
+            **({"cases": case} if case else {}),  # type: ignore[arg-type]
+        )
+        network = qat_lib.load_model(model)
+        found = qat_lib.plan_quantization(network, mode.value, read_spec(settings), open_cases(settings))
+        content: dict[str, Any] = {"plan": found.to_dict()}
+        report = None
+        if output is not None and data is not None:
+            inputs = model_views.read_inputs(data)
+            check_inputs(network, inputs, data)
+            quantized = qat_lib.apply_plan(network, found)
+            report = qat_lib.calibrate(
+                quantized, inputs, calibrator.value, percentile=percentile, batch_size=batch_size, freeze=True
+            )
+            model_views.write_model(output, quantized)
+            content |= {"path": str(output), "samples": report.samples}
+        if plan is not None:
+            model_views.write_file(plan, found.to_json())
+        if json_:
+            sys.stdout.write(json.dumps(content) + "\n")
+        else:
+            model_views.show_quantization(found, output, report)
+
+
+def check_inputs(model: Any, inputs: Any, path: Path) -> None:
+    """See that an array can be fed to a model.
+
+    Raises:
+        DataError: The model has several inputs, or the array has another shape.
+    """
+    from qat_lib.errors import DataError
+
+    if len(model.inputs) != 1:
+        raise DataError(f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in Python.")
+    expected = tuple(model.inputs[0].shape)
+    fits = len(expected) == inputs.ndim and all(
+        want in (None, got) for want, got in zip(expected[1:], inputs.shape[1:], strict=True)
+    )
+    if not fits:
+        shape = "x".join("n" if size is None else str(size) for size in expected)
+        raise DataError(
+            f"Expected calibration inputs of shape {shape}, as {model.name} takes them. "
+            f"Received {'x'.join(map(str, inputs.shape))} in {path}."
+        )
