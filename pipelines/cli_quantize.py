@@ -72,7 +72,7 @@ def quantize(
         settings = QuantizationSettings(
             mode=mode.value,
             spec=None if spec is None else str(spec),
-            **({"cases": case} if case else {}),  # type: ignore[arg-type]
+            **({"cases": case} if case else {}),
         )
         network = qat_lib.load_model(model)
         found = qat_lib.plan_quantization(network, mode.value, read_spec(settings), open_cases(settings))
