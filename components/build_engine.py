@@ -15,6 +15,8 @@ from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path, load_engine
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
+from qat_lib.engines.onnx_graph import read_graph
+from qat_lib.engines.spec import BACKENDS, BackendName
 from qat_lib.errors import EngineBuildError, QatlineError
 
 VARIANTS = ("fp32", "ptq", "qat")
@@ -47,8 +49,8 @@ def build_engine(
     Raises:
         EngineError: a variant is missing, can't be built or does not answer.
     """
-    spec = build_spec(engine, dataset)
-    jobs = _jobs(onnx, spec)
+    spec = build_spec(engine, dataset, backend=_backend(engine, onnx, progress))
+    jobs = _jobs(onnx, spec, engine.fp16)
     metrics: dict[str, float] = {}
     summary: dict[str, Any] = {"backend": spec.backend, "variants": {}}
     for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
@@ -62,6 +64,8 @@ def build_engine(
         _check_answers(artifact, seed)
         for warning in artifact.warnings:
             progress.warn(f"{variant}: {warning}")
+        if variant == "fp16":
+            _warn_of_float(artifact, progress)
         summary["variants"][variant] = _summary(artifact)
         metrics |= {f"{variant}_{name}": value for name, value in _numbers(artifact).items()}
         if artifact.manifest.quantized:
@@ -71,20 +75,49 @@ def build_engine(
     return metrics
 
 
-def _jobs(onnx: Path, spec: BuildSpec) -> dict[str, tuple[Path, BuildSpec]]:
-    """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had."""
+def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> BackendName:
+    """Return the backend to build with; ``auto`` takes the one that the export was made for, where it works here."""
+    if engine.backend != "auto" or not (onnx / "qat.onnx").is_file():
+        return choose_backend(engine.backend)
+    best, target = choose_backend("auto"), read_graph(onnx / "qat.onnx").metadata.get("target")
+    if target in (None, "tensorrt", best) or target not in BACKENDS:  # every backend takes a graph for TensorRT
+        return best
+    progress.warn(
+        f"The graphs were exported for {target}, so {target} builds the engines, although {best} works here too. "
+        f"For {best} set engine.backend={best} and run export_onnx again."
+    )
+    return choose_backend(target)
+
+
+def _jobs(onnx: Path, spec: BuildSpec, fp16: str) -> dict[str, tuple[Path, BuildSpec]]:
+    """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had.
+
+    Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks for it.
+    """
     missing = [variant for variant in VARIANTS if not (onnx / f"{variant}.onnx").is_file()]
     if missing:
         raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}.onnx. Run export_onnx again.")
     jobs = {variant: (onnx / f"{variant}.onnx", spec) for variant in VARIANTS}
-    if (onnx / "fp16.onnx").is_file():
-        jobs["fp16"] = (onnx / "fp16.onnx", spec)
-    elif spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
+    if fp16 == "never":
+        return jobs
+    if spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
         jobs["fp16"] = (onnx / "fp32.onnx", replace(spec, float_precision="fp16"))
+    elif (onnx / "fp16.onnx").is_file():
+        jobs["fp16"] = (onnx / "fp16.onnx", spec)
+    elif fp16 == "always":
+        raise EngineBuildError(f"engine.fp16=always needs {onnx / 'fp16.onnx'}. Run export_onnx again with it.")
     return jobs
 
 
-def build_spec(engine: EngineSettings, dataset: Path | None = None) -> BuildSpec:
+def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
+    """Say it where an FP16 engine computes in FP32, as CPU backends do without FP16 instructions."""
+    weighted = [layer for layer in artifact.layers if layer.weighted]
+    if weighted and not any(layer.precision == "fp16" for layer in weighted):
+        computed = ", ".join(sorted({layer.precision for layer in weighted}))
+        progress.warn(f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this machine.")
+
+
+def build_spec(engine: EngineSettings, dataset: Path | None = None, *, backend: BackendName | None = None) -> BuildSpec:
     """Return the build spec that the settings describe, for batches of 1 to ``engine.batch_size``."""
     preprocessing: dict[str, Any] | None = None
     classes: tuple[str, ...] = ()
@@ -94,7 +127,7 @@ def build_spec(engine: EngineSettings, dataset: Path | None = None) -> BuildSpec
         if (dataset / "dataset.json").is_file():
             classes = tuple(map(str, json.loads((dataset / "dataset.json").read_text())["classes"]))
     return BuildSpec(
-        backend=choose_backend(engine.backend),
+        backend=backend or choose_backend(engine.backend),
         max_batch=engine.batch_size,
         threads=engine.threads,
         workspace_bytes=engine.workspace_mib * 2**20,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize
+from components.evaluation.rows import CANDIDATE, REFERENCE
 from components.evaluation.samples import WorstSamples
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
@@ -23,8 +24,6 @@ from components.settings import EngineSettings
 from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
-REFERENCE = "fp32"
-CANDIDATE = "qat_engine"
 _VARIANTS = ("fp32", "ptq", "qat", "fp16")
 _WORST = 8
 _MIDDLE_BATCH = 8

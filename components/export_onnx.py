@@ -1,4 +1,4 @@
-"""The fifth step: FP32, PTQ and QAT models as ONNX, verified, compared with Keras, and analyzed."""
+"""The fifth step: FP32, PTQ and QAT models as ONNX, and FP16 where the engine wants it; verified and analyzed."""
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
@@ -11,10 +11,12 @@ from typing import Any
 from kfp import dsl
 
 from components.runtime.events import Progress
+from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
-from components.settings import ExportSettings
+from components.settings import EngineSettings, ExportSettings
 
 VARIANTS = ("fp32", "ptq", "qat")
+"""The files that every export has; ``fp16.onnx`` is written beside them where the engine takes FP16 from the graph."""
 
 
 def export_onnx(
@@ -25,6 +27,7 @@ def export_onnx(
     out: Path,
     *,
     export: ExportSettings,
+    engine: EngineSettings,
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
@@ -36,8 +39,10 @@ def export_onnx(
         ptq: directory of the calibrated model.
         qat: directory of the fine-tuned model; its plan is the one that the graphs are verified against.
         out: existing empty directory; receives ``fp32.onnx``, ``ptq.onnx``, ``qat.onnx``, ``plan.json``,
-            ``export.json``, and the fusion analysis of ``qat.onnx`` as ``analysis.json`` and ``analysis.html``.
+            ``export.json``, and the fusion analysis of ``qat.onnx`` as ``analysis.json`` and ``analysis.html``; with an
+            FP16 engine to come also ``fp16.onnx``, the baseline in float16.
         export: target, operator set, and how weights and the remainder are stored.
+        engine: of it only the backend, which the target follows, and whether FP16 is wanted.
         seed: not used; every step takes one.
         progress: told about each variant.
 
@@ -48,14 +53,20 @@ def export_onnx(
     Raises:
         VerificationError: a graph is not what its plan says, does not agree with Keras, or the analysis finds an error.
         ExportError: a model can't be exported.
+        ConfigError: the target does not fit the engine's backend.
     """
+    choice = choose_export(export, engine)
+    export = export.model_copy(update={"target": choice.target})
+    full, half = (export.model_copy(update={"remainder": kind}) for kind in ("fp32", "fp16"))
+    jobs = {"fp32": (baseline, full), "ptq": (ptq, export), "qat": (qat, export)}
+    if choice.fp16:
+        jobs["fp16"] = (baseline, half)
     summary: dict[str, Any] = {}
     metrics: dict[str, float] = {}
-    folders = {"fp32": baseline, "ptq": ptq, "qat": qat}
     shutil.copyfile(qat / "plan.json", out / "plan.json")
-    for index, variant in enumerate(VARIANTS):
-        progress.update("exporting", index, len(VARIANTS))
-        facts = _export_variant(dataset, folders[variant], out / f"{variant}.onnx", export)
+    for index, (variant, (model, settings)) in enumerate(jobs.items()):
+        progress.update("exporting", index, len(jobs))
+        facts = _export_variant(dataset, model, out / f"{variant}.onnx", settings)
         summary[variant] = facts
         metrics |= {
             f"{variant}_bytes": facts["bytes"],
@@ -66,7 +77,7 @@ def export_onnx(
         for finding in facts["verification"]:
             progress.warn(f"{variant}: {finding['code']} {finding['node']}: {finding['message']}")
         (out / "export.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    progress.update("exporting", len(VARIANTS), len(VARIANTS))
+    progress.update("exporting", len(jobs), len(jobs))
     if export.target == "tensorrt":
         return metrics | _analyze(out / "qat.onnx", out)
     # A graph for another backend is not legal in TensorRT and does not have to be: its twin for TensorRT is analyzed.
@@ -97,6 +108,8 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
     facts = report.to_dict()
     return {
         **{key: facts[key] for key in ("bytes", "seconds", "conversion_seconds", "opset", "quantizers", "nodes")},
+        "target": export.target,
+        "remainder": export.remainder,
         "verification": facts["findings"],
         "parity": {key: value for key, value in parity.to_dict().items() if key != "layers"},
     }
@@ -157,14 +170,16 @@ def export_onnx_component(
     onnx: dsl.Output[dsl.Artifact],
     metrics: dsl.Output[dsl.Metrics],
     export: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    engine: dict[str, Any] = {},  # noqa: B006
     seed: int = 0,
 ) -> None:
     """Export the models to ONNX and verify them."""
+    from components.runtime.export_choice import engine_facts
     from components.runtime.step import run_component
 
     run_component(
         "export_onnx",
-        settings={"export": export},
+        settings={"export": export, "engine": engine_facts(engine)},
         seed=seed,
         inputs={"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path},
         output=onnx.path,

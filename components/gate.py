@@ -10,11 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.settings import GateSettings
-
-REFERENCE = "fp32"
-FP32_ENGINE = "fp32_engine"
-CANDIDATE = "qat_engine"
 
 # Accuracies are ratios of counts: two that are meant to be equal can differ in the last bit.
 _ROUNDING = 1e-9

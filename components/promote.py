@@ -11,7 +11,8 @@ from typing import Any
 
 from kfp import dsl
 
-from components.gate import CANDIDATE, FP32_ENGINE, REFERENCE, Verdict, judge, speedup
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.gate import Verdict, judge, speedup
 from components.report import ReportFolders, render_report
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE

@@ -142,12 +142,17 @@ class QATSettings(Settings):
 class ExportSettings(Settings):
     """Keras to ONNX."""
 
-    target: Literal["tensorrt", "openvino", "onnxruntime"] = "tensorrt"
+    target: Literal["auto", "tensorrt", "openvino", "onnxruntime"] = Field(
+        "auto",
+        description="What the files are for; auto follows engine.backend. A tensorrt file runs in every backend.",
+    )
     opset: int = Field(17, ge=13)
     weights: Literal["int8", "qdq"] = Field(
         "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
     )
-    remainder: Literal["fp32", "fp16"] = Field("fp32", description="Data type of what is not INT8.")
+    remainder: Literal["fp32", "fp16"] = Field(
+        "fp32", description="Data type of what is not INT8 in the quantized files (TensorRT 10.12 and newer obey it)."
+    )
     parity_samples: int = Field(
         512, ge=1, description="Samples of the test part on which ONNX Runtime is compared with Keras."
     )
@@ -156,7 +161,13 @@ class ExportSettings(Settings):
 class EngineSettings(Settings):
     """The engine build and its benchmark."""
 
-    backend: Literal["auto", "tensorrt", "openvino", "onnxruntime"] = "auto"
+    backend: Literal["auto", "tensorrt", "openvino", "onnxruntime"] = Field(
+        "auto", description="auto: TensorRT where a GPU and its library are, else OpenVINO, else ONNX Runtime."
+    )
+    fp16: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Whether an FP16 engine is built and measured beside the INT8 ones; auto: where the backend computes in FP16.",
+    )
     batch_size: int = Field(32, ge=1, description="The larger batch of the throughput figure.")
     threads: int = Field(0, ge=0, description="CPU threads; 0 = all.")
     benchmark_seconds: float = Field(2.0, gt=0, description="Time for each latency figure.")

@@ -8,12 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from components.evaluation.rows import ROWS
 from pipelines.event_tail import EventTail
 from pipelines.run_folder import RunFolder
 from pipelines.steps import STEP_ARTIFACTS, step_of_task
 from qat_lib.errors import StepError
-
-RESULT_ROWS = ("fp32", "fp32_engine", "ptq_engine", "qat_engine")
 
 
 def link_artifacts(folder: RunFolder) -> dict[str, Path]:
@@ -52,7 +51,7 @@ def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: floa
         "run_id": folder.run_id,
         "run_dir": str(folder.path),
         "steps": finished_steps(folder, since=since),
-        "results": {row: values for row in RESULT_ROWS if (values := evaluation.get("results", {}).get(row))},
+        "results": {row: values for row in ROWS if (values := evaluation.get("results", {}).get(row))},
         "gate": {"verdict": verdict.get("verdict"), "reasons": verdict.get("reasons", [])},
         "report": _copy_report(folder, artifacts),
     }

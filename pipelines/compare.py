@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
 from components.runtime.tracking_store import scrub, translated
-from pipelines.result_table import ROWS, format_milliseconds, format_size
+from pipelines.result_table import format_milliseconds, format_size
 from pipelines.run_folder import RunFolder, find_run, read_json
 from qat_lib.errors import ConfigError
 
@@ -42,11 +43,13 @@ def compare_runs(names: Sequence[str], *, output: Path, console: Console | None 
         table.add_row(escape(key), *(escape(record.params.get(key, "-")) for record in records))
     table.add_section()
     table.add_row("verdict", *(record.tags.get("qatline.verdict", "-") for record in records))
-    for row, title in ROWS.items():
+    measured = {row: title for row, title in ROWS.items() if any(f"{row}.accuracy" in r.metrics for r in records)}
+    for row, title in measured.items():
         table.add_row(f"{title}: accuracy", *(_shown(record.metrics, row, "accuracy") for record in records))
-    for row, title in list(ROWS.items())[1:]:
-        table.add_row(f"{title}: p50 ms", *(_shown(record.metrics, row, "latency_ms_p50") for record in records))
-    table.add_row("QAT INT8 engine: size", *(_shown(record.metrics, "qat_engine", "bytes") for record in records))
+    for row, title in measured.items():
+        if row != REFERENCE:
+            table.add_row(f"{title}: p50 ms", *(_shown(record.metrics, row, "latency_ms_p50") for record in records))
+    table.add_row("QAT INT8 engine: size", *(_shown(record.metrics, CANDIDATE, "bytes") for record in records))
     (console or Console(highlight=False)).print(table)
 
 

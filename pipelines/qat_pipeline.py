@@ -45,7 +45,7 @@ def qat_pipeline(
         dataset=dataset, baseline=baseline, ptq=ptq, qat_settings=qat, seed=seed
     ).outputs["qat"]
     onnx = export_onnx_component(
-        dataset=dataset, baseline=baseline, ptq=ptq, qat=qat_model, export=export, seed=seed
+        dataset=dataset, baseline=baseline, ptq=ptq, qat=qat_model, export=export, engine=engine, seed=seed
     ).outputs["onnx"]
     engines = build_engine_component(onnx=onnx, dataset=dataset, engine=engine, seed=seed).outputs["engines"]
     evaluation = evaluate_component(

@@ -13,12 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-ROWS = {
-    "fp32": "FP32 Keras",
-    "fp32_engine": "FP32 engine",
-    "ptq_engine": "PTQ INT8 engine",
-    "qat_engine": "QAT INT8 engine",
-}
+from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
+
 _NONE = "-"
 
 
@@ -39,7 +35,7 @@ def show_result(console: Console, result: Mapping[str, Any], *, seconds: float) 
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return the table of the four variants.
+    """Return the table of the variants.
 
     Accuracies are shares of the test part in percent, changes are percentage points against FP32 Keras, latencies
     are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
@@ -49,12 +45,12 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     table.add_column("", no_wrap=True)
     for heading in ("accuracy", "change", "size", "p50 / p99 ms", f"img/s @{batch}" if batch else "img/s", "INT8"):
         table.add_column(heading, justify="right", no_wrap=True)
-    reference = (results.get("fp32") or {}).get("accuracy")
+    reference = (results.get(REFERENCE) or {}).get("accuracy")
     for key, title in ROWS.items():
         row = results.get(key)
         if row is not None:
-            style = "bold" if key == "qat_engine" else ""
-            table.add_row(title, *_cells(row, None if key == "fp32" else reference), style=style)
+            style = "bold" if key == CANDIDATE else ""
+            table.add_row(title, *_cells(row, None if key == REFERENCE else reference), style=style)
     return table
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.gate import CANDIDATE, REFERENCE
+from components.evaluation.rows import CANDIDATE, REFERENCE
 from components.report import numbers
 from components.report.numbers import finite
 from components.report.sources import RunData, as_mapping, as_rows

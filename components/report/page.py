@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from components.evaluation.rows import ROWS
 from components.report import (
     checks,
     curves,
@@ -117,10 +118,11 @@ def _graph(run: RunData) -> tuple[Any, int]:
 def _agreement(run: RunData) -> list[tuple[str, str, str]]:
     """Return (row, labels equal to FP32 Keras, expected calibration error) for each row that was compared."""
     agreement, calibration = run.evaluation.get("agreement") or {}, run.evaluation.get("calibration_error") or {}
-    names = [*result_table.ROWS, *(name for name in agreement if name not in result_table.ROWS)]
+    names = [name for name in ROWS if name in agreement or name in calibration]
+    names += [name for name in agreement if name not in ROWS]
     return [
         (
-            result_table.ROWS.get(name, name),
+            ROWS.get(name, name),
             numbers.percent((agreement.get(name) or {}).get("labels")),
             numbers.percent(calibration.get(name)),
         )

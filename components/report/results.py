@@ -6,18 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.gate import CANDIDATE, FP32_ENGINE, REFERENCE, speedup
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
+from components.gate import speedup
 from components.report import numbers
 from components.report.numbers import DASH, finite
 from components.report.sources import RunData
-
-ROWS = {
-    REFERENCE: "FP32 Keras",
-    FP32_ENGINE: "FP32 engine",
-    "fp16_engine": "FP16 engine",
-    "ptq_engine": "PTQ INT8 engine",
-    CANDIDATE: "QAT INT8 engine",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +42,7 @@ class Figure:
 
 
 def result_rows(run: RunData) -> list[ResultRow]:
-    """Return the rows that were measured: the four known ones first, then any other."""
+    """Return the rows that were measured: the known ones first, then any other."""
     results = run.results
     names = [name for name in ROWS if name in results] + [name for name in results if name not in ROWS]
     peaks = {

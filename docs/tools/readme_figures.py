@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from components.gate import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.report import numbers
 from components.report.results import ROWS
 

@@ -19,6 +19,7 @@ from qat_lib.engines.backend import get_backend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest import read_manifest
+from qat_lib.engines.onnx_graph import read_graph
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.values import Array
@@ -72,7 +73,7 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
             answers = [next(iter(engine.infer(batch).values())) for batch in batches]
             memory = _resident_mib() - before
             exact = not engine.manifest.quantized and engine.manifest.spec["float_precision"] == "fp32"
-            bound = FP32_BOUND if exact else REDUCED_BOUND
+            bound = FP32_BOUND if exact and not read_graph(onnx).half else REDUCED_BOUND
             first_output = engine.outputs[0].name
         session = reference_session(onnx)
         expected = [session.run([first_output], batch)[0] for batch in batches]

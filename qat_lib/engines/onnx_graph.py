@@ -30,6 +30,7 @@ class OnnxGraph:
         order: name and operator of each node, in graph order.
         metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or None without Q/DQ.
+        half: whether some of it is in float16 or bfloat16.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -39,6 +40,7 @@ class OnnxGraph:
     order: tuple[tuple[str, str], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     weights: Literal["int8", "qdq"] | None = None
+    half: bool = False
 
 
 def read_graph(path: Path) -> OnnxGraph:
@@ -68,6 +70,7 @@ def read_graph(path: Path) -> OnnxGraph:
         names.update({output: name for output in node.output if output and output not in names})
     stored = any(node.op_type == "DequantizeLinear" and node.input[0] in constants for node in graph.node)
     quantized = any(node.op_type == "QuantizeLinear" for node in graph.node)
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     return OnnxGraph(
         inputs=inputs,
         outputs=outputs,
@@ -76,6 +79,7 @@ def read_graph(path: Path) -> OnnxGraph:
         order=order,
         metadata={entry.key.removeprefix(_PREFIX): entry.value for entry in model.metadata_props},
         weights="int8" if stored else "qdq" if quantized else None,
+        half=any(tensor.data_type in halves for tensor in graph.initializer),
     )
 
 

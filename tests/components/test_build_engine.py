@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from onnx import load as load_onnx
+from onnx import save as save_onnx
+from onnx.helper import set_model_props
 
 from components.build_engine import build_engine
 from components.runtime.events import NullProgress
@@ -60,11 +64,45 @@ def test_fp16_is_built_where_the_backend_has_it(export: Path, tmp_path: Path) ->
     metrics = build_engine(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
     has_fp16 = "fp16" in get_backend("openvino").float_precisions()
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
-    (tmp_path / "more").mkdir()
-    copied = shutil.copytree(export, tmp_path / "onnx")
+
+
+def with_fp16(export: Path, onnx: Path) -> Path:
+    copied = shutil.copytree(export, onnx)
     write_network(copied / "fp16.onnx", ResidualNetwork(), "fp16")
-    more = build_engine(copied, tmp_path / "more", engine=SETTINGS, seed=0, progress=NullProgress())
-    assert more["fp16_weighted_layers"] == 7
+    return copied
+
+
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_a_graph_in_fp16_becomes_an_engine_too(export: Path, tmp_path: Path, progress: Any, backend: str) -> None:
+    onnx = with_fp16(export, tmp_path / "onnx")
+    settings = EngineSettings.model_validate({"batch_size": 4, "backend": backend})
+    metrics = build_engine(onnx, tmp_path, engine=settings, seed=0, progress=progress)
+    assert metrics["fp16_weighted_layers"] == 7
+    computes = "fp16" in get_backend(backend).float_precisions()
+    assert any("computes the FP16 graph in fp32" in warning for warning in progress.warnings) is not computes
+    off = EngineSettings.model_validate({"batch_size": 4, "backend": backend, "fp16": "never"})
+    (tmp_path / "off").mkdir()
+    assert "fp16_bytes" not in build_engine(onnx, tmp_path / "off", engine=off, seed=0, progress=progress)
+
+
+def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(export: Path, tmp_path: Path) -> None:
+    settings = EngineSettings.model_validate({"backend": "onnxruntime", "fp16": "always"})
+    with pytest.raises(EngineBuildError, match=r"needs .*fp16\.onnx. Run export_onnx again"):
+        build_engine(export, tmp_path, engine=settings, seed=0, progress=NullProgress())
+
+
+def test_the_backend_follows_what_the_graphs_were_exported_for(export: Path, tmp_path: Path, progress: Any) -> None:
+    onnx = shutil.copytree(export, tmp_path / "onnx")
+    for variant in ("fp32", "ptq", "qat"):
+        model = load_onnx(onnx / f"{variant}.onnx")
+        set_model_props(model, {"qatline.target": "onnxruntime"})
+        save_onnx(model, onnx / f"{variant}.onnx")
+    auto = EngineSettings.model_validate({"batch_size": 4, "fp16": "never"})
+    build_engine(onnx, tmp_path, engine=auto, seed=0, progress=progress)
+    assert json.loads((tmp_path / "build.json").read_text())["backend"] == "onnxruntime"
+    assert "set engine.backend=openvino and run export_onnx again" in progress.warnings[0]
+    build_engine(onnx, tmp_path, engine=SETTINGS, seed=0, progress=progress)
+    assert json.loads((tmp_path / "build.json").read_text())["backend"] == "openvino"
 
 
 def test_a_missing_variant_stops_the_step(export: Path, tmp_path: Path) -> None:

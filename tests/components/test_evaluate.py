@@ -66,6 +66,26 @@ def evaluated(steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     return out, evaluate(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
 
 
+def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
+    steps: dict[str, Path], evaluated: tuple[Path, dict[str, float]], tmp_path: Path
+) -> None:
+    onnx = shutil.copytree(steps["onnx"], tmp_path / "onnx")
+    write_network(onnx / "fp16.onnx", ResidualNetwork(), "fp16")
+    engines, out = tmp_path / "engines", tmp_path / "evaluation"
+    engines.mkdir()
+    out.mkdir()
+    build_engine(onnx, engines, engine=SETTINGS, seed=0, progress=NullProgress())
+    evaluate(**{**steps, "onnx": onnx, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+    report = json.loads((out / "evaluation.json").read_text())
+    row = report["results"]["fp16_engine"]
+    assert row["accuracy"] == pytest.approx(report["results"]["fp32"]["accuracy"], abs=1 / 22)
+    assert row["bytes"] == (engines / "fp16.engine").stat().st_size
+    assert 0 < row["latency_ms_p50"] <= row["latency_ms_p99"]
+    assert row["throughput"] > 0
+    assert report["infrastructure_check"]["engines"]["fp16_engine"]["bound"] == 0.05
+    assert report["infrastructure_check"]["passed"]
+
+
 @pytest.fixture(scope="module")
 def report(evaluated: tuple[Path, dict[str, float]]) -> dict[str, Any]:
     return dict(json.loads((evaluated[0] / "evaluation.json").read_text()))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from components.export_onnx import export_onnx
-from components.settings import ExportSettings
-from qat_lib.errors import VerificationError
+from components.runtime.export_choice import engine_facts
+from components.settings import EngineSettings, ExportSettings
+from qat_lib.engines import choose_backend
+from qat_lib.errors import ConfigError, VerificationError
 
 keras = pytest.importorskip("keras")
 
@@ -45,7 +47,7 @@ def steps(digits_dataset, tmp_path_factory):
     return folder
 
 
-def run(dataset: Path, steps: Path, out: Path, progress, **settings):
+def run(dataset: Path, steps: Path, out: Path, progress, engine=None, **settings):
     out.mkdir()
     return export_onnx(
         dataset,
@@ -54,6 +56,7 @@ def run(dataset: Path, steps: Path, out: Path, progress, **settings):
         steps / "qat",
         out,
         export=ExportSettings(parity_samples=64, **settings),
+        engine=EngineSettings.model_validate({"backend": "tensorrt", "fp16": "never", **(engine or {})}),
         seed=0,
         progress=progress,
     )
@@ -95,13 +98,73 @@ def test_a_graph_for_openvino_is_analyzed_as_its_twin_for_tensorrt(digits_datase
     import onnx
 
     out = tmp_path / "onnx"
-    metrics = run(digits_dataset, steps, out, progress, target="openvino")
+    metrics = run(digits_dataset, steps, out, progress, target="openvino", engine={"backend": "openvino"})
     kinds = {tensor.data_type for tensor in onnx.load(out / "qat.onnx").graph.initializer}
     assert onnx.TensorProto.UINT8 in kinds
     assert metrics["int8_layers"] == 2
     findings = json.loads((out / "analysis.json").read_text())["findings"]
     assert not [finding for finding in findings if finding["severity"] == "error"]
     assert not [path for path in out.iterdir() if path.is_dir()]
+
+
+def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tmp_path, progress):
+    for backend in ("tensorrt", "openvino", "onnxruntime"):
+        run(digits_dataset, steps, tmp_path / backend, progress, engine={"backend": backend})
+        assert json.loads((tmp_path / backend / "export.json").read_text())["qat"]["target"] == backend
+    run(digits_dataset, steps, tmp_path / "auto", progress, engine={"backend": "auto"})
+    summary = json.loads((tmp_path / "auto" / "export.json").read_text())
+    assert summary["ptq"]["target"] == choose_backend("auto")
+    assert engine_facts({"backend": "auto", "threads": 2}) == {"backend": choose_backend("auto")}
+    assert engine_facts({"backend": "tensorrt", "fp16": "always"}) == {"backend": "tensorrt", "fp16": "always"}
+
+
+def test_a_target_that_the_backend_refuses_is_refused_at_once(digits_dataset, steps, tmp_path, progress):
+    with pytest.raises(ConfigError, match=r"Set export\.target to auto or tensorrt"):
+        run(digits_dataset, steps, tmp_path / "onnx", progress, target="openvino")
+
+
+def test_an_engine_in_fp16_gets_its_graph(digits_dataset, steps, tmp_path, progress):
+    import onnx
+
+    def types(path: Path) -> set[int]:
+        return {tensor.data_type for tensor in onnx.load(path).graph.initializer}
+
+    out = tmp_path / "auto"
+    metrics = run(digits_dataset, steps, out, progress, engine={"fp16": "auto"})
+    assert onnx.TensorProto.FLOAT16 in types(out / "fp16.onnx")
+    assert onnx.TensorProto.FLOAT not in types(out / "fp16.onnx")
+    assert onnx.TensorProto.FLOAT16 not in types(out / "fp32.onnx") | types(out / "qat.onnx")
+    assert metrics["fp16_bytes"] < metrics["fp32_bytes"]
+    assert json.loads((out / "export.json").read_text())["fp16"]["parity"]["passed"]
+    assert progress.updates[-1] == ("exporting", 4, 4)
+    run(digits_dataset, steps, tmp_path / "cpu", progress, engine={"fp16": "auto", "backend": "openvino"})
+    assert not (tmp_path / "cpu" / "fp16.onnx").exists()
+    run(digits_dataset, steps, tmp_path / "on", progress, engine={"fp16": "always", "backend": "openvino"})
+    assert (tmp_path / "on" / "fp16.onnx").exists()
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino"])
+def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(digits_dataset, steps, tmp_path, progress, target):
+    import onnx
+
+    out = tmp_path / "onnx"
+    metrics = run(
+        digits_dataset,
+        steps,
+        out,
+        progress,
+        target=target,
+        remainder="fp16",
+        engine={"backend": target, "fp16": "never"},
+    )
+    types = {name: {t.data_type for t in onnx.load(out / f"{name}.onnx").graph.initializer} for name in ("fp32", "qat")}
+    assert onnx.TensorProto.FLOAT16 in types["qat"]
+    assert onnx.TensorProto.FLOAT not in types["qat"]
+    assert onnx.TensorProto.FLOAT16 not in types["fp32"]
+    summary = json.loads((out / "export.json").read_text())
+    assert [summary[name]["remainder"] for name in ("fp32", "ptq", "qat")] == ["fp32", "fp16", "fp16"]
+    assert summary["qat"]["parity"]["passed"]
+    assert metrics["int8_layers"] == metrics["weighted_layers"] == 2
 
 
 def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path, progress):

@@ -1,0 +1,62 @@
+"""What the export is for: the target of the graphs and whether FP16 is among them, from two sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from components.settings import EngineSettings, ExportSettings
+from qat_lib.errors import BackendUnavailableError, ConfigError
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportChoice:
+    """The target of the graphs, and whether an FP16 graph is written beside them."""
+
+    target: str
+    fp16: bool
+
+
+def engine_facts(engine: Settings) -> dict[str, Any]:
+    """Return what the export depends on of the engine section, with ``backend: auto`` resolved for this machine.
+
+    The rest of the section must not decide whether an export can be reused, and what ``auto`` means here must.
+    """
+    facts = {key: engine[key] for key in ("backend", "fp16") if key in engine}
+    if facts.get("backend", "auto") == "auto":
+        try:
+            facts["backend"] = _choose("auto")
+        except BackendUnavailableError:  # the step says so, where errors are reported
+            facts["backend"] = "auto"
+    return facts
+
+
+def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoice:
+    """Return what to export.
+
+    TensorRT 10.12 and newer take FP16 from the graph alone, so for that backend ``fp16: auto`` writes it.
+
+    Raises:
+        ConfigError: the target is for another backend than the one that the engines are built with.
+        BackendUnavailableError: backend and target are ``auto``, and no backend works here.
+    """
+    backend: str = engine.backend
+    if backend == "auto" and export.target == "auto":
+        backend = _choose("auto")
+    target = backend if export.target == "auto" else export.target
+    if backend == "tensorrt" and target == "openvino":
+        raise ConfigError(
+            "export.target=openvino stores unsigned activations, which TensorRT refuses. Received: "
+            "engine.backend=tensorrt. Set export.target to auto or tensorrt."
+        )
+    wanted = engine.fp16 == "always" or (engine.fp16 == "auto" and backend == "tensorrt")
+    return ExportChoice(target=target, fp16=wanted)
+
+
+def _choose(wanted: str) -> str:
+    from qat_lib.engines import choose_backend
+
+    return choose_backend(wanted)
