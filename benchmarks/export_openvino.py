@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -121,34 +122,40 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--target", default="openvino")
     parser.add_argument("--layers", action="store_true", help="print the types and precisions of the compiled layers")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/qatline-bench"))
+    parser.add_argument("--work", type=Path, help="keep the files here (default: a temporary folder)")
     parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
     arguments = parser.parse_args()
 
+    with tempfile.TemporaryDirectory() as scratch:
+        for network in arguments.networks:
+            folder = (arguments.work or Path(scratch)) / network
+            folder.mkdir(parents=True, exist_ok=True)
+            compare(network, folder, arguments)
+
+
+def compare(network: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """Quantize one network with each tool, measure all in turns and print the medians."""
     import keras
 
     import qat_lib
 
-    for network in arguments.networks:
-        keras.utils.set_random_seed(0)
-        folder = arguments.work / network
-        folder.mkdir(parents=True, exist_ok=True)
-        model = getattr(keras.applications, network)(weights=None, input_shape=(SIZE, SIZE, 3))
-        print(network, flush=True)
-        fp32 = qat_lib.export_onnx(model, folder / "fp32.onnx").path
-        candidates: dict[str, Any] = {"fp32": fp32, "qatline": export_ours(model, folder, arguments.target)}
-        if "nncf" not in arguments.without:
-            candidates["nncf"] = quantize_nncf(fp32)
-        if "onnxruntime" not in arguments.without:
-            candidates["onnxruntime"] = quantize_onnxruntime(fp32, folder)
-        compiled = compile_all(candidates, arguments.threads)
-        medians = measure(compiled, arguments.rounds)
-        speedups = {name: round(medians["fp32"] / value, 2) for name, value in medians.items()}
-        print("  median ms:", json.dumps({k: round(v, 2) for k, v in medians.items()}))
-        print("  times FP32:", json.dumps(speedups), flush=True)
-        if arguments.layers:
-            for name, engine in compiled.items():
-                print(f"  {name}:", json.dumps(layer_types(engine)))
+    keras.utils.set_random_seed(0)
+    model = getattr(keras.applications, network)(weights=None, input_shape=(SIZE, SIZE, 3))
+    print(network, flush=True)
+    fp32 = qat_lib.export_onnx(model, folder / "fp32.onnx").path
+    candidates: dict[str, Any] = {"fp32": fp32, "qatline": export_ours(model, folder, arguments.target)}
+    if "nncf" not in arguments.without:
+        candidates["nncf"] = quantize_nncf(fp32)
+    if "onnxruntime" not in arguments.without:
+        candidates["onnxruntime"] = quantize_onnxruntime(fp32, folder)
+    compiled = compile_all(candidates, arguments.threads)
+    medians = measure(compiled, arguments.rounds)
+    speedups = {name: round(medians["fp32"] / value, 2) for name, value in medians.items()}
+    print("  median ms:", json.dumps({k: round(v, 2) for k, v in medians.items()}))
+    print("  times FP32:", json.dumps(speedups), flush=True)
+    if arguments.layers:
+        for name, engine in compiled.items():
+            print(f"  {name}:", json.dumps(layer_types(engine)))
 
 
 if __name__ == "__main__":
