@@ -22,6 +22,9 @@ NUMPY_TYPES = {
     "tensor(bool)": np.bool_,
 }
 
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Option of a session whose model comes as bytes: where its external data lie."""
+
 
 class ReferenceSession:
     """Runs an ONNX file on batches as the exported Keras model takes them.
@@ -46,6 +49,7 @@ class ReferenceSession:
         self._added = 0
         if extra_outputs:
             source, self._added = _with_outputs(path, extra_outputs)
+            options.add_session_config_entry(EXTERNAL_FOLDER, str(path.resolve().parent))
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own.
@@ -100,10 +104,10 @@ class ReferenceSession:
 
 
 def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, int]:
-    """Return the model with inner tensors as outputs, and how many were added."""
+    """Return the model with inner tensors as outputs, and how many were added; external data stay where they are."""
     import onnx
 
-    proto = onnx.load(str(path))
+    proto = onnx.load(str(path), load_external_data=False)
     have = {value.name for value in proto.graph.output}
     added = [name for name in names if name not in have]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)

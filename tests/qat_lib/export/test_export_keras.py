@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -351,10 +352,40 @@ def test_weights_past_the_limit_go_into_a_file_of_their_own(quantized, plan, ima
     assert sorted(p.name for p in tmp_path.iterdir()) == ["big.onnx", "big.onnx.data"]
     assert report.bytes == sum(p.stat().st_size for p in tmp_path.iterdir())
     assert qat_lib.verify_onnx(path, plan) == []
-    assert qat_lib.check_parity(quantized, path, images).passed
+    assert qat_lib.check_parity(quantized, path, images, layers=True).passed
     (tmp_path / "big.onnx.data").unlink()
     with pytest.raises(ExportError, match="external data"):
         qat_lib.verify_onnx(path)
+
+
+def test_a_layer_comparison_leaves_the_weights_outside(quantized, exported, tmp_path):
+    """A model of more than 2 GB can't be handed to ONNX Runtime in one piece."""
+    from qat_lib.export import session
+
+    path = tmp_path / "big.onnx"
+    onnx.save(onnx.load(exported), path, save_as_external_data=True, location="big.data", size_threshold=0)
+    small = path.stat().st_size
+    text, added = session._with_outputs(path, ("stem/Conv:0", "quant_stem/Conv:0"))
+    assert (len(text) - small, added) < (1000, 3)
+
+
+@pytest.mark.slow
+def test_more_than_two_gigabytes(tmp_path):
+    available = int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
+    if available < 14e9:
+        pytest.skip(f"needs 14 GB of free memory, {available / 1e9:.1f} GB are there")
+    x = keras.Input((8,), dtype="int32")
+    y = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(540_000, 1024, embeddings_initializer="ones")(x))
+    model = keras.Model(x, keras.layers.Dense(4)(keras.layers.Dense(32, activation="relu")(y)))
+    data = np.arange(64, dtype=np.int32).reshape(8, 8)
+    quantized = qat_lib.quantize_model(model)
+    qat_lib.calibrate(quantized, data, method="max")
+    path = tmp_path / "big.onnx"
+    assert qat_lib.export_onnx(quantized, path).bytes > 2**31
+    assert path.stat().st_size < 100_000
+    assert qat_lib.verify_onnx(path) == []
+    assert qat_lib.analyze_onnx(path).int8_layers == 2
+    assert qat_lib.check_parity(quantized, path, data, layers=True).passed
 
 
 def test_parity_needs_data_that_fit(quantized, exported, images):
