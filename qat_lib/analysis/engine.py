@@ -124,9 +124,11 @@ def predict(graph: OnnxGraph) -> Engine:
 
 
 def is_average_pool(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether ``node`` averages over the image."""
+    """Return whether ``node`` averages over the image; the mean that a normalization subtracts does not."""
     if node.op != "ReduceMean":
         return node.op in AVERAGE_POOLS
+    if any(reader.op == "Sub" and node.input(0) in reader.inputs for reader in graph.consumers(node.outputs[0])):
+        return False
     rank = len(graph.shape(node.input(0)) or ())
     given = graph.value(node.input(1)) if node.input(1) else node.integers("axes")
     axes = sorted(int(axis) % rank for axis in given) if given is not None and rank else []

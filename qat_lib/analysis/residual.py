@@ -12,6 +12,9 @@ from qat_lib.analysis.graph import Node, OnnxGraph
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
 
+#: Types of indices and shapes, whose Adds are no residual Adds.
+_INTEGERS = frozenset({"int32", "int64", "uint32", "uint64", "int16", "uint16"})
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlacedAdd:
@@ -41,7 +44,7 @@ def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain
         if node.op != "Add":
             continue
         operands = flow.data_inputs(node)
-        if len(operands) != 2:
+        if len(operands) != 2 or flow.graph.dtype(node.outputs[0]) in _INTEGERS:
             continue
         verdict = _place(flow, node, operands, {end: grown[index] for end, index in _offers(base_ends, operands)})
         placed.append(verdict)

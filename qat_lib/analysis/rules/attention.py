@@ -12,6 +12,8 @@ from qat_lib.analysis.names import keras_layer
 
 _ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
 _LONGEST_WAY = 8
+#: Products of two activations; Keras writes those of its attention as Einsum.
+_PRODUCTS = frozenset({"MatMul", "Einsum"})
 
 
 def check_attention(engine: Engine) -> Iterator[Finding]:
@@ -42,7 +44,7 @@ def check_attention(engine: Engine) -> Iterator[Finding]:
 def _weighs_values(engine: Engine, softmax: Node) -> bool:
     """Return whether the Softmax's output is an operand of a product of two activations."""
     nodes = [read.node for read in engine.flow.output_reads(softmax) if read.node is not None]
-    return any(node.op == "MatMul" and len(engine.weighted[node.index].activations) == 2 for node in nodes)
+    return any(node.op in _PRODUCTS and len(engine.flow.data_inputs(node)) == 2 for node in nodes)
 
 
 def _way_to_scores(engine: Engine, softmax: Node) -> Iterator[Read]:

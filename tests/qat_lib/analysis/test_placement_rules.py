@@ -424,21 +424,28 @@ def test_v22_pairs_around_what_is_always_float() -> None:
 # Attention, shapes, evidence, types.
 
 
-def attention(*, quantize_scores: bool = False, quantize_mask: bool = False) -> GraphBuilder:
+def attention(*, quantize_scores: bool = False, quantize_mask: bool = False, einsum: bool = False) -> GraphBuilder:
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (1, 4, 32, 32))) for name in "qkv")
-    scores = g.op("Mul", [g.op("MatMul", [q, k], "attention/MatMul"), g.const(0.125)], "attention/Mul")
+
+    def product(a: str, b: str, name: str) -> str:
+        if einsum:  # as Keras's attention writes it
+            return g.op("Einsum", [a, b], f"{name}/Einsum", equation="abcd,abde->abce")
+        return g.op("MatMul", [a, b], f"{name}/MatMul")
+
+    scores = g.op("Mul", [product(q, k, "attention"), g.const(0.125)], "attention/Mul")
     mask = g.input("mask", (1, 4, 32, 32))
     scores = g.op("Add", [scores, g.qdq(mask) if quantize_mask else mask], "attention/Add")
     weights = g.op("Softmax", [g.qdq(scores) if quantize_scores else scores], "attention/Softmax")
-    g.output(g.op("MatMul", [g.qdq(weights), v], "attention/MatMul_1"))
+    g.output(product(g.qdq(weights), v, "attention/values"))
     return g
 
 
-def test_v23_quantized_scores_or_mask() -> None:
-    assert "V23" in codes(attention(quantize_scores=True))
-    assert "V23" in codes(attention(quantize_mask=True))
-    assert "V23" not in codes(attention())
+@pytest.mark.parametrize("einsum", [False, True])
+def test_v23_quantized_scores_or_mask(einsum: bool) -> None:
+    assert "V23" in codes(attention(quantize_scores=True, einsum=einsum))
+    assert "V23" in codes(attention(quantize_mask=True, einsum=einsum))
+    assert "V23" not in codes(attention(einsum=einsum))
 
 
 def test_a_classifier_is_no_attention() -> None:
@@ -537,6 +544,29 @@ def test_h2_and_h3_about_the_input() -> None:
     fed.output(fed.conv(fed.dq(fed.input(dtype=np.int8)), 16, 16))
     assert report(fed).findings == ()
     assert report(fed).kernels == ()
+
+
+def test_the_mean_of_a_normalization_is_no_pool() -> None:
+    def over_last_axis(*, subtract: bool) -> GraphBuilder:
+        g = GraphBuilder()
+        x = g.qdq(g.op("Tanh", [g.input(shape=(1, 8, 16))]))
+        mean = g.op("ReduceMean", [x], "norm/ReduceMean", axes=[2])
+        g.output(g.op("Sub", [x, mean], "norm/Sub") if subtract else mean)
+        return g
+
+    assert codes(over_last_axis(subtract=True)) == set()
+    assert report(over_last_axis(subtract=True)).pools == ()
+    assert codes(over_last_axis(subtract=False)) == {"V19"}
+
+
+def test_a_sum_of_indices_is_no_residual() -> None:
+    def added(dtype: Any) -> GraphBuilder:
+        g = GraphBuilder()
+        g.output(g.op("Add", [g.input("a", (1, 4), dtype), g.input("b", (1, 4), dtype)]))
+        return g
+
+    assert report(added(np.int32)).adds == ()
+    assert len(report(added(np.float16)).adds) == 1
 
 
 def test_islands_lie_between_int8_kernels() -> None:
