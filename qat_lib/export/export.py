@@ -166,6 +166,7 @@ def lower(
         passes.reorder_flattened_weights,
         passes.remove_thin_reshapes,
         passes.recover_batchnorm,
+        passes.recover_layernorm,
         passes.merge_bias,
         passes.fold_batchnorm,
         passes.merge_padding,

@@ -19,6 +19,7 @@ from qat_lib.export.passes.pool_order import quantize_before_max_pools
 from qat_lib.export.passes.pooling import use_global_pools
 from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
+from qat_lib.export.passes.recover_layernorm import recover_layernorm
 from qat_lib.export.passes.resize import fix_resize_scales
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
 from qat_lib.export.passes.strides import pull_strides_up
@@ -40,6 +41,7 @@ __all__ = [
     "quantize_before_max_pools",
     "quantize_unsigned",
     "recover_batchnorm",
+    "recover_layernorm",
     "remove_identities",
     "remove_thin_reshapes",
     "remove_transposes",
