@@ -89,9 +89,8 @@ def export_onnx(
 
 def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSettings) -> dict[str, Any]:
     """Export one model, compare it with Keras on the test part, and return what is known about it."""
-    import qat_lib
+    from components.runtime.export_parity import compare_with_keras
     from components.runtime.reader import load_info, load_preprocessing, load_split
-    from qat_lib.errors import VerificationError
 
     about = {
         "preprocessing": load_preprocessing(dataset),
@@ -99,19 +98,19 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
     }
     model, report = _export_file(folder, path, export, **about)
     images, _ = load_split(dataset, "test", limit=export.parity_samples)
-    parity = qat_lib.check_parity(model, path, images)
-    if not parity.passed:
-        raise VerificationError(
-            f"{path.name} {parity}: {parity.mismatches} labels differ beyond a tie. Find the layer where the "
-            f"difference starts with: qatline export {folder / 'model.keras'} -o x.onnx --check inputs.npy --layers"
-        )
+
+    def export_in_fp32(twin: Path) -> None:
+        _export_file(folder, twin, export.model_copy(update={"remainder": "fp32"}))
+
+    in_half = export.remainder == "fp16"
+    parity = compare_with_keras(model, path, images, export_in_fp32=export_in_fp32 if in_half else None)
     facts = report.to_dict()
     return {
         **{key: facts[key] for key in ("bytes", "seconds", "conversion_seconds", "opset", "quantizers", "nodes")},
         "target": export.target,
         "remainder": export.remainder,
         "verification": facts["findings"],
-        "parity": {key: value for key, value in parity.to_dict().items() if key != "layers"},
+        "parity": parity,
     }
 
 

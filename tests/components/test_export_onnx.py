@@ -163,8 +163,18 @@ def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(digits_dataset, step
     assert onnx.TensorProto.FLOAT16 not in types["fp32"]
     summary = json.loads((out / "export.json").read_text())
     assert [summary[name]["remainder"] for name in ("fp32", "ptq", "qat")] == ["fp32", "fp16", "fp16"]
-    assert summary["qat"]["parity"]["passed"]
+    parity = summary["qat"]["parity"]
+    assert parity["passed"]
+    assert parity["fp32"]["mismatches"] == 0
+    assert parity["largest_difference"] <= parity["bound"] * parity["magnitude"]
     assert metrics["int8_layers"] == metrics["weighted_layers"] == 2
+    assert not [path for path in out.iterdir() if path.is_dir()]
+
+
+def test_a_file_in_fp16_that_is_far_from_keras_stops_the_step(digits_dataset, steps, tmp_path, progress, monkeypatch):
+    monkeypatch.setattr("components.runtime.export_parity.HALF_BOUND", 1e-9)
+    with pytest.raises(VerificationError, match=r"ptq\.onnx in FP16 differs from Keras by up to"):
+        run(digits_dataset, steps, tmp_path / "onnx", progress, remainder="fp16")
 
 
 def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path, progress):

@@ -1,0 +1,60 @@
+"""Whether an exported file agrees with Keras, as far as its data types allow that to be asked.
+
+In FP32 the labels must be the same but for ties. FP16 rounds every tensor between two layers, which moves values over
+the edges between two INT8 levels, and so labels that are close. There the same lowering in FP32 must agree with Keras
+label by label, and the outputs in FP16 must lie within a bound. What it does to accuracy is measured on the engine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qat_lib.errors import VerificationError
+
+HALF_BOUND = 5e-2
+"""Largest accepted difference of a file in FP16 from Keras, as a share of the largest output."""
+
+
+def compare_with_keras(
+    model: Any, path: Path, images: Any, *, export_in_fp32: Callable[[Path], Any] | None = None
+) -> dict[str, Any]:
+    """Compare an exported file with the model it came from.
+
+    Args:
+        model: the Keras model.
+        path: the ONNX file.
+        images: inputs, as Keras takes them.
+        export_in_fp32: exports the same model to another path with an FP32 remainder; given for a file in FP16.
+
+    Returns:
+        The parity report as plain data; of a file in FP16 with ``bound`` and, as ``fp32``, the one of its twin.
+
+    Raises:
+        VerificationError: they do not agree.
+    """
+    import qat_lib
+
+    report = qat_lib.check_parity(model, path, images)
+    facts = {key: value for key, value in report.to_dict().items() if key != "layers"}
+    if export_in_fp32 is None:
+        if not report.passed:
+            raise VerificationError(
+                f"{path.name} {report}: {report.mismatches} labels differ beyond a tie. Find the layer where the "
+                "difference starts with: qatline export model.keras -o x.onnx --check inputs.npy --layers"
+            )
+        return facts
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        twin = Path(folder) / path.name
+        export_in_fp32(twin)
+        exact = compare_with_keras(model, twin, images)
+    passed = bool(report.largest_difference <= HALF_BOUND * report.magnitude)
+    if not passed:
+        raise VerificationError(
+            f"{path.name} in FP16 differs from Keras by up to {report.largest_difference:.3g}; expected at most "
+            f"{HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In FP32 it agrees: export it with "
+            "export.remainder=fp32 or engine.fp16=never."
+        )
+    return {**facts, "passed": passed, "bound": HALF_BOUND, "fp32": exact}
