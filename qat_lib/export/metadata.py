@@ -33,12 +33,14 @@ class RecordedWeight:
         scale: float32 scale as learned, one value or one a channel along the node's axis.
         factor: signed factor that a BatchNormalization put on the scale, one a channel; None when none was folded.
         digest: SHA-256 of the int8 weights as they were before the fold (dead channels, factor 0, as zeros).
+        axis: axis of the scales; None in the record of an older file, which does not say it.
     """
 
     quantizer: str
     scale: np.ndarray
     factor: np.ndarray | None
     digest: str
+    axis: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +52,15 @@ class Recorded:
         weights: name of the DQ node -> its record.
         disabled: quantizers that were switched off and are therefore not in the graph.
         half: whether scales were rounded to float16.
+        readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>`` (graph outputs: ``<name>:``);
+            None in the record of an older file, which does not say it.
     """
 
     activations: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, RecordedWeight] = field(default_factory=dict)
     disabled: tuple[str, ...] = ()
     half: bool = False
+    readers: Mapping[str, tuple[str, ...]] | None = None
 
     def to_json(self) -> str:
         """Return the JSON text; scales keep every bit."""
@@ -65,6 +70,7 @@ class Recorded:
                 "scale": pack(w.scale),
                 "factor": None if w.factor is None else pack(w.factor),
                 "digest": w.digest,
+                "axis": w.axis,
             }
             for node, w in self.weights.items()
         }
@@ -75,6 +81,7 @@ class Recorded:
                 "activations": dict(self.activations),
                 "weights": weights,
                 "disabled": list(self.disabled),
+                "readers": self.readers,
             }
         )
 
@@ -95,11 +102,13 @@ class Recorded:
                         scale=unpack(w["scale"]),
                         factor=None if w["factor"] is None else unpack(w["factor"]),
                         digest=str(w["digest"]),
+                        axis=None if w.get("axis") is None else int(w["axis"]),
                     )
                     for node, w in data["weights"].items()
                 },
                 disabled=tuple(data.get("disabled", ())),
                 half=bool(data.get("half", False)),
+                readers=None if data.get("readers") is None else {str(k): tuple(v) for k, v in data["readers"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(

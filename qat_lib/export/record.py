@@ -34,11 +34,22 @@ def record_quantizers(
             activations[name] = float(ranges[name].scale.reshape(()))
             continue
         factor = node.meta.get(FACTOR)
-        digest = integer_digest(node.meta[ORIGINAL], factor, attribute(node, "axis", 1))
+        axis = attribute(node, "axis", 1)
+        digest = integer_digest(node.meta[ORIGINAL], factor, axis)
         weights[node.name or ""] = RecordedWeight(
-            quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest
+            quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest, axis=axis
         )
-    return Recorded(activations=activations, weights=weights, disabled=tuple(disabled), half=half)
+    readers = {
+        node.name or "": _readers(node.outputs[0])
+        for node in model.graph
+        if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta
+    }
+    return Recorded(activations=activations, weights=weights, disabled=tuple(disabled), half=half, readers=readers)
+
+
+def _readers(value: ir.Value) -> tuple[str, ...]:
+    found = [f"{use.node.name}:{use.idx}" for use in value.uses()]
+    return tuple(sorted([*found, f"{value.name}:"] if value.is_graph_output() else found))
 
 
 def keras_tensors(model: ir.Model) -> str:

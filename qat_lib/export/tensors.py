@@ -43,7 +43,10 @@ class Tensors:
             ) from error
 
     def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
-        """Return the int8 weights named ``name``, or what the QuantizeLinear ``quantize`` makes of float ones."""
+        """Return the int8 weights named ``name``, or what the QuantizeLinear ``quantize`` makes of float ones.
+
+        None when they are not constant, or when the scales of ``quantize`` do not fit them.
+        """
         if quantize is None:
             return self.get(name)
         weight, scale = self.get(quantize.input[0]), self.get(quantize.input[1])
@@ -51,5 +54,7 @@ class Tensors:
             return None
         axis = next((a.i for a in quantize.attribute if a.name == "axis"), 1)
         if scale.ndim:
-            scale = scale.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
+            if not -weight.ndim <= axis < weight.ndim or scale.size not in (1, weight.shape[axis]):
+                return None
+            scale = scale.reshape([-1 if i == axis % weight.ndim else 1 for i in range(weight.ndim)])
         return np.asarray(np.clip(np.rint(weight / scale), -128, 127).astype(np.int8))

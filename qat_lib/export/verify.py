@@ -7,7 +7,7 @@ Codes of this module, beside those of :mod:`qat_lib.analysis.findings`:
     Q02  the graph has a quantizer that the plan does not have
     Q03  the scale of a quantizer is not the learned one
     Q04  the INT8 weights are not the learned ones
-    Q05  a QuantizeLinear or DequantizeLinear has lost its partner
+    Q05  a QuantizeLinear or DequantizeLinear has lost its partner or one of its readers
 
 This module needs neither TensorFlow nor Keras.
 """
@@ -72,6 +72,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
     if recorded is not None:
         findings += _check_activations(tensors, recorded)
         findings += _check_weights(tensors, recorded)
+        findings += _check_readers(tensors.proto, recorded.readers)
     return sorted(findings, key=lambda f: ("error", "warning", "info").index(f.severity))
 
 
@@ -153,6 +154,36 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
                 )
 
 
+def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -> Iterator[Finding]:
+    """Yield each DQ that the export did not write, and each that other operators read than those it was written for."""
+    if recorded is None:
+        return
+    read: dict[str, list[str]] = {value.name: [f"{value.name}:"] for value in proto.graph.output}
+    for node in proto.graph.node:
+        for index, name in enumerate(node.input):
+            read.setdefault(name, []).append(f"{node.name}:{index}")
+    for node in proto.graph.node:
+        if node.op_type != "DequantizeLinear":
+            continue
+        expected, found = recorded.get(node.name), tuple(sorted(read.get(node.output[0], [])))
+        if expected is None:
+            yield _error(
+                "Q02",
+                node.name,
+                "the export wrote no such DequantizeLinear: a tensor is quantized that the plan does not quantize.",
+                "A tool has changed the graph behind the export: export again and use the file as it is.",
+            )
+        elif found != expected:
+            lost = ", ".join(sorted(set(expected) - set(found))) or "none"
+            new = ", ".join(sorted(set(found) - set(expected))) or "none"
+            yield _error(
+                "Q05",
+                node.name,
+                f"other operators read it than those that were quantized (lost: {lost}; new: {new}).",
+                "A tool has changed the graph behind the export: export again and use the file as it is.",
+            )
+
+
 def _check_names(proto: Any, planned: set[str] | None, recorded: Recorded | None) -> Iterator[Finding]:
     present = {quantizer_name(node) for node in proto.graph.node if node.op_type == "DequantizeLinear"}
     kept = set() if recorded is None else {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
@@ -208,23 +239,45 @@ def _check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
         if node is None:
             yield _error("Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again.")
             continue
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
         scale = tensors.get(node.input[1])
         yield from _check_weight_scale(node, scale, weight, recorded.half)
         integers = tensors.integers(made.get(node.input[0]), node.input[0])
         if integers is None or scale is None:
-            yield _error("Q04", name, "its weights are not constant.", "Export the model again.")
+            yield _error("Q04", name, "its weights are not constant or do not fit their scales.", "Export again.")
             continue
-        sign = None if weight.factor is None else np.where(weight.factor < 0, -1, 1).astype(np.int8)
-        if sign is not None:
-            integers = integers * sign.reshape([-1 if i == axis else 1 for i in range(integers.ndim)])
-        if integer_digest(integers, weight.factor, axis) != weight.digest:
+        yield from _check_weight_axis(node, scale, integers, weight)
+        if not _are_learned(integers, weight, _axis(node) if weight.axis is None else weight.axis):
             yield _error(
                 "Q04",
                 name,
                 "its INT8 weights are not those that the Keras model learned.",
                 "A tool has requantized the weights: export again and use the file as it is.",
             )
+
+
+def _axis(node: Any) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+
+
+def _check_weight_axis(node: Any, scale: np.ndarray, integers: np.ndarray, weight: RecordedWeight) -> Iterator[Finding]:
+    axis = _axis(node) + (integers.ndim if _axis(node) < 0 else 0)
+    if scale.size > 1 and weight.axis is not None and axis != weight.axis:
+        yield _error(
+            "Q03",
+            node.name,
+            f"its scales lie along axis {axis}, learned were those of axis {weight.axis}.",
+            "A tool has changed the graph behind the export: export again and use the file as it is.",
+        )
+
+
+def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
+    """Whether the integers, with the sign of a folded normalization taken off again, have the recorded digest."""
+    if weight.factor is not None:
+        shape = [-1 if i == axis else 1 for i in range(integers.ndim)]
+        if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
+            return False
+        integers = integers * np.where(weight.factor < 0, -1, 1).astype(np.int8).reshape(shape)
+    return integer_digest(integers, weight.factor, axis) == weight.digest
 
 
 def _check_weight_scale(node: Any, scale: np.ndarray | None, weight: RecordedWeight, half: bool) -> Iterator[Finding]:

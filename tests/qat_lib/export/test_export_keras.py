@@ -114,7 +114,7 @@ def test_the_graph_is_what_tensorrt_likes(exported, plan):
             weight = made[node.input[1]]
             assert weight.op_type == "DequantizeLinear"
             assert weight.input[0] in constants
-    assert [value.name for value in (*proto.graph.input, *proto.graph.output)] == ["image", "quant_probs"]
+    assert [value.name for value in (*proto.graph.input, *proto.graph.output)] == ["image", "probs"]
     assert all("/" in node.name for node in proto.graph.node)
     assert len({node.name for node in proto.graph.node}) == len(proto.graph.node)
 
@@ -445,11 +445,46 @@ def drop_a_pair(proto):
     proto.graph.node.remove(dequantize)
 
 
+def turn_the_axis(name):
+    def change(proto):
+        node = next(n for n in proto.graph.node if n.name == f"{name}/DequantizeLinear")
+        (axis,) = (a for a in node.attribute if a.name == "axis")
+        axis.i = 1 - axis.i
+
+    return change
+
+
 def put_an_operator_between(proto):
     dequantize = next(n for n in proto.graph.node if n.name == "pad_quantizer/DequantizeLinear")
     index = list(proto.graph.node).index(dequantize)
     proto.graph.node.insert(index, onnx.helper.make_node("Identity", [dequantize.input[0]], ["between"], "between"))
     dequantize.input[0] = "between"
+
+
+def let_one_reader_pass_by(proto):
+    """Give one of two readers the floating-point tensor; the other one still reads the pair."""
+    made = {n.output[0]: n for n in proto.graph.node if n.op_type == "QuantizeLinear"}
+    for dequantize in (n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in made):
+        readers = [n for n in proto.graph.node if dequantize.output[0] in n.input]
+        if len(readers) > 1:
+            readers[0].input[list(readers[0].input).index(dequantize.output[0])] = made[dequantize.input[0]].input[0]
+            return
+    raise LookupError("no tensor has two readers")
+
+
+def quantize_once_more(proto):
+    """Put a second pair of the same quantizer, scale and all, behind the first."""
+    quantize, dequantize = (n for n in proto.graph.node if n.name.startswith("pad_quantizer/"))
+    readers = [n for n in proto.graph.node if dequantize.output[0] in n.input]
+    more = []
+    for node, source, output in ((quantize, dequantize.output[0], "q2"), (dequantize, "q2", "dq2")):
+        more.append(onnx.helper.make_node(node.op_type, [source, *node.input[1:]], [output], f"{node.name}_1", axis=1))
+    for node in readers:
+        node.input[list(node.input).index(dequantize.output[0])] = "dq2"
+    index = list(proto.graph.node).index(dequantize) + 1
+    nodes = [*proto.graph.node[:index], *more, *proto.graph.node[index:]]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
 
 
 def rename_a_quantizer(proto):
@@ -465,11 +500,28 @@ def rename_a_quantizer(proto):
         (scaled("stem_kernel_quantizer/scale", 1.0001), {"Q03"}),
         (flip_one_integer, {"Q04"}),
         (drop_a_pair, {"Q01"}),
+        (turn_the_axis("stem_kernel_quantizer"), {"Q03", "V04"}),
+        (turn_the_axis("main_kernel_quantizer"), {"Q03"}),
         (put_an_operator_between, {"Q05"}),
+        (let_one_reader_pass_by, {"Q05"}),
+        (quantize_once_more, {"Q02", "Q05"}),
         (rename_a_quantizer, {"Q01", "Q02"}),
         (lambda proto: proto.graph.node[-1].ClearField("output"), {"C01"}),
     ],
-    ids=["untouched", "activation scale", "weight scale", "integer", "folded", "between", "renamed", "broken"],
+    ids=[
+        "untouched",
+        "activation scale",
+        "weight scale",
+        "integer",
+        "folded",
+        "axis",
+        "square axis",
+        "between",
+        "passed by",
+        "twice",
+        "renamed",
+        "broken",
+    ],
 )
 def test_whatever_a_tool_changes_is_found(edited, change, codes):
     assert codes <= edited(change)
