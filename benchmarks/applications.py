@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="a builder's name; may be given several times")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file; the Markdown goes beside it")
     parser.add_argument("--timeout", type=int, default=3600, help="seconds for one network")
+    parser.add_argument("--jobs", type=int, default=1, help="networks at a time")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -87,10 +89,13 @@ def main() -> int:
     if unknown := sorted(set(wanted) - set(known)):
         parser.error(f"unknown builder {unknown[0]}; known: {', '.join(known)}")
     rows = {row["name"]: row for row in json.loads(options.out.read_text())} if options.out.is_file() else {}
-    for name in wanted:
-        rows[name] = run_in_child(name, options.timeout)
-        write_results([rows[n] for n in known if n in rows], options.out)
-        print(f"{name}: {'; '.join(problems(rows[name])) or 'ok'} ({rows[name].get('wall_seconds')} s)", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(run_in_child, name, options.timeout): name for name in wanted}
+        for done in as_completed(running):
+            name = running[done]
+            rows[name] = done.result()
+            write_results([rows[n] for n in known if n in rows], options.out)
+            print(f"{name}: {'; '.join(problems(rows[name])) or 'ok'} ({rows[name].get('wall_seconds')} s)", flush=True)
     return int(any(problems(row) for row in rows.values()))
 
 
