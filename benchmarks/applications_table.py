@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import versions
 
 
 def problems(row: dict[str, Any]) -> list[str]:
@@ -103,6 +104,7 @@ def write_results(rows: list[dict[str, Any]], path: Path) -> None:
         "original with all quantizers off; difference 0.0 after save and load and after `clone_model`; one training\n"
         "step with a finite loss and a gradient for every trainable weight; the exported file verified against the\n"
         "plan; ONNX Runtime and Keras agree on every label but ties; no error finding.\n\n"
+        f"Made with {', '.join(f'{name} {version}' for name, version in versions().items() if name != 'nncf')}.\n\n"
         f"{table(rows)}\n\n## Layers left alone, by reason, and findings by code\n\n{skipped_table(rows)}\n"
     )
     path.with_suffix(".md").write_text(text)

@@ -23,7 +23,7 @@ def write(path: Path, figures: dict[str, Any]) -> None:
             "processor": cpu_device()["name"],
             "cores": len(os.sched_getaffinity(0)),
             "load_average": round(os.getloadavg()[2], 2),
-            "versions": {"python": platform.python_version(), **_versions()},
+            "versions": {"python": platform.python_version(), **versions()},
         },
         **figures,
     }
@@ -31,7 +31,8 @@ def write(path: Path, figures: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that matter to the figures."""
     found = {}
     for library in LIBRARIES:
         try:
