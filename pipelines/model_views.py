@@ -121,9 +121,14 @@ def show_findings(model: Path, findings: Sequence[Finding]) -> None:
         return
     counts = {severity: sum(each.severity == severity for each in findings) for severity in _STYLES}
     console.print(
-        f"{escape(str(model))}: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n), soft_wrap=True
+        f"{escape(str(model))}: " + ", ".join(f"{n} {_plural(name, n)}" for name, n in counts.items() if n),
+        soft_wrap=True,
     )
     _print_findings(console, findings)
+
+
+def _plural(severity: str, count: int) -> str:
+    return severity if severity == "info" or count == 1 else severity + "s"
 
 
 def show_analysis(report: FusionReport, comparison: Comparison | None, *, all_findings: bool) -> None:

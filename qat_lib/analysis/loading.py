@@ -44,6 +44,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         size = path.stat().st_size
         if path.is_dir():
             raise ExportError(f"Expected an ONNX file. Received the directory {path}. Name the .onnx file in it.")
+        if not path.is_file():  # a pipe or a device, which may never end
+            raise ExportError(f"Expected an ONNX file. Received {path}, which is no regular file. Copy it into one.")
         if size > MAX_FILE_BYTES:
             raise ExportError(
                 f"Expected an ONNX file of less than 2 GiB. Received {path} with {size:,} bytes. "

@@ -66,6 +66,8 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
     text = metadata.get("quantizers")
     recorded = None if text is None else Recorded.from_json(text)
     names = None if plan is None else plan_names(plan)
+    if recorded is not None and names is None and not (recorded.activations or recorded.weights or recorded.disabled):
+        recorded = None  # exported in floating point: whoever quantized the file since then is its producer
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
         findings += _check_names(tensors.proto, names, recorded)

@@ -176,7 +176,7 @@ def test_a_layer(name: str, tmp_path: Path) -> None:
     quantized = quantize_model(model, quantization_spec=spec)
     quantizers = model_quantizers(quantized)
     assert set(quantizers) == {entry.name for entry in plan.quantizers}
-    assert quantized.layers[-1].name == f"quant_{layer.name}"
+    assert quantized.layers[-2].name == f"quant_{layer.name}"
     ranges = [q.amax.shape for q in quantizers.values() if q.range_policy == "current"]
     assert sorted(ranges) == sorted(case.weights)
     assert len(quantizers) - len(ranges) == case.activations
@@ -233,4 +233,4 @@ def test_a_step_changes_only_what_trains() -> None:
     flags = [v.numpy().tolist() for v in quantized.variables if v.name == "flags"]
     quantized.fit(data, np.zeros((3, 6, 6, 5)), verbose=0)
     assert [v.numpy().tolist()[:2] for v in quantized.variables if v.name == "flags"] == [f[:2] for f in flags]
-    assert not np.array_equal(quantized.layers[-1].layer.get_weights()[0], model.layers[-1].get_weights()[0])
+    assert not np.array_equal(quantized.layers[-2].layer.get_weights()[0], model.layers[-1].get_weights()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import resource
 import subprocess
@@ -62,6 +63,13 @@ def test_other_files(tmp_path: Path, content: bytes) -> None:
 def test_no_file_and_a_directory(tmp_path: Path) -> None:
     assert "No such file" in message(tmp_path / "none.onnx")
     assert "directory" in message(tmp_path)
+
+
+def test_a_pipe_and_a_device_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (tmp_path / "zero.onnx").symlink_to("/dev/zero")
+    assert "no regular file" in message(tmp_path / "pipe.onnx")
+    assert "no regular file" in message(tmp_path / "zero.onnx")
 
 
 def test_every_truncation_is_refused_or_still_a_graph(tmp_path: Path) -> None:

@@ -540,6 +540,22 @@ def test_a_foreign_file_is_checked_for_legality_only(tmp_path):
     assert not {code for code in codes if code.startswith("Q")}
 
 
+def test_a_float_export_that_another_tool_quantized_is_a_foreign_file(network, plan, tmp_path):
+    path = tmp_path / "float.onnx"
+    qat_lib.export_onnx(network, path)
+    proto = onnx.load(path)
+    for name, value in (("s", np.float32(0.1)), ("z", np.int8(0))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    node = next(n for n in proto.graph.node if n.op_type == "Conv")
+    for op_type, source, output in (("QuantizeLinear", node.input[0], "q"), ("DequantizeLinear", "q", "dq")):
+        made = onnx.helper.make_node(op_type, [source, "s", "z"], [output], f"added_{op_type}", axis=1)
+        proto.graph.node.insert(list(proto.graph.node).index(node), made)
+    node.input[0] = "dq"
+    onnx.save(proto, path)
+    assert qat_lib.verify_onnx(path) == []
+    assert {f.code for f in qat_lib.verify_onnx(path, plan)} >= {"Q01", "Q02"}
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x08"])
 def test_what_is_no_model_is_one_message(tmp_path, content):
     path = tmp_path / "no.onnx"
