@@ -11,7 +11,8 @@ import importlib
 from typing import Any
 
 _HOME = {
-    "qat_lib.quantize": ("quantize_model", "apply_plan", "model_quantizers"),
+    "qat_lib.quantize": ("quantize_model", "model_quantizers"),
+    "qat_lib.rebuild": ("apply_plan",),
     "qat_lib.planner": ("plan_quantization",),
     "qat_lib.plan": ("QuantizationPlan", "QuantizerEntry", "SkippedLayer"),
     "qat_lib.spec": ("QuantizationSpec", "LayerConfig"),

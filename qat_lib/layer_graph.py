@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from qat_lib.errors import UnsupportedModelError
+from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,6 +43,11 @@ class Call:
     def is_input(self) -> bool:
         """Whether this is an input of the model."""
         return isinstance(self.operation, keras.layers.InputLayer)
+
+    @property
+    def core(self) -> Any:
+        """The layer that does the work: the one inside of a quantize wrapper, else the operation itself."""
+        return self.operation.layer if isinstance(self.operation, BaseQuantizeWrapper) else self.operation
 
     @property
     def class_name(self) -> str:

@@ -104,8 +104,9 @@ def _is_class(layer_class: type, known: Any) -> bool:
 
 def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
     """Warn about each layer name or pattern of the spec that fits no layer, with the nearest names."""
+    known = set(layers)
     for entry in spec.layers if spec is not None else ():
-        if entry.is_keras_class or entry.name in layers:
+        if entry.is_keras_class or entry.name in known:
             continue
         if entry.is_regex and any(re.fullmatch(entry.name, layer) for layer in layers):
             continue

@@ -55,10 +55,10 @@ def activation_of(operation: Any) -> str | None:
 
 def is_affine(call: Call) -> bool:
     """Whether the call scales or shifts its one input by constants."""
-    if isinstance(call.operation, layers.Rescaling) or type(call.operation).__name__ == "LayerScale":
+    if isinstance(call.core, layers.Rescaling) or type(call.core).__name__ == "LayerScale":
         return True
-    is_operator = not isinstance(call.operation, keras.layers.Layer)
-    return is_operator and len(call.inputs) == 1 and type(call.operation).__name__ in AFFINE_OPERATORS
+    is_operator = not isinstance(call.core, keras.layers.Layer)
+    return is_operator and len(call.inputs) == 1 and type(call.core).__name__ in AFFINE_OPERATORS
 
 
 def is_addition(operation: Any) -> bool:
@@ -78,7 +78,7 @@ def is_self_gate(graph: LayerGraph, call: Call) -> bool:
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
-        while len(producer.inputs) == 1 and (activation_of(producer.operation) is not None or is_affine(producer)):
+        while len(producer.inputs) == 1 and (activation_of(producer.core) is not None or is_affine(producer)):
             tensor = producer.inputs[0]
             producer = graph.producer(tensor)
         roots.append(tensor)
@@ -87,7 +87,7 @@ def is_self_gate(graph: LayerGraph, call: Call) -> bool:
 
 def is_weighted(call: Call) -> bool:
     """Whether a kernel with weights makes the call's output: a convolution, a Dense, an attention's last projection."""
-    return is_convolution(call) or isinstance(call.operation, (*MATMULS, layers.MultiHeadAttention))
+    return is_convolution(call) or isinstance(call.core, (*MATMULS, layers.MultiHeadAttention))
 
 
 def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | None:
@@ -102,16 +102,16 @@ def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | 
             return None
         call = graph.producer(tensor)
         if is_weighted(call):
-            own = getattr(call.operation, "activation", None)
+            own = getattr(call.core, "activation", None)
             if own is not None and own is not keras.activations.linear:
                 passed.add(own.__name__)
-            return call if passed <= _accepted(call.operation) else None
-        activation = activation_of(call.operation)
-        if is_identity(call.operation) and len(call.inputs) == 1:
+            return call if passed <= _accepted(call.core) else None
+        activation = activation_of(call.core)
+        if is_identity(call.core) and len(call.inputs) == 1:
             pass
         elif activation is not None:
             passed.add(activation)
-        elif not isinstance(call.operation, layers.BatchNormalization) and not is_affine(call):
+        elif not isinstance(call.core, layers.BatchNormalization) and not is_affine(call):
             return None
         tensor = call.inputs[0]
 

@@ -69,7 +69,7 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
 def is_convolution(call: Call) -> bool:
     """Whether the call is that of a convolution, transposed ones included."""
     transposed = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-    return isinstance(call.operation, CONVOLUTIONS + transposed)
+    return isinstance(call.core, CONVOLUTIONS + transposed)
 
 
 def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:
@@ -78,14 +78,14 @@ def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:
     Plain chains are Conv and Conv-BN; activated ones Conv-BN-Activation, with dropout after it or not.
     """
     call = graph.producer(tensor)
-    while is_identity(call.operation) and call.inputs:
+    while is_identity(call.core) and call.inputs:
         call = graph.producer(call.inputs[0])
-    activated = isinstance(call.operation, ACTIVATIONS)
+    activated = isinstance(call.core, ACTIVATIONS)
     if activated:
         call = graph.producer(call.inputs[0])
-        if not isinstance(call.operation, layers.BatchNormalization):
+        if not isinstance(call.core, layers.BatchNormalization):
             return None
-    if isinstance(call.operation, layers.BatchNormalization):
+    if isinstance(call.core, layers.BatchNormalization):
         call = graph.producer(call.inputs[0])
     if not is_convolution(call):
         return None

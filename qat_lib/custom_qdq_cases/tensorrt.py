@@ -33,8 +33,10 @@ from qat_lib.custom_qdq_cases.fusion import (
     is_self_gate,
     is_weighted,
 )
+from qat_lib.existing_quantizers import own_quantizers, quantizer_on
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import AVERAGE_POOLS, is_identity, preserves_range
+from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 from qat_lib.selection import Selector
 from qat_lib.spec import QuantizationSpec
 
@@ -50,33 +52,50 @@ class TensorRTQDQCase(CustomQDQInsertionCase):
 
 
 class _Placement:
-    """Which inputs of which calls are quantized, pruned to a fixed point.
+    """Which inputs of which calls are quantized, pruned to the greatest set in which every one pays.
 
     A shared layer has one placement for all its calls, as it has one entry in a spec.
     """
 
     def __init__(self, graph: LayerGraph, qspec: QuantizationSpec) -> None:
         self.graph = graph
-        self.edges: set[tuple[str, int]] = set()
+        self.there: dict[str, frozenset[int]] = {call.name: self._quantized_already(call) for call in graph.calls}
+        self.edges: dict[str, frozenset[int]] = dict(self.there)
         self.int8: set[str] = set()
+        self.calls: dict[str, list[Call]] = {}
         selector = Selector("full", qspec)
         for call in graph.calls:
-            decision = None if call.is_input else selector.decide(call.layer, call.operation)
-            if decision is not None and decision.config.quantize_input:
-                chosen = decision.config.quantization_index
-                self.edges |= {(call.name, i) for i in range(len(call.inputs)) if chosen is None or i in chosen}
-                if decision.config.quantize_weight and is_weighted(call):
-                    self.int8.add(call.name)
-        self.calls: dict[str, list[Call]] = {}
-        for call in graph.calls:
             self.calls.setdefault(call.layer, []).append(call)
+            self._add(call, selector)
         self.candidates: dict[str, tuple[int, ...]] = {}
+        self.asked: set[str] = set()
+        """Layers whose placement the last question was answered by."""
         for layer, calls in self.calls.items():
+            if isinstance(calls[0].operation, BaseQuantizeWrapper):
+                continue
             wishes = {self._inputs_to_quantize(call) for call in calls}
             wish = wishes.pop() if len(wishes) == 1 else None
             if wish is not None and check_is_quantizable_by_layer_name(qspec, layer):
                 self._set(layer, wish)
         self._prune()
+
+    def _quantized_already(self, call: Call) -> frozenset[int]:
+        every = range(len(call.inputs))
+        through = [i for i in every if quantizer_on(self.graph, call.inputs[i]) is not None]
+        return frozenset((*through, *own_quantizers(call)))
+
+    def _add(self, call: Call, selector: Selector) -> None:
+        if isinstance(call.operation, BaseQuantizeWrapper):
+            if is_weighted(call) and call.operation.weight_quantizers and self.there[call.name]:
+                self.int8.add(call.name)
+            return
+        decision = None if call.is_input else selector.decide(call.layer, call.operation)
+        if decision is None or not decision.config.quantize_input:
+            return
+        chosen = decision.config.quantization_index
+        self.edges[call.name] |= {i for i in range(len(call.inputs)) if chosen is None or i in chosen}
+        if decision.config.quantize_weight and is_weighted(call):
+            self.int8.add(call.name)
 
     def spec(self) -> QuantizationSpec:
         """Return the candidates that are left, and the average poolings that are not, which are on by default."""
@@ -89,9 +108,8 @@ class _Placement:
         return found
 
     def _set(self, layer: str, indices: tuple[int, ...]) -> None:
-        names = {call.name for call in self.calls[layer]}
-        self.edges = {edge for edge in self.edges if edge[0] not in names}
-        self.edges |= {(name, i) for name in names for i in indices}
+        for call in self.calls[layer]:
+            self.edges[call.name] = self.there[call.name].union(indices)
         self.candidates[layer] = indices
 
     def _inputs_to_quantize(self, call: Call) -> tuple[int, ...] | None:
@@ -134,14 +152,23 @@ class _Placement:
         return depth
 
     def _prune(self) -> None:
-        changed = True
-        while changed:
-            changed = False
-            for layer, indices in self.candidates.items():
-                kept = tuple(i for i in indices if all(self._pays(call, i) for call in self.calls[layer]))
-                if kept != indices:
-                    self._set(layer, kept if is_addition(self.calls[layer][0].operation) else ())
-                    changed = True
+        """Take away what does not pay until all that is left does, looking again only at what a change touches."""
+        open_layers = dict.fromkeys(self.candidates)
+        asked_by: dict[str, set[str]] = {}
+        while open_layers:
+            layer, _ = open_layers.popitem()
+            indices = self.candidates[layer]
+            self.asked = set()
+            kept = tuple(i for i in indices if all(self._pays(call, i) for call in self.calls[layer]))
+            for name in self.asked:
+                asked_by.setdefault(name, set()).add(layer)
+            if kept != indices:
+                self._set(layer, kept if is_addition(self.calls[layer][0].operation) else ())
+                open_layers |= dict.fromkeys(asked_by.get(layer, ()))
+
+    def _is_quantized(self, reader: Call, index: int) -> bool:
+        self.asked.add(reader.layer)
+        return index in self.edges[reader.name]
 
     def _pays(self, call: Call, index: int) -> bool:
         """Whether the Q on that input still saves more than it costs."""
@@ -151,16 +178,17 @@ class _Placement:
         if self._all_quantized(self._after_activation(call)):
             return True
         fused = is_addition(call.operation) and len(self.candidates[call.layer]) < len(call.inputs)
-        others = [
-            edge for reader, i in self.graph.consumers(tensor) if (edge := (reader.name, i)) != (call.name, index)
-        ]
-        return fused and bool(self.edges.intersection(others))
+        return fused and any(
+            self._is_quantized(reader, i)
+            for reader, i in self.graph.consumers(tensor)
+            if (reader.name, i) != (call.name, index)
+        )
 
     def _after_activation(self, call: Call) -> str:
         """Return what the call's kernel writes: its output, or that of an activation that goes with it."""
         (tensor,) = call.outputs
         readers = self.graph.consumers(tensor)
-        if len(readers) == 1 and activation_of(readers[0][0].operation) in AFTER_ADD:
+        if len(readers) == 1 and activation_of(readers[0][0].core) in AFTER_ADD:
             return str(readers[0][0].outputs[0])
         return tensor
 
@@ -171,17 +199,24 @@ class _Placement:
             return root.name in self.int8
         call = self.graph.producer(tensor)
         while call.inputs and (
-            is_identity(call.operation) or preserves_range(call.operation) or activation_of(call.operation) in AFTER_ADD
+            is_identity(call.core) or preserves_range(call.core) or activation_of(call.core) in AFTER_ADD
         ):
             call = self.graph.producer(call.inputs[0])
+        self.asked.add(call.layer)
+        if isinstance(call.operation, BaseQuantizeWrapper) and not is_weighted(call):
+            return bool(self.there[call.name])
         return not isinstance(call.operation, NORMALIZATIONS) and bool(self.candidates.get(call.layer))
 
     def _all_quantized(self, tensor: str) -> bool:
-        readers = self.graph.consumers(tensor)
-        if not readers or tensor in self.graph.outputs:
-            return False
-        return all(
-            (reader.name, index) in self.edges
-            or (preserves_range(reader.operation) and self._all_quantized(reader.outputs[0]))
-            for reader, index in readers
-        )
+        """Whether every reader quantizes the tensor, those behind pools, pads and the like included."""
+        tensors = [tensor]
+        for current in tensors:
+            readers = self.graph.consumers(current)
+            if not readers or current in self.graph.outputs:
+                return False
+            for reader, index in readers:
+                if not self._is_quantized(reader, index):
+                    if not preserves_range(reader.core):
+                        return False
+                    tensors.append(reader.outputs[0])
+        return True

@@ -10,7 +10,8 @@ from qat_lib.custom_qdq_cases.fusion import chain_root
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import preserves_range
 from qat_lib.plan import SkippedLayer
-from qat_lib.quantize_wrappers import REGISTRY, WeightedBaseQuantizeWrapper
+from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper, WeightedBaseQuantizeWrapper
+from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision, Selector
 
 
@@ -22,7 +23,9 @@ def decide(graph: LayerGraph, selector: Selector, mode: str) -> tuple[dict[str, 
         if isinstance(operation, keras.layers.InputLayer):
             continue
         decision = selector.decide(layer, operation)
-        if decision is None:
+        if isinstance(operation, BaseQuantizeWrapper | TensorQuantizer):
+            reason, detail = "quantized already", "keeps its quantizers"
+        elif decision is None:
             reason, detail = _why_not(graph, graph.by_name[layer], decided, mode)
         elif REGISTRY.find(type(operation)) is None and isinstance(operation, keras.layers.Layer):
             name = type(operation).__name__
@@ -48,7 +51,9 @@ def kernels(operation: Any) -> dict[str, tuple[int, ...] | None]:
 def _why_not(graph: LayerGraph, call: Call, decided: dict[str, Decision], mode: str) -> tuple[str, str]:
     if preserves_range(call.operation):
         return "range-preserving", "keeps the quantizer of its input"
-    if (kernel := _kernel_around(graph, call)) is not None and kernel.layer in decided:
+    if (kernel := _kernel_around(graph, call)) is not None and (
+        kernel.layer in decided or isinstance(kernel.operation, BaseQuantizeWrapper)
+    ):
         return "fused", f"runs in the kernel of {kernel.layer}"
     if REGISTRY.find(type(call.operation)) is None:
         return "not quantizable", "runs in float"

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
-from qat_lib.layer_graph import LayerGraph
+from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.decisions import kernels
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
 from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision
+from qat_lib.spec import LayerConfig
+
+_DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 
 
 def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
@@ -22,30 +26,42 @@ def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
         SpecError: the readers of a tensor ask for different options.
     """
     groups = tied_groups(wants)
-    readers: dict[str, dict[Consumer, Decision]] = {}
+    readers: dict[str, dict[Consumer, Decision | None]] = {}
+    there: dict[str, Call] = {}
     for tensor in wants.readers:
         root = wants.root(tensor)
         for consumer, decision in wants.path(root, tensor):
-            readers.setdefault(root, {}).setdefault(consumer, decision)
+            found = readers.setdefault(root, {})
+            found[consumer] = found.get(consumer) or decision
+        for consumer, _ in wants.readers[tensor]:
+            call = wants.graph.by_name[consumer.layer]
+            if isinstance(call.operation, TensorQuantizer):
+                there.setdefault(groups.get(root, root), call)
     order = {tensor: i for i, call in enumerate(wants.graph.calls) for tensor in call.outputs}
+    changed = {groups.get(root, root) for root, found in readers.items() if any(found.values())}
     names: dict[str, str] = {}
     taken = {name for name, _ in wants.graph.layers()}
     for root in sorted(readers, key=lambda t: order[t]):
-        group = groups.get(root)
-        name = names.get(group or root) or _free_name(root, taken)
-        names[group or root] = name
-        configs = [decision.config for decision in readers[root].values()]
-        reasons = dict.fromkeys(f"input {c.input} of {c.layer} ({d.source})" for c, d in readers[root].items())
+        key = groups.get(root, root)
+        if key not in changed:  # nothing but a quantizer of the model's own, which stays
+            continue
+        kept = there.get(key)
+        if key not in names:
+            names[key] = kept.layer if kept is not None else _free_name(root, taken)
+        options: Any = kept.operation if kept is not None else _DEFAULTS
+        decisions = {c: d for c, d in readers[root].items() if d is not None}
+        configs = [decision.config for decision in decisions.values()]
+        reasons = dict.fromkeys(f"input {c.input} of {c.layer} ({d.source})" for c, d in decisions.items())
         yield QuantizerEntry(
-            name=name,
+            name=names[key],
             kind="activation",
             tensor=root,
             consumers=tuple(readers[root]),
-            group=None if group is None else f"{group} (Concatenate)",
-            num_bits=_agreed(configs, "num_bits", root) or 8,
-            calibrator=_agreed(configs, "calibrator", root),
-            range_policy=_agreed(configs, "range_policy", root) or "ema",
-            reason="; ".join(reasons),
+            group=f"{key} (Concatenate)" if root in groups else None,
+            num_bits=_agreed(configs, "num_bits", root) or options.num_bits,
+            calibrator=_agreed(configs, "calibrator", root) or options.calibrator,
+            range_policy=_agreed(configs, "range_policy", root) or options.range_policy,
+            reason="; ".join(reasons) or "quantized already",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keras import layers
 
+from qat_lib.existing_quantizers import quantizer_on
 from qat_lib.planner.wants import Wants
 
 
@@ -22,9 +23,12 @@ def tied_groups(wants: Wants) -> dict[str, str]:
         if not isinstance(call.operation, layers.Concatenate):
             continue
         readers = {(c.layer, c.input) for tensor in call.inputs for c, _ in wants.readers.get(tensor, ())}
-        if any((call.name, i) not in readers for i in range(len(call.inputs))):
+        wanted = [(call.name, i) in readers for i in range(len(call.inputs))]
+        there = [quantizer_on(graph, tensor) for tensor in call.inputs]
+        if not any(wanted) or any(not w and q is None for w, q in zip(wanted, there, strict=True)):
             continue
-        members = [wants.root(tensor) for tensor in call.inputs]
+        quantized = [q.inputs[0] if q is not None else t for t, q in zip(call.inputs, there, strict=True)]
+        members = [wants.root(tensor) for tensor in quantized]
         members += [t for t in call.outputs if t in wants.readers]
         roots = sorted({find(member) for member in members}, key=lambda t: order[t])
         for member in roots:

@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from qat_lib.errors import SpecError
+from qat_lib.existing_quantizers import own_quantizers, quantizer_on
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import is_identity, preserves_range
 from qat_lib.plan import Consumer
-from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision
+
+Want = tuple[Consumer, Decision | None]
+"""A reader that wants its input quantized, with the decision that says so; None for a quantizer that is there."""
 
 
 class Wants:
     """The tensors of a graph that readers want quantized, each with those readers and why they want it.
+
+    A quantizer that the model has already, put there by hand or by an earlier plan, counts as a reader: what else
+    wants its tensor shares it.
 
     Args:
         graph: the model.
@@ -26,45 +32,30 @@ class Wants:
 
     def __init__(self, graph: LayerGraph, decided: Mapping[str, Decision]) -> None:
         self.graph = graph
-        self.readers: dict[str, list[tuple[Consumer, Decision]]] = {}
+        self.readers: dict[str, list[Want]] = {}
         for call in graph.calls:
-            if call.layer in decided:
-                self._add(call, decided[call.layer])
+            for index in own_quantizers(call):
+                self._add(call, index, None)
+            if (decision := decided.get(call.layer)) is not None and decision.config.quantize_input:
+                for index in _chosen(call, decision):
+                    if "float" in graph.dtypes[call.inputs[index]] and quantizer_on(graph, call.inputs[index]) is None:
+                        self._add(call, index, decision)
 
-    def _add(self, call: Call, decision: Decision) -> None:
-        if not decision.config.quantize_input:
-            return
-        chosen = decision.config.quantization_index
-        if chosen is not None and (beyond := [i for i in chosen if i >= len(call.inputs)]):
-            raise SpecError(
-                f"quantization_index {beyond[0]} of layer {call.layer!r} is out of range: "
-                f"it has {len(call.inputs)} input(s), counted from 0."
-            )
-        for index, tensor in enumerate(call.inputs):
-            if "float" not in self.graph.dtypes[tensor] or self._is_quantized(tensor):
-                continue
-            if chosen is None or index in chosen:
-                self.readers.setdefault(tensor, []).append((Consumer(layer=call.name, input=index), decision))
-
-    def _is_quantized(self, tensor: str) -> bool:
-        """Whether the model has a TensorQuantizer on the tensor already, put there by hand or by an earlier plan."""
-        call = self.graph.producer(tensor)
-        while len(call.inputs) == 1 and preserves_range(call.operation):
-            call = self.graph.producer(call.inputs[0])
-        return isinstance(call.operation, TensorQuantizer)
+    def _add(self, call: Call, index: int, decision: Decision | None) -> None:
+        self.readers.setdefault(call.inputs[index], []).append((Consumer(layer=call.name, input=index), decision))
 
     def root(self, tensor: str) -> str:
         """Return the tensor whose quantizer serves ``tensor``: its source, or one further up, quantized anyway."""
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)
-            if len(call.inputs) != 1 or len(call.outputs) != 1 or not preserves_range(call.operation):
+            if len(call.inputs) != 1 or len(call.outputs) != 1 or not preserves_range(call.core):
                 return best
             current = call.inputs[0]
             if current in self._sources or (len(self.graph.consumers(current)) > 1 and self._all_wanted(current)):
                 best = current
 
-    def path(self, root: str, tensor: str) -> list[tuple[Consumer, Decision]]:
+    def path(self, root: str, tensor: str) -> list[Want]:
         """Return who must read ``root`` quantized so that ``tensor`` arrives quantized at those who want it."""
         wants = self.readers[tensor]
         current = tensor
@@ -72,13 +63,14 @@ class Wants:
             call = self.graph.producer(current)
             current = call.inputs[0]
             if current == root:
-                return [(Consumer(layer=call.name, input=0), wants[0][1])]
+                decision = next((decision for _, decision in wants if decision is not None), None)
+                return [(Consumer(layer=call.name, input=0), decision)]
         return wants
 
     def _source(self, tensor: str) -> str:
         """Return the tensor before any layers that are the identity at inference: both are one tensor there."""
         call = self.graph.producer(tensor)
-        while len(call.inputs) == 1 and is_identity(call.operation):
+        while len(call.inputs) == 1 and is_identity(call.core):
             tensor = call.inputs[0]
             call = self.graph.producer(tensor)
         return tensor
@@ -92,6 +84,18 @@ class Wants:
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
         return bool(readers) and all(
-            (call.name, index) in wanted or (preserves_range(call.operation) and self._all_wanted(call.outputs[0]))
+            (call.name, index) in wanted or (preserves_range(call.core) and self._all_wanted(call.outputs[0]))
             for call, index in readers
         )
+
+
+def _chosen(call: Call, decision: Decision) -> tuple[int, ...]:
+    chosen = decision.config.quantization_index
+    if chosen is None:
+        return tuple(range(len(call.inputs)))
+    if beyond := [i for i in chosen if i >= len(call.inputs)]:
+        raise SpecError(
+            f"quantization_index {beyond[0]} of layer {call.layer!r} is out of range: "
+            f"it has {len(call.inputs)} input(s), counted from 0."
+        )
+    return chosen

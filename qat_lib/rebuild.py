@@ -1,0 +1,255 @@
+"""apply_plan: the only place that rebuilds a Keras graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from qat_lib.cloning import clone_operation, copy_state, has_same_variables
+from qat_lib.errors import PlanError
+from qat_lib.existing_quantizers import own_quantizers
+from qat_lib.layer_graph import Call, LayerGraph, functional_of
+from qat_lib.layer_traits import preserves_range
+from qat_lib.plan import KINDS, Consumer, QuantizationPlan, QuantizerEntry
+from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
+from qat_lib.quantizers import TensorQuantizer
+
+
+def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
+    """Return a copy of ``model`` with the quantizers of ``plan``.
+
+    Raises:
+        PlanError: the plan names a tensor, layer or weight that the model lacks.
+    """
+    return _Rebuild(LayerGraph(model), plan).run()
+
+
+class _Rebuild:
+    """One application of a plan: the new layers and tensors, by the names of the old ones."""
+
+    def __init__(self, graph: LayerGraph, plan: QuantizationPlan) -> None:
+        self.graph = graph
+        self.old_layers: dict[str, Any] = dict(graph.layers())
+        of_layers = {e.tensor.rpartition("/")[0] for e in plan.quantizers if e.kind != "activation"}
+        self.wrapped = frozenset(plan.wrapped) | of_layers
+        self.tensors: dict[str, Any] = {}
+        self.layers: dict[str, Any] = {}
+        self.unfilled: dict[str, Any] = {}
+        self.quantized: dict[str, Any] = {}
+        self.reads: dict[tuple[str, int], QuantizerEntry] = {}
+        self.of_layer: dict[str, list[QuantizerEntry]] = {}
+        self.replaced: dict[str, list[TensorQuantizer]] = {}
+        self._read_plan(plan)
+
+    def _read_plan(self, plan: QuantizationPlan) -> None:
+        tensors: set[str] = set()
+        for entry in plan.quantizers:
+            if entry.kind not in KINDS:
+                raise PlanError(
+                    f"The kind of {entry.name!r} must be one of {', '.join(KINDS)}. Received: {entry.kind!r}."
+                )
+            if entry.kind != "activation":
+                self.of_layer.setdefault(entry.tensor.rpartition("/")[0], []).append(entry)
+                continue
+            if entry.tensor not in self.graph.shapes:
+                raise PlanError(f"The plan names the tensor {entry.tensor!r}, which the model does not have.")
+            if entry.tensor in tensors:
+                raise PlanError(f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has one.")
+            if not isinstance(self.old_layers.get(entry.name), TensorQuantizer | None):
+                raise PlanError(f"The plan calls a quantizer {entry.name!r}, as a layer of the model is called.")
+            tensors.add(entry.tensor)
+            for consumer in entry.consumers:
+                self._check_consumer(entry.tensor, consumer)
+                self.reads[consumer.layer, consumer.input] = entry
+        if unknown := self.wrapped - self.old_layers.keys():
+            raise PlanError(f"The plan names the layer {min(unknown)!r}, which the model does not have.")
+
+    def _check_consumer(self, tensor: str, consumer: Consumer) -> None:
+        call = self.graph.by_name.get(consumer.layer)
+        says = f"The plan says that input {consumer.input} of {consumer.layer!r} reads {tensor!r}, but"
+        if call is None or consumer.input >= len(call.inputs):
+            raise PlanError(f"{says} the model has no such input.")
+        if call.inputs[consumer.input] != tensor:
+            raise PlanError(f"{says} it reads another tensor, {call.inputs[consumer.input]!r}.")
+
+    def run(self) -> Any:
+        for call in self.graph.calls:
+            if call.is_input:
+                self._add_input(call)
+            elif isinstance(call.operation, TensorQuantizer) and (entry := self._arrives_quantized(call, 0)):
+                self._replace(call.operation, entry)
+                self.tensors[call.outputs[0]] = self._read(call, 0)
+            else:
+                self._add_call(call)
+        for name, replaced in self.replaced.items():
+            _take_over(self.layers[name], replaced)
+        function = functional_of(self.graph.model)
+        inputs = self._packed(function._inputs_struct, [self.tensors[t] for t in self.graph.inputs])
+        return keras.Model(inputs, self._outputs(function), name=self.graph.model.name)
+
+    def _packed(self, structure: Any, tensors: Sequence[Any]) -> Any:
+        return keras.tree.pack_sequence_as(structure, list(tensors))
+
+    def _outputs(self, function: Any) -> Any:
+        """Return the output tensors, under the names that they have in the model.
+
+        Losses, metrics and ONNX outputs go by these names, and Keras takes them from the layers that make the tensors:
+        so a tensor that is made by a wrapper passes through an Identity of the wrapped layer's name.
+        """
+        taken = {tensor._keras_history.operation.name for tensor in self.tensors.values()}
+        named: dict[str, Any] = {}
+        outputs = []
+        for old, name in zip(self.graph.outputs, function.output_names, strict=True):
+            tensor = self.tensors[old]
+            if tensor._keras_history.operation.name != name and name not in taken:
+                # In the tensor's own type: under a mixed policy the layer would cast it.
+                named.setdefault(name, keras.layers.Identity(name=name, dtype=tensor.dtype))
+                tensor = named[name](tensor)
+            outputs.append(tensor)
+        return self._packed(function._outputs_struct, outputs)
+
+    def _add_input(self, call: Call) -> None:
+        layer = call.operation
+        self.tensors[call.outputs[0]] = keras.Input(
+            batch_shape=layer.batch_shape, dtype=layer.dtype, sparse=layer.sparse, name=layer.name
+        )
+
+    def _add_call(self, call: Call) -> None:
+        layer = self._layer(call)
+        args, kwargs = call.fill(lambda index: self._read(call, index))
+        if call.training is not None and isinstance(layer, keras.layers.Layer) and layer._call_has_training_arg:
+            kwargs["training"] = call.training
+        outputs = keras.tree.flatten(layer(*args, **kwargs))
+        for name, tensor in zip(call.outputs, outputs, strict=True):
+            self.tensors[name] = tensor
+        if (copy := self.unfilled.pop(call.layer, None)) is not None:
+            copy_state(call.operation, copy)
+        if call.name == call.layer and isinstance(layer, BaseQuantizeWrapper):
+            self._settle(call, layer)
+
+    def _read(self, call: Call, index: int) -> Any:
+        tensor = call.inputs[index]
+        entry = self.reads.get((call.name, index))
+        if entry is None:
+            return self.tensors[tensor]
+        if tensor not in self.quantized:
+            self.quantized[tensor] = self._quantizer(entry)(self.tensors[tensor])
+        return self.quantized[tensor]
+
+    def _quantizer(self, entry: QuantizerEntry) -> TensorQuantizer:
+        if entry.name not in self.layers:
+            old = self.old_layers.get(entry.name)
+            if old is not None:
+                self._replace(old, entry)
+            options = {
+                "name": entry.name,
+                "num_bits": entry.num_bits,
+                "channel_axes": entry.channel_axes,
+                "range_policy": entry.range_policy,
+                "calibrator": entry.calibrator,
+            }
+            self.layers[entry.name] = TensorQuantizer(**({} if old is None else old.get_config()) | options)
+        quantizer: TensorQuantizer = self.layers[entry.name]
+        return quantizer
+
+    def _arrives_quantized(self, call: Call, index: int) -> QuantizerEntry | None:
+        """Return the entry that quantizes what ``call`` reads, there or before layers that keep it quantized."""
+        if index not in own_quantizers(call):
+            return None
+        while (entry := self.reads.get((call.name, index))) is None:
+            call, index = self.graph.producer(call.inputs[index]), 0
+            if len(call.inputs) != 1 or not preserves_range(call.core):
+                return None
+        return entry
+
+    def _replace(self, quantizer: TensorQuantizer, entry: QuantizerEntry) -> None:
+        """Note that the entry's quantizer stands for one of the model's own."""
+        replaced = self.replaced.setdefault(entry.name, [])
+        if quantizer not in replaced:
+            replaced.append(quantizer)
+
+    def _layer(self, call: Call) -> Any:
+        if call.layer not in self.layers:
+            copy = clone_operation(call.operation, call.layer)
+            if isinstance(copy, keras.layers.Layer):
+                self._fill(call, copy)
+            if call.layer in self.wrapped and isinstance(copy, keras.layers.Layer):
+                copy = self._wrap(call.layer, copy)
+            self.layers[call.layer] = copy
+        return self.layers[call.layer]
+
+    def _fill(self, call: Call, copy: Any) -> None:
+        """Give the copy the original's state, now or, where its first call builds it, after that."""
+        if copy.built and has_same_variables(call.operation, copy):
+            copy_state(call.operation, copy)
+        else:
+            self.unfilled[call.layer] = copy
+
+    def _wrap(self, name: str, layer: Any) -> Any:
+        wrapper = REGISTRY.find(type(layer))
+        if wrapper is None:
+            raise PlanError(f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}.")
+        entries = self.of_layer.get(name, [])
+        weights = [e for e in entries if e.kind == "weight"]
+        internal = [e for e in entries if e.kind == "internal"]
+        own = {"internal": set(wrapper.internal_names)}
+        if weights:
+            own["weight"] = set(wrapper(layer).planned_weights()) if hasattr(wrapper, "planned_weights") else set()
+        for entry in entries:
+            if (part := entry.tensor.rpartition("/")[2]) not in own[entry.kind]:
+                raise PlanError(
+                    f"The plan names {entry.tensor!r}, but {type(layer).__name__} has no {entry.kind} {part!r} to "
+                    f"quantize. It has: {', '.join(sorted(own[entry.kind])) or 'none'}."
+                )
+        return wrapper(
+            layer,
+            quantize_inputs=False,
+            quantize_weights=bool(weights),
+            quantize_internal=bool(internal),
+            weight_options=_weight_options(weights),
+            input_options=_input_options(internal),
+            name=f"quant_{name}",
+        )
+
+    def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
+        """Switch off what the wrapper has beyond the plan: one tensor or weight, one quantizer."""
+        if call.layer in self.wrapped and not isinstance(call.operation, BaseQuantizeWrapper):
+            planned = {entry.name for entry in self.of_layer.get(call.layer, [])}
+            for quantizer in [*wrapper.weight_quantizers, *wrapper.internal_quantizers]:
+                if quantizer.name not in planned:
+                    quantizer.disable()
+        for index, own in enumerate(wrapper.input_quantizers):
+            if own is not None and (entry := self._arrives_quantized(call, index)):
+                self._replace(call.operation.input_quantizers[index], entry)
+                own.disable()
+
+
+def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
+    """Give a quantizer the switches of the first one that it stands for, and a range that covers those of all."""
+    copy_state(replaced[0], quantizer)
+    if ranges := [old.amax for old in replaced if old.calibrated]:
+        quantizer.amax = np.maximum.reduce(ranges)
+
+
+def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
+    """Return the options of a layer's weight quantizers: those of all, or where they differ, by weight."""
+    each = {
+        entry.tensor.rpartition("/")[2]: {
+            "num_bits": entry.num_bits,
+            "range_policy": entry.range_policy,
+            "channel_axes": None if entry.channel_axes is None else list(entry.channel_axes),
+        }
+        for entry in entries
+    }
+    options = list(each.values())
+    return options[0] if options and all(o == options[0] for o in options) else each
+
+
+def _input_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
+    if not entries:
+        return {}
+    first = entries[0]
+    return {"num_bits": first.num_bits, "range_policy": first.range_policy, "calibrator": first.calibrator}
