@@ -58,6 +58,7 @@ class BuiltEngine:
         log: the build log, one message a line; empty where the backend has none.
         warnings: what the log warned of, summarized.
         device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
+        properties: what the backend was told at the compilation, in its own words; empty where it has no such list.
     """
 
     data: bytes
@@ -69,6 +70,7 @@ class BuiltEngine:
     log: str = ""
     warnings: tuple[str, ...] = field(default_factory=tuple)
     device_memory_bytes: int | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EngineBackend(Protocol):

@@ -84,6 +84,7 @@ def build_engine(
         outputs=built.outputs,
         source={"path": str(onnx.resolve()), "sha256": digest},
         spec=spec.to_dict(),
+        properties=built.properties,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         build_seconds=round(time.perf_counter() - began, 3),
         nodes=graph.nodes,

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from qat_lib.engines.manifest import EngineManifest
+
 # Instruction sets that decide which INT8 and float kernels a CPU backend can use.
 _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
 
@@ -26,6 +28,23 @@ def cpu_device() -> dict[str, Any]:
             flags = sorted(flag for flag in value.split() if flag.startswith(_RELEVANT))
             break
     return {"kind": "cpu", "architecture": platform.machine(), "name": name, "flags": flags}
+
+
+def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | None:
+    """Return why a CPU engine can't run here: another version, another architecture, or instructions that are missing.
+
+    Args:
+        library: name of the library that runs it.
+        version: its version here.
+        manifest: the engine's manifest.
+    """
+    built_on, here = manifest.device, cpu_device()
+    if manifest.backend_version != version:
+        return f"it was built by {library} {manifest.backend_version}, here is {version}."
+    if built_on["architecture"] != here["architecture"]:
+        return f"it was built for {built_on['architecture']}, this machine is {here['architecture']}."
+    missing = sorted(set(built_on["flags"]) - set(here["flags"]))
+    return f"it was built on {built_on['name']}; this CPU lacks {', '.join(missing)}." if missing else None
 
 
 def git_state(directory: Path | None = None) -> dict[str, Any] | None:

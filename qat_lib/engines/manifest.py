@@ -32,6 +32,7 @@ class EngineManifest:
         weighted_nodes: ONNX nodes that multiply by constant weights.
         quantized: whether the ONNX graph holds Q/DQ pairs.
         spec: the build spec, enough to build again.
+        properties: what the backend was told at the compilation, in its own words; empty where it has no such list.
         preprocessing: how raw input becomes the engine's; None where neither the builder nor the ONNX file says.
         layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
         classes: class names in label order.
@@ -54,6 +55,7 @@ class EngineManifest:
     created: str
     build_seconds: float
     nodes: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
     weighted_nodes: tuple[str, ...] = ()
     quantized: bool = False
     preprocessing: Mapping[str, Any] | None = None

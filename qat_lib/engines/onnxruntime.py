@@ -16,7 +16,7 @@ from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import cpu_device
+from qat_lib.engines.environment import cpu_device, cpu_refusal
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
 from qat_lib.engines.onnxruntime_layers import read_layers
@@ -87,15 +87,7 @@ class OnnxRuntimeBackend:
 
     def refusal(self, manifest: EngineManifest) -> str | None:
         """Refuse another version and another architecture: optimized graphs hold kernels of their own."""
-        if manifest.backend_version != self.version():
-            return f"it was optimized by ONNX Runtime {manifest.backend_version}, here is {self.version()}."
-        here = self.device()
-        if manifest.device["architecture"] != here["architecture"]:
-            return f"it was optimized for {manifest.device['architecture']}, this machine is {here['architecture']}."
-        missing = sorted(set(manifest.device["flags"]) - set(here["flags"]))
-        if missing:
-            return f"it was optimized on {manifest.device['name']}; this CPU lacks {', '.join(missing)}."
-        return None
+        return cpu_refusal("ONNX Runtime", self.version(), manifest)
 
     def open(self, data: bytes, manifest: EngineManifest) -> Engine:
         """Open a session on the optimized graph."""

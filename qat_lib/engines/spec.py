@@ -79,11 +79,13 @@ class BuildSpec:
         profile: keep what per-layer timing needs in the engine, and write the time of each layer.
         hardware_compatible: TensorRT: let the engine run on Ampere and newer GPUs, not only on this one.
         version_compatible: TensorRT: let the engine run on later versions of the same major version.
+        properties: OpenVINO: properties of the CPU plugin for the compilation, laid over those that the backend
+            sets, such as ``{"SNIPPETS_MODE": "ENABLE"}``. The manifest lists those that were used.
         preprocessing: how raw input becomes the engine's; kept in the manifest.
         classes: class names in label order; kept in the manifest.
 
     Raises:
-        ConfigError: a value is out of range.
+        ConfigError: a value is out of range, or there are properties for a backend that has none.
     """
 
     backend: Backend = "auto"
@@ -98,6 +100,7 @@ class BuildSpec:
     profile: bool = False
     hardware_compatible: bool = False
     version_compatible: bool = False
+    properties: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] | None = None
     classes: tuple[str, ...] = ()
 
@@ -116,6 +119,8 @@ class BuildSpec:
             raise ConfigError(f"float_precision is fp32, fp16 or bf16. Received: {self.float_precision!r}.")
         if self.hint not in ("latency", "throughput"):
             raise ConfigError(f"hint is latency or throughput. Received: {self.hint!r}.")
+        if self.properties and self.backend not in ("auto", "openvino"):
+            raise ConfigError(f"properties are OpenVINO's; {self.backend} has none. Received: {dict(self.properties)}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON types, as it goes into the manifest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from qat_lib.engines import (
     layers_path,
     load_engine,
     manifest_path,
+    read_manifest,
 )
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnxruntime import reference_session
@@ -205,3 +207,45 @@ def test_unreadable_onnx_is_named(cpu_backend: str, tmp_path: Path) -> None:
     with pytest.raises(EngineBuildError, match="There is no ONNX file"):
         build_engine(tmp_path / "missing.onnx", BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == [broken]
+
+
+# ---------------------------------------------------------------------- OpenVINO's own properties
+def build_openvino(onnx: Path, output: Path, **options: Any) -> EngineArtifact:
+    pytest.importorskip("openvino")
+    return build_engine(onnx, BuildSpec(backend="openvino", max_batch=2, **options), output=output)
+
+
+def test_manifest_lists_the_properties_that_were_used(int8_onnx: Path, fp32_onnx: Path, tmp_path: Path) -> None:
+    plain = build_openvino(fp32_onnx, tmp_path / "fp32.engine", threads=1)
+    assert dict(plain.manifest.properties) == {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": 1,
+    }
+    int8 = build_openvino(int8_onnx, tmp_path / "int8.engine")
+    assert int8.manifest.properties["SNIPPETS_MODE"] == "DISABLE"
+    own = {"SNIPPETS_MODE": "ENABLE", "INFERENCE_NUM_THREADS": 2}
+    other = build_openvino(int8_onnx, tmp_path / "other.engine", properties=own)
+    assert own.items() <= other.manifest.properties.items()
+    assert read_manifest(other.path).properties == other.manifest.properties
+    assert BuildSpec.from_dict(read_manifest(other.path).spec).properties == own
+    with load_engine(int8.path) as one, load_engine(other.path) as two:
+        batch = one.random_batch(2)
+        np.testing.assert_array_equal(one.infer(batch)["logits"], two.infer(batch)["logits"])
+
+
+def test_properties_that_the_plugin_does_not_know(
+    int8_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr("qat_lib.engines.openvino._INT8_PROPERTIES", {"NO_SUCH_PROPERTY": "DISABLE"})
+    artifact = build_openvino(int8_onnx, tmp_path / "model.engine")  # ours is given up
+    assert "NO_SUCH_PROPERTY" not in artifact.manifest.properties
+    assert artifact.manifest.precision.int8_layers == 7
+    with pytest.raises(EngineBuildError, match="Unsupported property THEIRS"):  # the user's is not
+        build_openvino(int8_onnx, tmp_path / "model.engine", properties={"THEIRS": 1})
+
+
+def test_properties_are_for_openvino_alone() -> None:
+    with pytest.raises(ConfigError, match="tensorrt has none"):
+        BuildSpec(backend="tensorrt", properties={"SNIPPETS_MODE": "ENABLE"})
