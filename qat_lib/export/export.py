@@ -159,6 +159,7 @@ def lower(
     if options.embed_preprocessing and preprocessing is not None:
         steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
     steps += [
+        passes.use_nearest_resize,
         passes.merge_batched_dense,
         passes.remove_transposes,
         passes.fold_constants,
