@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from qat_lib.analysis.graph import Node, OnnxGraph
-from qat_lib.analysis.rules.pair import DEQUANTIZE, QUANTIZE, well_formed
+from qat_lib.analysis.rules.pair import DEQUANTIZE, OTHER_TYPES, QUANTIZE, quantized_type, well_formed
 
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 
@@ -36,6 +36,11 @@ class Scale:
     count: int = field(compare=False, default=1)
     axis: int | None = field(compare=False, default=None)
     float_type: str = field(compare=False, default="float32")
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether the quantized type has 8-bit integers; FP8 and INT4 have other kernels."""
+        return self.key[2] not in OTHER_TYPES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,7 +173,7 @@ def _scales(graph: OnnxGraph) -> dict[int, Scale]:
         if node.op not in (QUANTIZE, DEQUANTIZE) or not well_formed(node):
             continue
         values = graph.value(node.input(1))
-        quantized = graph.dtype(node.input(2)) if node.input(2) else "int8"
+        quantized = quantized_type(graph, node) or "int8"
         float_type = graph.dtype(node.input(1)) or "float32"
         if values is None or not values.size:  # unreadable: equal to nothing but itself (the parser rules report it)
             found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"))

@@ -75,9 +75,8 @@ def _classify(flow: Flow, node: Node) -> WeightedOp:
     activations = tuple(read for read in operands if not flow.graph.is_constant(read.value))
     constant = next((read for read in operands if flow.graph.is_constant(read.value)), None)
     weight = _weight(flow, node, constant) if constant is not None else None
-    quantized = [read.scale is not None for read in activations]
-    if weight is not None:
-        quantized.append(weight.scale is not None)
+    scales = [read.scale for read in activations] + ([weight.scale] if weight is not None else [])
+    quantized = [scale is not None and scale.is_int8 for scale in scales]
     precision: Precision = "int8" if quantized and all(quantized) else "mixed" if any(quantized) else "float"
     return WeightedOp(
         node=node,

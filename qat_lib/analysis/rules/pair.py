@@ -189,13 +189,18 @@ def _check_absent_zero_point(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
         )
 
 
+def quantized_type(graph: OnnxGraph, node: Node) -> str:
+    """Return the type of the integers: the zero point's, else of what a DQ reads."""
+    return graph.dtype(node.input(2) or node.input(0) if node.op == DEQUANTIZE else node.input(2))
+
+
 def _check_axis(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     scale_shape = graph.shape(node.input(1))
     if scale_shape is None or not all(isinstance(dim, int) for dim in scale_shape):
         return
     count = int(np.prod([dim for dim in scale_shape if isinstance(dim, int)], dtype=np.int64))
-    if count == 1:
-        return
+    if count == 1 or quantized_type(graph, node) in OTHER_TYPES:
+        return  # FP8 and INT4 have blocks and axes of their own
     if len(scale_shape) > 1:
         yield rule_finding(
             "V04",

@@ -19,6 +19,8 @@ _SMALL = 16
 def check_weighted(engine: Engine) -> Iterator[Finding]:
     """Yield findings about single weighted layers."""
     for op in engine.weighted.values():
+        if _has_other_type(op):  # the parser rules have said what they say about FP8 and INT4
+            continue
         yield from _check_operands(op)
         yield from _check_weight(op)
         if op.precision == "int8":
@@ -47,6 +49,11 @@ def _finding(
 ) -> Finding:
     layer = keras_layer(node.name)
     return make_finding(code, node.name, message, advice, confidence, rule=rule, severity=severity, keras_layer=layer)
+
+
+def _has_other_type(op: WeightedOp) -> bool:
+    scales = [read.scale for read in op.activations] + ([op.weight.scale] if op.weight is not None else [])
+    return any(scale is not None and not scale.is_int8 for scale in scales)
 
 
 def _check_operands(op: WeightedOp) -> Iterator[Finding]:
@@ -152,8 +159,8 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
 
 def _check_channels(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
     shape = op.weight.shape if op.weight else None
-    if op.node.op != "Conv" or shape is None or len(shape) < 3:
-        return
+    if op.node.op != "Conv" or shape is None or len(shape) < 3 or op.depthwise:
+        return  # a depthwise kernel uses no tensor cores
     given, filters = shape[1] * op.group, shape[0]
     odd = [n for n in dict.fromkeys((0 if _reads_input(engine, op) else given, filters)) if n % 16]
     if odd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
@@ -488,6 +489,8 @@ def test_v24_small_convolutions() -> None:
 def test_v25_channels() -> None:
     assert codes(convolution(32, 24)) == {"V25"}
     assert codes(convolution(32, 48)) == set()
+    assert codes(convolution(24, 24, group=24)) == set()  # depthwise: no tensor cores
+    assert codes(convolution(48, 24, group=2)) == {"V25"}
     first = GraphBuilder()
     first.output(first.conv(first.qdq(first.input(shape=(1, 3, 8, 8))), 3, 16))
     assert codes(first) == set()
@@ -544,6 +547,36 @@ def test_h2_and_h3_about_the_input() -> None:
     fed.output(fed.conv(fed.dq(fed.input(dtype=np.int8)), 16, 16))
     assert report(fed).findings == ()
     assert report(fed).kernels == ()
+
+
+def blocks(dtype: Any) -> GraphBuilder:
+    """A product whose weight alone is quantized, in blocks of 16 rows, as ModelOpt writes INT4."""
+    g = GraphBuilder(opset=21)
+    weight = g.const(np.ones((32, 64)), dtype, "weight")
+    scales = g.const(np.full((2, 64), 0.1), np.float32)
+    dequantized = g.op("DequantizeLinear", [weight, scales], "dq/DequantizeLinear", axis=0, block_size=16)
+    g.output(g.op("MatMul", [g.input(shape=(32, 32)), dequantized], "dense/MatMul"))
+    return g
+
+
+def test_blocks_of_int4_are_legal_and_not_called_int8() -> None:
+    assert codes(blocks(ml_dtypes.int4)) == {"V27"}
+    assert report(blocks(ml_dtypes.int4)).layers[0].precision == "float"
+    assert codes(blocks(np.int8)) == {"V04", "V10"}
+
+
+def test_fp8_is_not_called_int8() -> None:
+    def product(dtype: Any) -> GraphBuilder:
+        g = GraphBuilder(opset=19)
+        scale, zero = g.const(0.1), g.const(0, dtype)
+        q = g.op("QuantizeLinear", [g.input(shape=(32, 32)), scale, zero])
+        weight = g.op("DequantizeLinear", [g.const(np.ones((32, 32)), dtype), scale, zero])
+        g.output(g.op("MatMul", [g.op("DequantizeLinear", [q, scale, zero]), weight], "dense/MatMul"))
+        return g
+
+    assert report(product(ml_dtypes.float8_e4m3fn)).layers[0].precision == "float"
+    assert "V11" not in codes(product(ml_dtypes.float8_e4m3fn))
+    assert report(product(np.int8)).layers[0].precision == "int8"
 
 
 def test_the_mean_of_a_normalization_is_no_pool() -> None:
