@@ -11,13 +11,14 @@ import errno
 import fcntl
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qat_lib.errors import EngineBuildError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
 
 
@@ -40,34 +41,52 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
         EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
     """
     directory = next(iter(contents)).parent
-    written: dict[Path, Path] = {}
-    with writing(directory):
+    with writing(directory), contextlib.ExitStack() as drafts:
         directory.mkdir(parents=True, exist_ok=True)
-        try:
-            for path, data in contents.items():
-                written[path] = write_beside(path, data)
-            with locked(directory, exclusive=True):
-                for path, temporary in written.items():
-                    os.replace(temporary, path)
-        finally:
-            for temporary in written.values():
-                temporary.unlink(missing_ok=True)
+        written = [(path, drafts.enter_context(draft(path, data))) for path, data in contents.items()]
+        with locked(directory, exclusive=True):
+            for path, place in written:
+                place(path)
 
 
-def write_beside(path: Path, data: bytes) -> Path:
-    """Write ``data`` to a new file beside ``path``, synced to disk, and return it for renaming."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
+@contextlib.contextmanager
+def draft(path: Path, data: bytes) -> Iterator[Callable[[Path], None]]:
+    """Write ``data`` beside ``path``, synced to disk; what is given puts it into place. Else nothing is left.
+
+    Where the file system can, the file has no name until then, so that not even a killed process leaves it behind.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    descriptor = _open_nameless(path.parent)
+    nameless = descriptor is not None
+    if descriptor is None:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    def place(target: Path) -> None:
+        if nameless:  # with a directory's descriptor Python follows the link to the file behind it
+            os.link(f"/proc/self/fd/{descriptor}", temporary, src_dir_fd=descriptor)
+        os.replace(temporary, target)
+
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with open(descriptor, "wb", closefd=False) as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())
-    except BaseException:  # a cancelled build must not leave the file either
+            os.fsync(descriptor)
+        yield place
+    finally:  # a cancelled build must not leave the file either
+        os.close(descriptor)
         temporary.unlink(missing_ok=True)
-        raise
-    return temporary
+
+
+def _open_nameless(directory: Path) -> int | None:
+    """Open a new file without a name in ``directory``; None where its file system or the machine has no such thing."""
+    if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
+        return None
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_WRONLY, 0o666)
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            raise
+        return None
 
 
 @contextlib.contextmanager
@@ -104,11 +123,3 @@ def locked(directory: Path, *, exclusive: bool) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    """Return the process's umask; ``mkstemp`` ignores it and would leave files that only their owner can read."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
-    return 0o022

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 from qat_lib.engines import files
+from qat_lib.errors import EngineBuildError
 
 logger = logging.getLogger(__name__)
 
@@ -30,20 +31,29 @@ def save(config: Any, path: Path | None) -> None:
     """
     if path is None:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with files.writing(path.parent), files.locked(path.parent, exclusive=True):
+    with files.writing(path.parent), contextlib.ExitStack() as stack:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(files.locked(path.parent, exclusive=True))
         timings = config.get_timing_cache()
         others = _read(config, path)
         if others is not None and not timings.combine(others, False):
             logger.warning("the timing cache %s does not fit this build and is replaced", path)
-        temporary = files.write_beside(path, bytes(timings.serialize()))
-        os.replace(temporary, path)
+        stack.enter_context(files.draft(path, bytes(timings.serialize())))(path)
 
 
 def _read(config: Any, path: Path) -> Any:
-    """Return the cache in ``path``; an empty one if there is no file, None if TensorRT does not take it."""
+    """Return the cache in ``path``; an empty one if there is no file, None if TensorRT does not take it.
+
+    Raises:
+        EngineBuildError: it can't be read.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         data = b""
+    except OSError as error:
+        raise EngineBuildError(
+            f"The timing cache {path} can't be read: {error.strerror or error}. "
+            "Name a file that can be read and written."
+        ) from error
     return config.create_timing_cache(data)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,8 +187,88 @@ def test_output_below_a_file_is_an_error(int8_onnx: Path, tmp_path: Path) -> Non
 
 
 def test_files_get_the_usual_permissions(engine_copy: Path) -> None:
-    mode = engine_copy.stat().st_mode & 0o777
-    assert mode == 0o666 & ~files._umask()
+    old = os.umask(0o027)
+    try:
+        files.write_together({engine_copy: b"x"})
+    finally:
+        os.umask(old)
+    assert engine_copy.stat().st_mode & 0o777 == 0o640
+
+
+def test_files_without_a_name_are_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS and others have none: then the draft has a name, and goes where the writing fails."""
+    monkeypatch.setattr(files, "_open_nameless", lambda directory: None)
+    one, two = tmp_path / "one", tmp_path / "two"
+    files.write_together({one: b"1", two: b"2"})
+    assert (one.read_bytes(), two.read_bytes()) == (b"1", b"2")
+
+    def broken(descriptor: int) -> None:
+        assert any(path.name.endswith(".tmp") for path in tmp_path.iterdir())
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(EngineBuildError, match="choose a directory that can be written"):
+        files.write_together({one: b"3"})
+    assert one.read_bytes() == b"1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from qat_lib.engines import files
+synced = []
+def killed(descriptor):
+    synced.append(descriptor)
+    if len(synced) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = killed
+directory = Path(sys.argv[1])
+files.write_together({directory / "a": b"new" * 1000, directory / "b": b"new" * 1000})
+"""
+
+
+def test_a_killed_builder_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    if files._open_nameless(tmp_path) is None:
+        pytest.skip("the file system has no files without a name")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_a_disk_that_is_really_full_leaves_nothing(tmp_path: Path) -> None:
+    """On a file system of 64 KiB of our own, where the machine lets us mount one."""
+    tmp_path = tmp_path / "small"
+    tmp_path.mkdir()
+    mount = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    script = (
+        f"mount -t tmpfs -o size=64k none {tmp_path} && {sys.executable} -c '{FULL}' {tmp_path} && ls -A {tmp_path}"
+    )
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    done = subprocess.run([*mount, script], capture_output=True, text=True, check=False, timeout=60)
+    if "permission denied" in done.stderr:
+        pytest.skip("no file system can be mounted here")
+    message, _, listed = done.stdout.partition("\n")
+    assert "disk or its quota is full" in message, done.stderr
+    assert listed.split() == ["old"]
+
+
+FULL = """
+import sys
+from pathlib import Path
+from qat_lib.engines import files
+from qat_lib.errors import EngineBuildError
+directory = Path(sys.argv[1])
+(directory / "old").write_bytes(b"1" * 1000)
+try:
+    files.write_together({directory / "a": b"0" * 1000, directory / "old": b"0" * 200000})
+except EngineBuildError as error:
+    assert (directory / "old").read_bytes() == b"1" * 1000
+    print(error)
+"""
 
 
 BUILDER = """

@@ -239,6 +239,14 @@ def test_timing_cache_is_read_merged_and_written(trt: FakeTensorRT, qdq_onnx: Pa
     assert cache.read_bytes() == b"cache:qdq.onnx;theirs"
 
 
+def test_a_timing_cache_that_is_no_file_stops_the_build_before_it_begins(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(EngineBuildError, match="Name a file that can be read and written"):
+        build(qdq_onnx, tmp_path, timing_cache=tmp_path)
+    assert "Builder.build_serialized_network" not in trt.calls
+
+
 def test_damaged_timing_cache_is_started_anew(
     trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
