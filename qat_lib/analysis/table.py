@@ -74,7 +74,7 @@ def _layers(report: FusionReport) -> Table:
 def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
     table = Table(title="Findings", title_justify="left", show_lines=True)
     table.add_column("code")
-    table.add_column("layer", overflow="fold")
+    table.add_column("layer", overflow="fold", max_width=24)  # long names leave the text its room on 80 columns
     table.add_column("what and what to do", overflow="fold")
     kinds: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in by_severity(findings):
@@ -90,7 +90,7 @@ def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
     return table
 
 
-def _names(findings: list[Finding], limit: int = 8) -> str:
+def _names(findings: list[Finding], limit: int = 5) -> str:
     names = list(dict.fromkeys(finding.keras_layer or finding.node for finding in findings))
     return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
 
