@@ -18,6 +18,7 @@ from qat_lib import (
     QuantizerEntry,
     ResNetV2QDQCase,
     SkippedLayer,
+    TensorRTQDQCase,
     apply_plan,
     calibrate,
     load_model,
@@ -260,10 +261,19 @@ def deep(blocks: int) -> keras.Model:
     return keras.Model(x, y)
 
 
-def test_the_work_of_planning_grows_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
+def gates(blocks: int) -> keras.Model:
+    """Each layer's placement hangs on that of the next; the last reader is not quantized, so none is."""
+    x = y = keras.Input((4, 4, 2))
+    for _ in range(blocks):
+        y = layers.Multiply()([y, layers.AveragePooling2D(1)(y)])
+    return keras.Model(x, layers.Softmax()(y))
+
+
+@pytest.mark.parametrize(("make", "case"), [(deep, ResNetV2QDQCase), (deep, TensorRTQDQCase), (gates, TensorRTQDQCase)])
+def test_the_work_of_planning_grows_linearly(make: Any, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counting, work = Counting(monkeypatch), []
     for blocks in (8, 16, 32):
         counting.count = 0
-        plan_quantization(deep(blocks), custom_qdq_cases=[ResNetV2QDQCase()])
+        plan_quantization(make(blocks), custom_qdq_cases=[case()])
         work.append(counting.count)
     assert work[2] - work[1] <= 2.2 * (work[1] - work[0])
