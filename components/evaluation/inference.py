@@ -28,6 +28,11 @@ class Classifier:
     def __init__(self, engine: Engine, image_shape: tuple[int, ...]) -> None:
         self.engine = engine
         (info,) = engine.inputs
+        if engine.manifest.preprocessing_embedded:
+            raise DataError(
+                f"The engine takes raw images ({info}) and preprocesses them itself; the evaluation sends it what the "
+                "data set's preprocessing gives. Export the model without embed_preprocessing for the pipeline."
+            )
         profile = parse_profile(engine.manifest.spec["shapes"][info.name])
         self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
         shape, moved = profile.optimum[1:], (image_shape[-1], *image_shape[:-1])

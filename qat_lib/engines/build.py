@@ -91,6 +91,7 @@ def build_engine(
         weighted_nodes=graph.weighted,
         quantized=graph.weights is not None,
         preprocessing=spec.preprocessing,
+        preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
         classes=spec.classes,
         layout=_json(graph, "layout") or {},
         device_memory_bytes=built.device_memory_bytes,

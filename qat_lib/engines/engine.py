@@ -167,7 +167,7 @@ class _InputCheck:
 
     def random(self, generator: np.random.Generator, batch_size: int) -> Array:
         """Return random values with ``batch_size`` as first dimension, and the profile's optimum for the others."""
-        shape = (batch_size, *self.profile.optimum[1:])
+        shape = (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
         self._check_shape(shape)
         if self._floating:
             return generator.standard_normal(shape, dtype=np.float32).astype(self._dtype, copy=False)

@@ -33,7 +33,8 @@ class EngineManifest:
         quantized: whether the ONNX graph holds Q/DQ pairs.
         spec: the build spec, enough to build again.
         properties: what the backend was told at the compilation, in its own words; empty where it has no such list.
-        preprocessing: how raw input becomes the engine's; None where neither the builder nor the ONNX file says.
+        preprocessing: how raw input becomes the model's; None where neither the builder nor the ONNX file says.
+        preprocessing_embedded: whether the engine does that itself, so that it takes raw images.
         layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
         classes: class names in label order.
         device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
@@ -59,6 +60,7 @@ class EngineManifest:
     weighted_nodes: tuple[str, ...] = ()
     quantized: bool = False
     preprocessing: Mapping[str, Any] | None = None
+    preprocessing_embedded: bool = False
     layout: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     device_memory_bytes: int | None = None

@@ -127,7 +127,11 @@ class OnnxRuntimeEngine(Engine):
 
     def _layers(self, timed: bool) -> list[EngineLayer]:
         layers = read_layers(self._data, self.manifest.nodes)
-        return _with_times(layers, _layer_times(self._data, self._spec)) if timed else layers
+        if not timed:
+            return layers
+        smallest = self._spec.shapes[self.inputs[0].name].minimum
+        batch = self.random_batch(smallest[0] if smallest else 1)
+        return _with_times(layers, _layer_times(self._data, self._spec.threads, batch))
 
 
 def _onnxruntime() -> Any:
@@ -165,23 +169,13 @@ def _options(level: int, threads: int) -> Any:
     return options
 
 
-def _layer_times(data: bytes, spec: BuildSpec) -> dict[str, float]:
+def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[str, float]:
     """Return the mean milliseconds of each node, from ONNX Runtime's own profile of some runs."""
-    import numpy as np
-
-    generator = np.random.default_rng(0)
     with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
-        options = _options(0, spec.threads)
+        options = _options(0, threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(directory) / "profile")
         session = _onnxruntime().InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        kinds = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
-        batch = {
-            value.name: generator.standard_normal(spec.shapes[value.name].minimum).astype(
-                kinds.get(value.type, np.int64)
-            )
-            for value in session.get_inputs()
-        }
         for _ in range(_TIMED_RUNS):
             session.run(None, batch)
         events = json.loads(Path(session.end_profiling()).read_text())

@@ -15,6 +15,7 @@ Backend = Literal["auto", "tensorrt", "openvino", "onnxruntime"]
 Shape = tuple[int, ...]
 
 BACKENDS: tuple[BackendName, ...] = ("tensorrt", "openvino", "onnxruntime")
+_SCALAR = "scalar"
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
@@ -56,6 +57,8 @@ class ShapeProfile:
         return self.minimum == self.maximum
 
     def __str__(self) -> str:
+        if not self.optimum:
+            return _SCALAR
         return ",".join("x".join(map(str, shape)) for shape in (self.minimum, self.optimum, self.maximum))
 
 
@@ -163,7 +166,9 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
 
 
 def parse_profile(text: str) -> ShapeProfile:
-    """Parse one shape, or three shapes separated by commas, into a profile."""
+    """Parse one shape, or three shapes separated by commas, into a profile; ``scalar`` is the shape of a number."""
+    if text.strip() == _SCALAR:
+        return ShapeProfile.fixed(())
     pieces = [piece.strip() for piece in text.split(",")]
     if len(pieces) not in (1, 3):
         raise ConfigError(f"A profile is one shape, or smallest,optimum,largest. Received: {text!r}.")

@@ -158,6 +158,14 @@ def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path)
         evaluate(**{**steps, "engines": tmp_path}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
 
 
+def test_an_engine_that_preprocesses_itself_is_refused(steps: dict[str, Path], tmp_path: Path) -> None:
+    engines = shutil.copytree(steps["engines"], tmp_path / "engines")
+    manifest = json.loads((engines / "ptq.engine.json").read_text())
+    (engines / "ptq.engine.json").write_text(json.dumps({**manifest, "preprocessing_embedded": True}))
+    with pytest.raises(DataError, match="Export the model without embed_preprocessing"):
+        evaluate(**{**steps, "engines": engines}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+
+
 def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_path: Path) -> None:
     other = write_network(tmp_path / "other.onnx", ResidualNetwork(seed=5), "int8")
     result = check_in_fresh_process(steps["engines"] / "qat.engine", other, seed=0)

@@ -175,6 +175,33 @@ def test_large_finite_input_is_no_error(built: EngineArtifact) -> None:
         )
 
 
+def test_raw_images_go_into_a_graph_that_preprocesses(cpu_backend: str, tmp_path: Path) -> None:
+    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["batch", 3])
+    scale = helper.make_tensor_value_info("scale", TensorProto.FLOAT, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])
+    nodes = [
+        helper.make_node("Cast", ["image"], ["x"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "scale"], ["y"], "scaled"),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [image, scale], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    helper.set_model_props(model, {"qatline.preprocessing_embedded": "true"})
+    onnx.save(model, tmp_path / "m.onnx")
+    spec = BuildSpec(backend=cpu_backend, profile=True, max_batch=4)  # type: ignore[arg-type]
+    artifact = build_engine(tmp_path / "m.onnx", spec)
+    assert artifact.manifest.preprocessing_embedded
+    assert artifact.manifest.inputs[0].dtype == "uint8"
+    raw = np.asarray([[0, 128, 255]], np.uint8)
+    with load_engine(artifact.path) as engine:
+        answer = engine.infer({"image": raw, "scale": np.asarray(0.5, np.float32)})["y"]
+        np.testing.assert_array_equal(answer, raw * np.float32(0.5))
+        assert engine.benchmark(batch_size=4, seconds=0.01).iterations >= 10
+        assert engine.layers(timed=True)
+        with pytest.raises(EngineError, match=r"takes a NumPy array of uint8\. Received: float32"):
+            engine.infer({"image": raw.astype(np.float32), "scale": np.asarray(0.5, np.float32)})
+
+
 def test_closed_engine_says_so(built: EngineArtifact) -> None:
     engine = load_engine(built.path)
     engine.close()
