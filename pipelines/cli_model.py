@@ -78,6 +78,13 @@ class Precision(str, Enum):
     bf16 = "bf16"
 
 
+class Hint(str, Enum):
+    """What a CPU engine is compiled for."""
+
+    latency = "latency"
+    throughput = "throughput"
+
+
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
@@ -198,9 +205,20 @@ def build_engine(
     max_batch: Annotated[int, typer.Option(min=1, help="Largest batch of inputs without --shapes.")] = 32,
     float_precision: Annotated[Precision, typer.Option(help="For layers outside INT8.")] = Precision.fp32,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
+    hint: Annotated[Hint, typer.Option(help="OpenVINO: one request at a time, or many.")] = Hint.latency,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="Of OpenVINO's CPU plugin.", show_default=False),
+    ] = None,
     workspace: Annotated[str, typer.Option(help="TensorRT's scratch memory: 4GiB.", show_default=False)] = "",
     optimization_level: Annotated[int, typer.Option(min=0, max=5, help="0 quick build, 5 fast engine.")] = 3,
     timing_cache: Annotated[Path | None, typer.Option(help="TensorRT's kernel timings.", show_default=False)] = None,
+    hardware_compatible: Annotated[
+        bool, typer.Option("--hardware-compatible", help="TensorRT: run on other GPUs from Ampere on.")
+    ] = False,
+    version_compatible: Annotated[
+        bool, typer.Option("--version-compatible", help="TensorRT: run on later versions of its major.")
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Keep what per-layer timing needs.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -208,6 +226,7 @@ def build_engine(
     """Build an engine from an ONNX file."""
     with reported(debug=debug, as_json=json_):
         from pipelines import model_views
+        from pipelines.build_progress import build_progress
         from qat_lib import engines
 
         spec = engines.BuildSpec(
@@ -216,12 +235,17 @@ def build_engine(
             max_batch=max_batch,
             float_precision=float_precision.value,
             threads=threads,
+            hint=hint.value,
+            properties=engines.parse_properties(properties or []),
             workspace_bytes=engines.parse_size(workspace) if workspace else None,
             optimization_level=optimization_level,
             timing_cache=timing_cache,
+            hardware_compatible=hardware_compatible,
+            version_compatible=version_compatible,
             profile=profile,
         )
-        artifact = engines.build_engine(model, spec, output=output)
+        with build_progress() as on_progress:
+            artifact = engines.build_engine(model, spec, output=output, on_progress=on_progress)
         if json_:
             _write_json(
                 {

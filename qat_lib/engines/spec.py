@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -183,6 +183,18 @@ def _parse_shape(text: str, first: Shape) -> Shape:
         raise ConfigError(f"A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: {text!r}.")
     sizes = tuple(int(size) for size in match[1].split("x"))
     return sizes + first[len(sizes) :] if match[2] else sizes
+
+
+def parse_properties(texts: Sequence[str]) -> dict[str, str]:
+    """Parse ``NAME=VALUE`` texts; OpenVINO converts the values itself.
+
+    Raises:
+        ConfigError: a text does not have this form.
+    """
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [text for text, (name, _, value) in zip(texts, pairs, strict=True) if not name or not value]:
+        raise ConfigError(f"A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. Received: {wrong[0]!r}.")
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def parse_size(text: str) -> int:

@@ -153,12 +153,72 @@ def test_an_engine_is_built_and_measured(onnx_file: Path, tmp_path: Path) -> Non
     assert "samples/s" in shown.stdout
 
 
+def test_every_option_of_a_build_reaches_the_spec(
+    onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qat_lib import engines
+    from qat_lib.errors import EngineBuildError
+
+    seen: list[engines.BuildSpec] = []
+
+    def build(model: Path, spec: engines.BuildSpec, **options: object) -> None:
+        assert options["output"] == tmp_path / "model.engine"
+        options["on_progress"]("Building", 1, 2)  # type: ignore[operator]
+        seen.append(spec)
+        raise EngineBuildError("seen enough")
+
+    monkeypatch.setattr(engines, "build_engine", build)
+    command = (
+        f"build-engine {onnx_file} -o {tmp_path}/model.engine --shapes x:1x3x8x8,2x...,4x... --workspace 4GiB "
+        "--optimization-level 4 --timing-cache cache.bin --profile --hardware-compatible --version-compatible "
+        "--threads 2 --float-precision fp16 --max-batch 3 --hint throughput --property SNIPPETS_MODE=ENABLE"
+    )
+    result = runner.invoke(app, command.split())
+    assert result.stderr == "Error: seen enough\n"  # no bars where stderr is no terminal
+    assert seen == [
+        engines.BuildSpec(
+            shapes=engines.parse_shapes("x:1x3x8x8,2x3x8x8,4x3x8x8"),
+            workspace_bytes=4 * 2**30,
+            optimization_level=4,
+            timing_cache=Path("cache.bin"),
+            profile=True,
+            hardware_compatible=True,
+            version_compatible=True,
+            threads=2,
+            float_precision="fp16",
+            max_batch=3,
+            hint="throughput",
+            properties={"SNIPPETS_MODE": "ENABLE"},
+        )
+    ]
+
+
+def test_a_build_on_a_terminal_shows_its_phases() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from pipelines.build_progress import build_progress
+
+    text = StringIO()
+    with build_progress(Console(file=text, force_terminal=True)) as update:
+        update("Building [x]", 1, 2)
+        update("Building [x]", 2, 2)
+    assert "Building [x]" in text.getvalue()
+    assert "100%" in text.getvalue()
+    with build_progress(Console(file=(plain := StringIO()))) as update:
+        update("Building", 1, 2)
+    assert plain.getvalue().strip() == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["build-engine", "nope.onnx"], 1, "nope.onnx"),
         (["build-engine", "nope.onnx", "--shapes", "x"], 2, "Shapes are written as"),
         (["build-engine", "nope.onnx", "--workspace", "much"], 2, "A size is a number"),
+        (["build-engine", "nope.onnx", "--property", "X"], 2, "A property is written as NAME=VALUE"),
+        (["build-engine", "nope.onnx", "--backend", "onnxruntime", "--property", "X=1"], 2, "onnxruntime has none"),
         (["bench-engine", "nope.engine"], 1, "There is no engine file at nope.engine"),
         (["cluster", "schedule", "x", "--cron", "* *", "--host", "http://127.0.0.1:1"], 2, "six fields"),
         (["cluster", "schedules", "--host", "http://127.0.0.1:1"], 1, "nothing answers"),
