@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,11 @@ _DEFAULTS = {f.name: f.default for f in fields(LayerConfig) if f.name != "name"}
 def _index_tuple(name: str, value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
-    items = [value] if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(items, Sequence) or any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in items):
+    items = [value] if isinstance(value, Integral) and not isinstance(value, bool) else value
+    is_list = isinstance(items, Sequence) and not isinstance(items, str)
+    if not is_list or any(isinstance(i, bool) or not isinstance(i, Integral) or int(i) < 0 for i in items):
         raise SpecError(f"quantization_index of {name!r} must be input numbers, counted from 0. Received: {value!r}.")
-    return tuple(sorted(set(items))) or None
+    return tuple(sorted({int(i) for i in items})) or None
 
 
 def _check_choice(name: str, key: str, value: Any, choices: Sequence[str]) -> None:
@@ -195,6 +197,19 @@ class QuantizationSpec:
     def to_json(self) -> str:
         """Return the spec as JSON."""
         return json.dumps(self.to_list(), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> QuantizationSpec:
+        """Build a spec from JSON.
+
+        Raises:
+            SpecError: the text is not JSON or holds no list of entries.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"The quantization spec is not JSON: {error}.") from error
+        return cls.from_list(data)
 
     def __len__(self) -> int:
         """Return the number of entries."""

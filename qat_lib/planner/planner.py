@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
@@ -40,7 +40,7 @@ def plan_quantization(
         SpecError: the mode, the spec or a case is wrong.
         UnsupportedModelError: the model is subclassed or not built.
     """
-    cases = list(custom_qdq_cases or ())
+    cases = _cases(custom_qdq_cases)
     if quantization_mode not in MODES:
         raise SpecError(f"quantization_mode must be 'full' or 'partial'. Received: {quantization_mode!r}.")
     if quantization_spec is not None and not isinstance(quantization_spec, QuantizationSpec):
@@ -60,14 +60,29 @@ def plan_quantization(
     )
 
 
+def _cases(cases: Sequence[Any] | None) -> list[Any]:
+    """Return the cases as a list.
+
+    Raises:
+        SpecError: there is no list of them, or one is a class or has no ``case`` method.
+    """
+    if cases is not None and (isinstance(cases, str) or not isinstance(cases, Iterable)):
+        raise SpecError(f"custom_qdq_cases must be a list of cases. Received: {type(cases).__name__}.")
+    listed = list(cases or ())
+    for case in listed:
+        if isinstance(case, type):
+            raise SpecError(f"custom_qdq_cases holds objects: give {case.__name__}() in place of {case.__name__}.")
+        if not callable(getattr(case, "case", None)):
+            raise SpecError(f"A custom Q/DQ case needs a method case(keras_model, qspec). Received: {case!r}.")
+    return listed
+
+
 def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> QuantizationSpec:
     """Return what a custom Q/DQ case asks for; it gets a copy of the user's spec.
 
     Raises:
-        SpecError: the case has no ``case`` method or returns no QuantizationSpec.
+        SpecError: the case returns no QuantizationSpec.
     """
-    if not callable(getattr(case, "case", None)):
-        raise SpecError(f"A custom Q/DQ case needs a method case(keras_model, qspec). Received: {case!r}.")
     result = case.case(model, copy.deepcopy(spec) if spec is not None else QuantizationSpec())
     if not isinstance(result, QuantizationSpec):
         raise SpecError(

@@ -13,6 +13,7 @@ from qat_lib import (
     CustomQDQInsertionCase,
     QuantizationPlan,
     QuantizationSpec,
+    ResNetV1QDQCase,
     TensorQuantizer,
     apply_plan,
     model_quantizers,
@@ -209,6 +210,13 @@ def test_a_case_that_returns_no_spec_is_refused(model: keras.Model, answer: Any)
         SpecError, match=r"Case\.case must return a QuantizationSpec.*Received: (NoneType|list|str|dict)"
     ):
         quantize_model(model, custom_qdq_cases=[Case(answer)])
+
+
+def test_cases_that_are_no_list_of_objects_are_refused(model: keras.Model) -> None:
+    with pytest.raises(SpecError, match=r"must be a list of cases. Received: ResNetV1QDQCase"):
+        quantize_model(model, custom_qdq_cases=ResNetV1QDQCase())  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"give ResNetV1QDQCase\(\) in place of ResNetV1QDQCase"):
+        quantize_model(model, custom_qdq_cases=[ResNetV1QDQCase])
 
 
 def test_what_is_no_case_is_refused(model: keras.Model) -> None:

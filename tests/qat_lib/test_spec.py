@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -117,6 +118,7 @@ def test_every_spec_round_trips(entries: list[LayerConfig]) -> None:
     spec = QuantizationSpec(entries)
     assert QuantizationSpec.from_list(spec.to_list()) == spec
     assert QuantizationSpec.from_list(json.loads(spec.to_json())) == spec
+    assert QuantizationSpec.from_json(spec.to_json()) == spec
     assert QuantizationSpec.from_list(yaml.safe_load(spec.to_yaml())) == spec
     assert copy.deepcopy(spec) == spec
 
@@ -154,3 +156,16 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
 def test_a_spec_prints_itself() -> None:
     assert "conv" in str(QuantizationSpec().add("conv"))
     assert len(QuantizationSpec().add(["a", "b"])) == 2
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    (entry,) = QuantizationSpec().add("a", quantization_index=[np.int64(2), np.int32(0)]).layers
+    assert entry.quantization_index == (0, 2)
+    assert json.loads(QuantizationSpec([entry]).to_json())[0]["quantization_index"] == [0, 2]
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(SpecError, match="not JSON"):
+        QuantizationSpec.from_json("[")
+    with pytest.raises(SpecError, match="list of entries"):
+        QuantizationSpec.from_json("{}")
