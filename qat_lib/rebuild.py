@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,7 +89,7 @@ class _Rebuild:
             _take_over(self.layers[name], replaced)
         function = functional_of(self.graph.model)
         inputs = self._packed(function._inputs_struct, [self.tensors[t] for t in self.graph.inputs])
-        return keras.Model(inputs, self._outputs(function), name=self.graph.model.name)
+        return _class_of(self.graph.model)(inputs, self._outputs(function), name=self.graph.model.name)
 
     def _packed(self, structure: Any, tensors: Sequence[Any]) -> Any:
         return keras.tree.pack_sequence_as(structure, list(tensors))
@@ -225,6 +226,17 @@ class _Rebuild:
             if own is not None and (entry := self._arrives_quantized(call, index)):
                 self._replace(call.operation.input_quantizers[index], entry)
                 own.disable()
+
+
+def _class_of(model: Any) -> Any:
+    """Return the class to build the copy with: the model's own, which may have a ``train_step``, if it takes tensors.
+
+    The rule is that of ``keras.models.clone_model``.
+    """
+    taken = inspect.getfullargspec(type(model).__init__)
+    anything = taken.varargs is not None and taken.varkw is not None
+    takes_tensors = anything or taken.args[1:] == ["inputs", "outputs", "name"]
+    return type(model) if takes_tensors and not isinstance(model, keras.Sequential) else keras.Model
 
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:

@@ -154,3 +154,31 @@ def test_augmentation_stays_out_of_inference() -> None:
         [keras.Input((6, 6, 2)), layers.RandomFlip(), layers.RandomRotation(0.1), layers.Conv2D(2, 1)]
     )
     np.testing.assert_array_equal(*outputs_when_off(model, np.random.default_rng(1).random((3, 6, 6, 2))))
+
+
+@keras.saving.register_keras_serializable("test")
+class OwnStep(keras.Model):
+    """A Functional model that trains in a way of its own."""
+
+    def train_step(self, data: object) -> dict[str, float]:
+        return {"own": 3.0, **super().train_step(data)}
+
+
+@keras.saving.register_keras_serializable("test")
+class OwnGraph(keras.Model):
+    """A Functional model that makes its own graph, and takes no other."""
+
+    def __init__(self, width: int, **kwargs: object) -> None:
+        x = keras.Input((4,))
+        super().__init__(x, layers.Dense(width)(x), **kwargs)
+
+
+def test_a_model_keeps_its_own_training_step(tmp_path: Path) -> None:
+    x = keras.Input((4,))
+    model = OwnStep(x, layers.Dense(2)(x))
+    model.compile("sgd", "mse")
+    quantized = quantize_model(model)
+    assert quantized.fit(np.ones((2, 4)), np.ones((2, 2)), verbose=0).history["own"] == [3.0]
+    quantized.save(tmp_path / "model.keras")
+    assert type(load_model(tmp_path / "model.keras")) is OwnStep
+    assert type(quantize_model(OwnGraph(3))) is type(keras.Model(x, x))
