@@ -20,7 +20,7 @@ from qat_lib.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
     from qat_lib.calibration import CalibrationReport
-    from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency
+    from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency, Percentiles
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.plan import QuantizationPlan
 
@@ -169,15 +169,24 @@ def show_latencies(manifest: EngineManifest, latencies: Sequence[Latency], layer
     console.print(_described(manifest))
     table = _table("batch", "p50 ms", "p90 ms", "p99 ms", "samples/s", "requests")
     for each in latencies:
-        times = (format_milliseconds(value) for value in (each.p50_ms, each.p90_ms, each.p99_ms))
-        table.add_row(str(each.batch_size), *times, f"{each.throughput:,.0f}", str(each.iterations))
+        table.add_row(str(each.batch_size), *_times(each.end_to_end), f"{each.throughput:,.0f}", str(each.iterations))
     console.print(table)
+    computed = [(each.batch_size, each.compute) for each in latencies if each.compute is not None]
+    if computed:
+        table = _table("compute alone", "p50 ms", "p90 ms", "p99 ms")
+        for batch_size, compute in computed:
+            table.add_row(f"batch {batch_size}", *_times(compute))
+        console.print(table)
     if layers:
         table = _table("layer", "kind", "precision", "ms")
         for layer in sorted(layers, key=lambda each: -(each.time_ms or 0.0)):
             time = "-" if layer.time_ms is None else f"{layer.time_ms:.3f}"
             table.add_row(escape(layer.name), escape(layer.kind), layer.precision, time)
         console.print(table)
+
+
+def _times(percentiles: Percentiles) -> list[str]:
+    return [format_milliseconds(value) for value in (percentiles.p50, percentiles.p90, percentiles.p99)]
 
 
 def _described(manifest: EngineManifest) -> str:

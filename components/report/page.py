@@ -20,6 +20,7 @@ from components.report import (
     numbers,
     plan_table,
     ranges,
+    speed,
 )
 from components.report import results as result_table
 from components.report.sources import ReportFolders, RunData, as_rows, read_run
@@ -80,6 +81,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "headline": attempt("the headline", lambda: result_table.headline(run), []),
         "rows": attempt("the results", lambda: result_table.result_rows(run), []),
         "batch": attempt("the batch size", lambda: result_table.throughput_batch(run), ""),
+        "speed": attempt("the speed by batch size", lambda: speed.speed_table(run), None),
         "agreement": attempt("the agreement", lambda: _agreement(run), []),
         "charts": attempt("the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []),
         "activations": activations,

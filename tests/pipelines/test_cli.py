@@ -193,6 +193,27 @@ def test_every_option_of_a_build_reaches_the_spec(
     ]
 
 
+def test_compute_alone_is_shown_where_the_backend_measures_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from pipelines.model_views import show_latencies
+    from qat_lib.engines import Latency, Percentiles
+
+    manifest: Any = SimpleNamespace(
+        backend="tensorrt", backend_version="11.4", precision=SimpleNamespace(int8_layers=3, weighted_layers=4)
+    )
+    times, compute = (Percentiles(p50=p50, p90=p50, p99=p50, mean=p50) for p50 in (7.25, 5.125))
+    common: Any = {"batch_size": 8, "iterations": 10, "end_to_end": times, "throughput": 100.0}
+    show_latencies(manifest, [Latency(**common)], [])
+    assert "compute" not in capsys.readouterr().out
+    show_latencies(manifest, [Latency(**common, compute=compute)], [])
+    shown = capsys.readouterr().out
+    assert "7.25" in shown
+    assert "compute alone" in shown
+    assert "5.12" in shown
+
+
 def test_a_build_on_a_terminal_shows_its_phases() -> None:
     from io import StringIO
 

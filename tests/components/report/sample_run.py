@@ -205,6 +205,11 @@ def evaluation(names: list[str]) -> dict[str, Any]:
         "results": rows,
         "confusion": {"qat_engine": confusion},
         "per_class": per_class,
+        "latency": {
+            name: [benchmark(1, values["latency_ms_p50"]), benchmark(32, values["latency_ms_p50"] * 20)]
+            for name, values in rows.items()
+            if values["latency_ms_p50"] is not None
+        },
         "agreement": {name: {"labels": 0.99} for name in rows},
         "calibration_error": dict.fromkeys(rows, 0.012),
         "worst_samples": worst,
@@ -218,6 +223,12 @@ def row(accuracy: float, size: int, latency: float | None, int8: int) -> dict[st
     rate = None if latency is None else 32 / latency * 200
     speed = {"latency_ms_p50": latency, "latency_ms_p99": tail, "throughput": rate, "batch_size": 32}
     return {"accuracy": accuracy, "bytes": size, **speed, "int8_layers": int8, "weighted_layers": 11}
+
+
+def benchmark(batch_size: int, milliseconds: float) -> dict[str, Any]:
+    """One benchmark of an engine."""
+    percentiles = {"p50": milliseconds, "p90": milliseconds * 1.2, "p99": milliseconds * 1.6, "mean": milliseconds}
+    return {"batch_size": batch_size, "end_to_end": percentiles, "throughput": batch_size / milliseconds * 1000}
 
 
 def png(seed: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 from sample_run import graph as sample_graph
 
-from components.report import numbers, svg
+from components.report import ReportFolders, numbers, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import training_charts
 from components.report.graph import GraphView, read_graph, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
 from components.report.layout import layered
+from components.report.sources import read_run
+from components.report.speed import speed_table
 
 
 @pytest.mark.parametrize(
@@ -195,3 +198,22 @@ def test_log_axis_encloses_its_values(values: list[float]) -> None:
     assert axis.high >= max(values) * (1 - 1e-6)
     assert len(axis.ticks) <= 8
     assert all(-1 <= axis.at(value) <= 301 for value in values)
+
+
+def test_speed_by_batch_size_has_a_row_for_each_engine(folders: ReportFolders) -> None:
+    file = folders.evaluation / "evaluation.json"
+    content = json.loads(file.read_text())
+    content["results"]["qat_engine"] |= {"memory_mib": 98.5, "device_memory_mib": 2.0}
+    del content["latency"]["ptq_engine"][1]
+    file.write_text(json.dumps(content))
+    run = read_run(folders)
+    table = speed_table(run)
+    assert table is not None
+    assert table.batches == (1, 32)
+    assert [row.title for row in table.rows] == ["FP32 engine", "PTQ INT8 engine", "QAT INT8 engine"]
+    assert table.rows[2].cells == (("40 µs", "25\u202f000 /s"), ("0.800 ms", "40\u202f000 /s"))
+    assert table.rows[2].memory == "103 MB + 2.1 MB on the device"
+    assert table.rows[1].cells[1] == ("–", "–")
+    assert table.rows[0].memory == "–"
+    file.write_text("{}")
+    assert speed_table(read_run(folders)) is None
