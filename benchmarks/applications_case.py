@@ -59,9 +59,9 @@ def randomize(model: Any, images: np.ndarray) -> None:
         share = 0.2 if _ends_branch(layer) else 1.0
         if layer.scale:
             sign = np.where(rng.uniform(size=layer.gamma.shape) < 0.05, -1, 1)
-            layer.gamma.assign(share * rng.uniform(0.5, 1.5, layer.gamma.shape) * sign)
+            layer.gamma.assign(share * rng.uniform(0.3, 0.9, layer.gamma.shape) * sign)
         if layer.center:
-            layer.beta.assign(share * rng.normal(0, 0.2, layer.beta.shape))
+            layer.beta.assign(share * rng.normal(0, 0.5, layer.beta.shape))
     for layer in model._flatten_layers():
         if type(layer).__name__ == "LayerScale":
             layer.gamma.assign(rng.uniform(0.1, 0.5, layer.gamma.shape))
