@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.export.keras_reference import KerasReference, batches, nudged
 from qat_lib.export.metadata import read_metadata
 from qat_lib.export.session import ReferenceSession
 
@@ -125,51 +125,24 @@ def check_parity(
     proto = onnx.load(str(path), load_external_data=False)
     metadata = read_metadata(proto)
     tensors: dict[str, str] = json.loads(metadata.get("tensors", "{}")) if layers else {}
-    reference = _KerasReference(model, list(tensors))
+    reference = KerasReference(model, list(tensors))
     tensors = {layer: tensors[layer] for layer in reference.layers}
     session = ReferenceSession(path, extra_outputs=tuple(dict.fromkeys(tensors.values())), metadata=metadata)
     comparison = _Comparison()
-    for batch in _batches(data, batch_size, session.fixed_batch):
+    for batch in batches(model, data, session.fixed_batch or batch_size, whole=session.fixed_batch is not None):
         inputs = session.keras_inputs(batch)
         expected = reference.run(inputs)
         received = session.run(batch)
         rows = comparison.add(expected, received, len(reference.model_outputs))
         if rows.size:
-            nudged = reference.run([_nudged(x[rows]) for x in inputs])
-            comparison.add_noise([y[rows] for y in expected], nudged)
+            moved = reference.run([nudged(x[rows]) for x in inputs])
+            comparison.add_noise([y[rows] for y in expected], moved)
         for layer, value in zip(reference.layers, expected[len(reference.model_outputs) :], strict=True):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
     quantized = bool(json.loads(metadata["quantizers"])["activations"]) if "quantizers" in metadata else False
     half = '"half": true' in metadata.get("quantizers", "") or comparison.half
     tolerance = None if quantized else HALF_TOLERANCE if half else FLOAT_TOLERANCE
     return comparison.report(tolerance)
-
-
-class _KerasReference:
-    """Runs the Keras model, and on request gives the outputs of its layers."""
-
-    def __init__(self, model: Any, layers: list[str]) -> None:
-        import keras
-
-        self.model_outputs = list(model.outputs)
-        found = {layer.name: layer for layer in model.layers}
-        self.layers = [name for name in layers if name in found and len(found[name]._inbound_nodes) == 1]
-        self.layers = [name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)]
-        extra = [found[name].output for name in self.layers]
-        self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
-
-    def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs, then those of the layers, as arrays."""
-        import keras
-
-        value = inputs[0] if len(inputs) == 1 else self._arranged(inputs)
-        return [np.asarray(y) for y in keras.tree.flatten(self.model(value, training=False))]
-
-    def _arranged(self, inputs: list[np.ndarray]) -> Any:
-        import keras
-
-        struct = getattr(self.model, "_inputs_struct", None)
-        return inputs if struct is None else keras.tree.pack_sequence_as(struct, inputs)
 
 
 @dataclass
@@ -267,11 +240,6 @@ class _Comparison:
         )
 
 
-def _nudged(x: np.ndarray) -> np.ndarray:
-    """Return ``x`` moved by about eight units in the last place of float32."""
-    return np.asarray(x * (1 + 2.0**-20), x.dtype) if x.dtype.kind == "f" else x
-
-
 def _logits(outputs: np.ndarray) -> np.ndarray:
     """Return logits: the outputs themselves, or for probabilities their centred logarithms."""
     rows = outputs.astype(np.float64)
@@ -279,19 +247,3 @@ def _logits(outputs: np.ndarray) -> np.ndarray:
         return rows
     logits = np.log(np.maximum(rows, np.finfo(np.float32).tiny))
     return np.asarray(logits - logits.mean(axis=1, keepdims=True))
-
-
-def _batches(data: Any, batch_size: int, fixed: int | None) -> Iterator[list[np.ndarray]]:
-    """Yield batches as lists with one array for each input; a fixed batch size drops an incomplete last batch."""
-    size = fixed or batch_size
-    whole = data if isinstance(data, Iterable) and not isinstance(data, np.ndarray | list | tuple | Mapping) else [data]
-    for item in whole:
-        arrays = [np.asarray(x) for x in (item.values() if isinstance(item, Mapping) else _as_list(item))]
-        for start in range(0, len(arrays[0]), size):
-            part = [x[start : start + size] for x in arrays]
-            if fixed is None or len(part[0]) == fixed:
-                yield part
-
-
-def _as_list(item: Any) -> list[Any]:
-    return list(item) if isinstance(item, list | tuple) else [item]

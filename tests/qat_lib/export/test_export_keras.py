@@ -248,6 +248,22 @@ def test_shared_layers_nested_models_and_several_inputs_and_outputs(tmp_path):
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(4, 6, 6, 2)).astype(np.float32) for _ in range(2)]
     assert qat_lib.check_parity(model, path, data).passed
+    assert qat_lib.check_parity(model, path, {"two": data[1], "one": data[0]}).largest_difference < 1e-5
+    with pytest.raises(ExportError, match="for the inputs"):
+        qat_lib.check_parity(model, path, {"one": data[0], "three": data[1]})
+    with pytest.raises(ExportError, match="as many samples"):
+        qat_lib.check_parity(model, path, [data[0], data[1][:3]])
+
+
+def test_inputs_in_a_dict_are_found_by_their_names(tmp_path):
+    first, second = keras.Input((3,), name="z"), keras.Input((3,), name="a")
+    model = keras.Model({"z": first, "a": second}, layers.Dense(2)(layers.Subtract()([first, second])))
+    qat_lib.export_onnx(model, tmp_path / "dict.onnx")
+    rng = np.random.default_rng(0)
+    data = {name: rng.normal(size=(4, 3)).astype(np.float32) for name in ("z", "a")}
+    for given in (data, dict(reversed(data.items())), iter([data])):
+        report = qat_lib.check_parity(model, tmp_path / "dict.onnx", given)
+        assert report.largest_difference < 1e-5
 
 
 def test_sequential_grouped_gelu_and_layer_norm(tmp_path):
@@ -393,6 +409,12 @@ def test_parity_needs_data_that_fit(quantized, exported, images):
         qat_lib.check_parity(quantized, exported, images[:0])
     with pytest.raises(ExportError, match="1 input arrays"):
         qat_lib.check_parity(quantized, exported, [images, images])
+
+
+@pytest.mark.parametrize("data", [np.zeros((4, 3, 12, 3), "f4"), np.zeros((4, 12), "f4"), np.full((2, 12, 12, 3), "a")])
+def test_parity_says_what_data_the_model_takes(quantized, exported, data):
+    with pytest.raises(ExportError, match="for the input 'image'"):
+        qat_lib.check_parity(quantized, exported, data)
 
 
 def test_parity_fails_for_another_network(network, quantized, exported, images, tmp_path):

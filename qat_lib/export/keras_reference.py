@@ -1,0 +1,90 @@
+"""The Keras side of a parity check: the model run on batches, and the data brought into the order of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import ExportError
+
+
+class KerasReference:
+    """Runs the Keras model, and on request gives the outputs of its layers."""
+
+    def __init__(self, model: Any, layers: list[str]) -> None:
+        import keras
+
+        self.model_outputs = list(model.outputs)
+        found = {layer.name: layer for layer in model.layers}
+        self.layers = [name for name in layers if name in found and len(found[name]._inbound_nodes) == 1]
+        self.layers = [name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)]
+        extra = [found[name].output for name in self.layers]
+        self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
+
+    def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs, then those of the layers, as arrays.
+
+        Raises:
+            ExportError: the arrays do not fit the model's inputs.
+        """
+        import keras
+
+        for x, expected in zip(inputs, self.model.inputs, strict=True):
+            shape = tuple(expected.shape)
+            fits = x.ndim == len(shape) and all(d in (None, e) for d, e in zip(shape[1:], x.shape[1:], strict=True))
+            if not fits or x.dtype.kind not in "biuf":
+                raise ExportError(
+                    f"Expected numbers of shape {shape} for the input {expected.name!r}. Received {x.dtype} of shape "
+                    f"{x.shape}. Pass the data as the Keras model takes them."
+                )
+        value = inputs[0] if len(inputs) == 1 else self._arranged(inputs)
+        return [np.asarray(y) for y in keras.tree.flatten(self.model(value, training=False))]
+
+    def _arranged(self, inputs: list[np.ndarray]) -> Any:
+        import keras
+
+        struct = getattr(self.model, "_inputs_struct", None)
+        return inputs if struct is None else keras.tree.pack_sequence_as(struct, inputs)
+
+
+def nudged(x: np.ndarray) -> np.ndarray:
+    """Return ``x`` moved by about eight units in the last place of float32."""
+    return np.asarray(x * (1 + 2.0**-20), x.dtype) if x.dtype.kind == "f" else x
+
+
+def batches(model: Any, data: Any, size: int, *, whole: bool) -> Iterator[list[np.ndarray]]:
+    """Yield batches as lists with one array for each input of ``model``, in the order of its inputs.
+
+    Args:
+        model: the Keras model.
+        data: an array, a list of arrays or a dict of arrays by input name, or an iterable of such batches.
+        size: samples at a time.
+        whole: whether to leave out an incomplete last batch.
+
+    Raises:
+        ExportError: a dict has other names than the model's inputs, or the inputs differ in their number of samples.
+    """
+    is_one = isinstance(data, np.ndarray | list | tuple | Mapping) or not isinstance(data, Iterable)
+    for item in [data] if is_one else data:
+        arrays = [np.asarray(x) for x in _in_order(model, item)]
+        counts = {len(x) if x.ndim else 0 for x in arrays}
+        if len(counts) > 1:
+            raise ExportError(f"Expected as many samples for each input. Received: {sorted(counts)}.")
+        for start in range(0, max(counts, default=0), size):
+            part = [x[start : start + size] for x in arrays]
+            if not whole or len(part[0]) == size:
+                yield part
+
+
+def _in_order(model: Any, item: Any) -> list[Any]:
+    if not isinstance(item, Mapping):
+        return list(item) if isinstance(item, list | tuple) else [item]
+    struct = getattr(model, "_inputs_struct", None)
+    names = sorted(struct) if isinstance(struct, Mapping) else [x.name for x in model.inputs]
+    if set(names) != set(item):
+        names = [x.name for x in model.inputs]
+    if set(names) != set(item):
+        raise ExportError(f"Expected arrays for the inputs {sorted(names)}. Received: {sorted(map(str, item))}.")
+    return [item[name] for name in names]
