@@ -33,6 +33,7 @@ _HOME = {
         "MaxPoolQDQCase",
         "check_is_quantizable_by_layer_name",
     ),
+    "qat_lib.utils": ("CreateAssetsFolders", "convert_keras_model_to_onnx", "convert_saved_model_to_onnx"),
     "qat_lib.export": ("export_onnx", "verify_onnx", "check_parity"),
     "qat_lib.analysis": ("analyze_onnx", "FusionReport"),
     "qat_lib.engines": ("build_engine", "load_engine", "BuildSpec"),

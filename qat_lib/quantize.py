@@ -13,7 +13,9 @@ import keras
 from qat_lib.planner import plan_quantization
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.rebuild import apply_plan
-from qat_lib.spec import QuantizationSpec
+from qat_lib.spec import LayerConfig, QuantizationSpec
+
+__all__ = ["LayerConfig", "QuantizationSpec", "apply_plan", "model_quantizers", "quantize_model"]
 
 logger = logging.getLogger("qat_lib")
 

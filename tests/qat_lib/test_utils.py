@@ -1,5 +1,6 @@
 """The toolkit's helpers, and the example on its Basics page."""
 
+import importlib
 import logging
 import os
 import subprocess
@@ -229,3 +230,32 @@ def test_a_path_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.keras").write_bytes(b"no zip")
     with pytest.raises(UnsupportedModelError, match="can't be loaded"):
         utils.convert_saved_model_to_onnx(tmp_path / "broken.keras", tmp_path / "model.onnx")
+
+
+TOP_LEVEL = [
+    "QuantizationSpec",
+    "quantize_model",
+    "BaseQuantizeWrapper",
+    "WeightedBaseQuantizeWrapper",
+    "NonWeightedBaseQuantizeWrapper",
+    "CustomQDQInsertionCase",
+    "CreateAssetsFolders",
+    "convert_saved_model_to_onnx",
+    "convert_keras_model_to_onnx",
+    "quantize.LayerConfig",
+    "quantize.QuantizationSpec",
+    "quantize.quantize_model",
+    "custom_qdq_cases.ResNetV1QDQCase",
+    "custom_qdq_cases.check_is_quantizable_by_layer_name",
+    "quantize_wrappers.Conv2DQuantizeWrapper",
+    "utils.KerasModelTraveller",
+    "utils.find_my_predecessors",
+    "utils.find_my_successors",
+    "utils.CreateAssetsFolders",
+]
+
+
+@pytest.mark.parametrize("name", TOP_LEVEL)
+def test_every_name_is_where_the_toolkit_has_it(name: str) -> None:
+    module, _, attribute = f"qat_lib.{name}".rpartition(".")
+    assert callable(getattr(importlib.import_module(module), attribute))
