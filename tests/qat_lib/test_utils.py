@@ -232,7 +232,7 @@ def test_a_path_without_a_model_is_refused(tmp_path: Path) -> None:
         utils.convert_saved_model_to_onnx(tmp_path / "broken.keras", tmp_path / "model.onnx")
 
 
-TOP_LEVEL = [
+TOOLKIT_NAMES = [
     "QuantizationSpec",
     "quantize_model",
     "BaseQuantizeWrapper",
@@ -255,7 +255,7 @@ TOP_LEVEL = [
 ]
 
 
-@pytest.mark.parametrize("name", TOP_LEVEL)
+@pytest.mark.parametrize("name", TOOLKIT_NAMES)
 def test_every_name_is_where_the_toolkit_has_it(name: str) -> None:
     module, _, attribute = f"qat_lib.{name}".rpartition(".")
     assert callable(getattr(importlib.import_module(module), attribute))
