@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from onnx import load as load_onnx
 from onnx import save as save_onnx
 from onnx.helper import set_model_props
 
-from components.build_engine import build_engine
+from components.build_engine import _jobs, build_engine
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
-from qat_lib.engines import read_manifest
+from qat_lib.engines import BuildSpec, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.errors import EngineBuildError
@@ -83,6 +84,27 @@ def test_a_graph_in_fp16_becomes_an_engine_too(export: Path, tmp_path: Path, pro
     off = EngineSettings.model_validate({"batch_size": 4, "backend": backend, "fp16": "never"})
     (tmp_path / "off").mkdir()
     assert "fp16_bytes" not in build_engine(onnx, tmp_path / "off", engine=off, seed=0, progress=progress)
+
+
+@pytest.mark.parametrize(
+    ("precisions", "file", "precision"),
+    [(("fp32", "fp16"), "fp32.onnx", "fp16"), (("fp32",), "fp16.onnx", "fp32")],
+    ids=["TensorRT 8.6 has a flag", "TensorRT 10 takes it from the graph"],
+)
+def test_tensorrt_gets_fp16_as_its_version_wants_it(
+    export: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precisions: tuple[str, ...],
+    file: str,
+    precision: str,
+) -> None:
+    backend = SimpleNamespace(float_precisions=lambda: precisions)
+    monkeypatch.setattr("components.build_engine.get_backend", lambda name: backend)
+    jobs = _jobs(with_fp16(export, tmp_path / "onnx"), BuildSpec(backend="tensorrt"), "auto")
+    path, spec = jobs["fp16"]
+    assert (path.name, spec.float_precision) == (file, precision)
+    assert {spec.float_precision for name, (_, spec) in jobs.items() if name != "fp16"} == {"fp32"}
 
 
 def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(export: Path, tmp_path: Path) -> None:
