@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import keras
 import numpy as np
 
 from qat_lib.cloning import clone_operation, copy_state, has_same_variables
-from qat_lib.errors import PlanError
+from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
 from qat_lib.layer_traits import preserves_range
@@ -24,8 +25,16 @@ def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
 
     Raises:
         PlanError: the plan names a tensor, layer or weight that the model lacks.
+        UnsupportedModelError: a layer can't be copied, or the copy is deeper than Keras can walk.
     """
-    return _Rebuild(LayerGraph(model), plan).run()
+    try:
+        return _Rebuild(LayerGraph(model), plan).run()
+    except RecursionError as error:
+        limit = sys.getrecursionlimit()
+        raise UnsupportedModelError(
+            f"Expected a quantized {model.name!r} that Keras can walk within Python's recursion limit, {limit}. "
+            f"With its quantizers it is deeper: call sys.setrecursionlimit({4 * limit}) first, and before it is loaded again."
+        ) from error
 
 
 class _Rebuild:

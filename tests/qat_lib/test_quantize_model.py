@@ -1,6 +1,8 @@
 """What ``quantize_model`` returns: weights kept, compiled as the original, free of it."""
 
+import inspect
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import tensorflow as tf
 from keras import layers
 
 from qat_lib import load_model, model_quantizers, quantize_model
+from qat_lib.errors import UnsupportedModelError
 
 
 def net() -> keras.Model:
@@ -182,3 +185,17 @@ def test_a_model_keeps_its_own_training_step(tmp_path: Path) -> None:
     quantized.save(tmp_path / "model.keras")
     assert type(load_model(tmp_path / "model.keras")) is OwnStep
     assert type(quantize_model(OwnGraph(3))) is type(keras.Model(x, x))
+
+
+def test_a_model_too_deep_for_keras_says_what_to_do() -> None:
+    x = y = keras.Input((1,))
+    for _ in range(150):
+        y = layers.Dense(1)(y)
+    model, limit = keras.Model(x, y), sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 220)
+    try:
+        with pytest.raises(UnsupportedModelError, match="setrecursionlimit"):
+            quantize_model(model)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert len(model_quantizers(quantize_model(model))) == 300
