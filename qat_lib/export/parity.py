@@ -200,11 +200,14 @@ class _Comparison:
 
     def add_layer(self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray) -> None:
         """Take in the output of one layer."""
-        if received.ndim == 4 and expected.ndim == 4:
-            # The tensor may lie in either order of axes: the one that fits is meant.
-            candidates = [x for x in (received, received.transpose(0, 2, 3, 1)) if x.shape == expected.shape]
+        # The tensor may lie in either order of axes: the one that fits is meant.
+        orders = [received]
+        if received.ndim > 2:
+            orders.append(np.moveaxis(received, 1, -1))
+        if received.ndim == expected.ndim == 4:
+            candidates = [x for x in orders if x.shape == expected.shape]
         else:
-            candidates = [received.reshape(expected.shape)] if received.size == expected.size else []
+            candidates = [x.reshape(expected.shape) for x in orders if x.size == expected.size]
         differences = [np.abs(x.astype(np.float64) - expected) for x in candidates]
         if not differences:
             return

@@ -24,6 +24,7 @@ from qat_lib.export.graph import (
     set_int,
     set_ints,
 )
+from qat_lib.export.passes.layout_axes import move_above
 
 Rule = Callable[[ir.Node], None]
 
@@ -54,7 +55,8 @@ def sink_rule(node: ir.Node) -> Rule | None:
         return _axis
     if node.op_type in REDUCE:
         return _reduce
-    return {"Pad": _pad, "Slice": _slice, "MatMul": _matmul}.get(node.op_type)
+    others = {"Pad": _pad, "Slice": _slice, "MatMul": _matmul, "Squeeze": move_above, "Unsqueeze": move_above}
+    return others.get(node.op_type)
 
 
 def permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.Value:

@@ -23,8 +23,10 @@ from qat_lib.export.graph import (
     only_consumer,
     operand,
     producer,
+    rank,
     replace,
 )
+from qat_lib.export.passes.layout_axes import single_axis
 
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -95,13 +97,19 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
     """Move a reshape below the pointwise operator that reads it."""
     below = only_consumer(node.outputs[0])
     source = node.inputs[0]
-    if below is None or source is None or not _is_passable(below, node.outputs[0]) or not _worth_sinking(below):
+    if below is None or source is None:
+        return False
+    constants = _spread_constants(graph, node, below)
+    passable = constants or _is_passable(below, node.outputs[0])
+    if not passable or not (_worth_sinking(below) or (constants and _is_behind_conv(source))):
         return False
     output = below.outputs[0]
     if output.is_graph_output():
         return False
     shape = output.shape
-    below.replace_input_with(0, source)
+    for index, value in constants.items():
+        below.replace_input_with(index, value)
+    below.replace_input_with(list(below.inputs).index(node.outputs[0]), source)
     output.shape = source.shape
     moved = ir.node(node.op_type, [output, *node.inputs[1:]], dict(node.attributes))
     moved.meta.update(node.meta)
@@ -113,6 +121,35 @@ def _sink(graph: ir.Graph, node: ir.Node) -> bool:
     graph.insert_after(below, moved)
     graph.remove(node, safe=True)
     return True
+
+
+def _is_behind_conv(value: ir.Value) -> bool:
+    """Whether only constants are added or multiplied between a convolution and ``value``."""
+    node = producer(value)
+    while node is not None and is_op(node, "Add", "Sub", "Mul", "Div"):
+        data = [x for x in node.inputs if constant(x) is None]
+        node = producer(data[0]) if len(data) == 1 else None
+    return is_op(node, "Conv")
+
+
+def _spread_constants(graph: ir.Graph, node: ir.Node, below: ir.Node) -> dict[int, ir.Value]:
+    """Return the constants of an Add or Mul behind a Squeeze as they broadcast in front of it; empty if it is not one.
+
+    That is what a bias or a normalization behind a one-dimensional convolution looks like.
+    """
+    value = node.outputs[0]
+    size = rank(value)
+    axis = single_axis(node, size + 1) if is_op(node, "Squeeze") and size is not None else None
+    if axis is None or size is None or not is_op(below, "Add", "Sub", "Mul", "Div") or rank(below.outputs[0]) != size:
+        return {}
+    arrays = {i: constant(x) for i, x in enumerate(below.inputs) if x is not value}
+    spread = {}
+    for index, array in arrays.items():
+        if array is None or array.ndim > size or dims(below.outputs[0]) != dims(value):
+            return {}
+        full = array.reshape((1,) * (size - array.ndim) + array.shape)
+        spread[index] = np.expand_dims(full, axis)
+    return {i: add_constant(graph, array, f"{below.name}/constant") for i, array in spread.items()}
 
 
 def _worth_sinking(node: ir.Node) -> bool:

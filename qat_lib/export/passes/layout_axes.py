@@ -1,0 +1,55 @@
+"""How an operator that adds or drops an axis of size 1 moves above a Transpose.
+
+Keras's one-dimensional layers are such: Unsqueeze to an image of height 1, convolution, Squeeze.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import add_constant, attribute, constant, is_op, new_node, operand, producer
+
+
+def single_axis(node: ir.Node, size: int) -> int | None:
+    """Return the axis of a Squeeze or Unsqueeze of one constant axis, counted in a tensor of rank ``size``."""
+    axes = constant(operand(node, 1))
+    return int(axes.reshape(())) % size if axes is not None and axes.size == 1 else None
+
+
+def squeeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
+    """Return the axis to drop in front of ``Transpose(perm)``, and the permutation that is left behind it."""
+    dropped = perm[axis]
+    return dropped, [p - (p > dropped) for i, p in enumerate(perm) if i != axis]
+
+
+def unsqueeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
+    """Return where to add the axis in front of ``Transpose(perm)``, and the permutation behind it.
+
+    The new axis keeps its right-hand neighbour: height 1 stays beside the width.
+    """
+    added = perm[axis] if axis < len(perm) else len(perm)
+    moved = [p + (p >= added) for p in perm]
+    return added, [*moved[:axis], added, *moved[axis:]]
+
+
+def move_above(node: ir.Node) -> None:
+    """Let a Squeeze or Unsqueeze read what the Transpose in front of it reads, and put the Transpose behind."""
+    before, output = producer(operand(node, 0)), node.outputs[0]
+    perm = attribute(before, "perm") if before is not None and is_op(before, "Transpose") else None
+    graph = node.graph
+    if before is None or perm is None or before.inputs[0] is None or not isinstance(graph, ir.Graph):
+        return
+    grows = is_op(node, "Unsqueeze")
+    axis = single_axis(node, len(perm) + grows)
+    if axis is None or output.is_graph_output():
+        return
+    axis, left = (unsqueeze_above if grows else squeeze_above)(perm, axis)
+    node.replace_input_with(0, before.inputs[0])
+    node.replace_input_with(1, add_constant(graph, np.asarray([axis], np.int64), f"{node.name}/axes"))
+    back = new_node("Transpose", [output], {"perm": left}, origin=node, shape=output.shape, dtype=output.dtype)
+    output.replace_all_uses_with(back.outputs[0])
+    back.replace_input_with(0, output)
+    if output.shape is not None:
+        output.shape = ir.Shape([output.shape[left.index(i)] for i in range(len(left))])
+    graph.insert_after(node, back)
