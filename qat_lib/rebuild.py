@@ -33,7 +33,7 @@ def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
         limit = sys.getrecursionlimit()
         raise UnsupportedModelError(
             f"Expected a quantized {model.name!r} that Keras can walk within Python's recursion limit, {limit}. "
-            f"With its quantizers it is deeper: call sys.setrecursionlimit({4 * limit}) first, and before it is loaded again."
+            f"With its quantizers it is deeper: call sys.setrecursionlimit({4 * limit}) first, and before you load it."
         ) from error
 
 
