@@ -19,18 +19,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.graph import OnnxGraph
 from qat_lib.analysis.loading import load_model
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.rules import check_parser_rules
 from qat_lib.errors import ExportError
-from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest, read_metadata
+from qat_lib.export.metadata import Recorded, read_metadata
 from qat_lib.export.tensors import Tensors
-
-LEAST_HALF_SCALE = np.float32(2.0**-24)
+from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
 
 
 def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[Finding]:
@@ -72,8 +68,8 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
         findings += _check_pairs(tensors.proto)
         findings += _check_names(tensors.proto, names, recorded)
     if recorded is not None:
-        findings += _check_activations(tensors, recorded)
-        findings += _check_weights(tensors, recorded)
+        findings += check_activations(tensors, recorded)
+        findings += check_weights(tensors, recorded)
         findings += _check_readers(tensors.proto, recorded.readers)
     return sorted(findings, key=lambda f: ("error", "warning", "info").index(f.severity))
 
@@ -98,19 +94,6 @@ def plan_names(plan: Any) -> set[str]:
     return {entry.name for entry in plan.quantizers}
 
 
-def _error(code: str, node: str, message: str, advice: str, severity: Any = "error") -> Finding:
-    return Finding(
-        code=code,
-        severity=severity,
-        node=node,
-        message=message,
-        advice=advice,
-        confidence="D",
-        rule=code,
-        keras_layer=keras_layer(node),
-    )
-
-
 def _check_file(path: Path) -> Iterator[Finding]:
     import onnx
 
@@ -118,12 +101,7 @@ def _check_file(path: Path) -> Iterator[Finding]:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        yield _error("C01", path.name, f"onnx.checker refuses the model: {reason}", "Export the model again.")
-
-
-def quantizer_name(node: Any) -> str:
-    """Return the quantizer that a Q or DQ node is named after: its name without the operator."""
-    return str(node.name).rpartition("/")[0]
+        yield problem("C01", path.name, f"onnx.checker refuses the model: {reason}", "Export the model again.")
 
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
@@ -139,7 +117,7 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
         if node.op_type == "QuantizeLinear":
             readers = read.get(node.output[0], [])
             if not readers or node.output[0] in outputs or any(r.op_type != "DequantizeLinear" for r in readers):
-                yield _error(
+                yield problem(
                     "Q05",
                     node.name,
                     "its integers are read by something else than one DequantizeLinear.",
@@ -148,7 +126,7 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
         elif node.op_type == "DequantizeLinear":
             source = made.get(node.input[0])
             if node.input[0] not in constants and (source is None or source.op_type != "QuantizeLinear"):
-                yield _error(
+                yield problem(
                     "Q05",
                     node.name,
                     "it reads neither a QuantizeLinear nor a constant: an operator stands between Q and DQ.",
@@ -169,7 +147,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
             continue
         expected, found = recorded.get(node.name), tuple(sorted(read.get(node.output[0], [])))
         if expected is None:
-            yield _error(
+            yield problem(
                 "Q02",
                 node.name,
                 "the export wrote no such DequantizeLinear: a tensor is quantized that the plan does not quantize.",
@@ -178,7 +156,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
         elif found != expected:
             lost = ", ".join(sorted(set(expected) - set(found))) or "none"
             new = ", ".join(sorted(set(found) - set(expected))) or "none"
-            yield _error(
+            yield problem(
                 "Q05",
                 node.name,
                 f"other operators read it than those that were quantized (lost: {lost}; new: {new}).",
@@ -192,117 +170,18 @@ def _check_names(proto: Any, planned: set[str] | None, recorded: Recorded | None
     disabled = set() if recorded is None else set(recorded.disabled)
     expected = kept if planned is None else (planned - disabled) | (kept & planned)
     for name in sorted(expected - present):
-        yield _error(
+        yield problem(
             "Q01",
             name,
             "this quantizer is not in the graph: its Q/DQ pair was folded away or never traced.",
             "Export again; if it stays, its tensor reaches no output of the model.",
         )
     for name in sorted(present - expected):
-        yield _error(
+        yield problem(
             "Q02",
             name,
             "the graph quantizes here, the plan does not.",
             "Verify with the plan that the model was quantized with.",
         )
     for name in sorted(disabled & (planned or set())):
-        yield _error("Q01", name, "this quantizer is disabled in the Keras model.", "Enable it to quantize.", "info")
-
-
-def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
-    """Return a scale as the file holds it."""
-    if not half:
-        return np.asarray(scale, np.float32)
-    half_scale = np.clip(scale, 0, 65504).astype(np.float16)
-    return np.asarray(np.maximum(half_scale, np.float16(LEAST_HALF_SCALE)), np.float32)
-
-
-def _check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    for node in tensors.proto.graph.node:
-        name = quantizer_name(node)
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or name not in recorded.activations:
-            continue
-        scale = tensors.get(node.input[1])
-        learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)
-        if scale is None or scale.size != 1 or np.float32(scale.reshape(())) != learned:
-            yield _error(
-                "Q03",
-                node.name,
-                f"its scale is {None if scale is None else scale.ravel()[:3]}, learned was {learned}.",
-                "The range was changed after training: export again.",
-            )
-
-
-def _check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    nodes = {node.name: node for node in tensors.proto.graph.node if node.op_type == "DequantizeLinear"}
-    made = {output: node for node in tensors.proto.graph.node for output in node.output}
-    for name, weight in recorded.weights.items():
-        node = nodes.get(name)
-        if node is None:
-            yield _error("Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again.")
-            continue
-        scale = tensors.get(node.input[1])
-        yield from _check_weight_scale(node, scale, weight, recorded.half)
-        integers = tensors.integers(made.get(node.input[0]), node.input[0])
-        if integers is None or scale is None:
-            yield _error("Q04", name, "its weights are not constant or do not fit their scales.", "Export again.")
-            continue
-        yield from _check_weight_axis(node, scale, integers, weight)
-        if not _are_learned(integers, weight, _axis(node) if weight.axis is None else weight.axis):
-            yield _error(
-                "Q04",
-                name,
-                "its INT8 weights are not those that the Keras model learned.",
-                "A tool has requantized the weights: export again and use the file as it is.",
-            )
-
-
-def _axis(node: Any) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
-
-
-def _check_weight_axis(node: Any, scale: np.ndarray, integers: np.ndarray, weight: RecordedWeight) -> Iterator[Finding]:
-    axis = _axis(node) + (integers.ndim if _axis(node) < 0 else 0)
-    if scale.size > 1 and weight.axis is not None and axis != weight.axis:
-        yield _error(
-            "Q03",
-            node.name,
-            f"its scales lie along axis {axis}, learned were those of axis {weight.axis}.",
-            "A tool has changed the graph behind the export: export again and use the file as it is.",
-        )
-
-
-def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
-    """Whether the integers, with the sign of a folded normalization taken off again, have the recorded digest."""
-    if weight.factor is not None:
-        shape = [-1 if i == axis else 1 for i in range(integers.ndim)]
-        if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
-            return False
-        integers = integers * np.where(weight.factor < 0, -1, 1).astype(np.int8).reshape(shape)
-    return integer_digest(integers, weight.factor, axis) == weight.digest
-
-
-def _check_weight_scale(node: Any, scale: np.ndarray | None, weight: RecordedWeight, half: bool) -> Iterator[Finding]:
-    learned = weight.scale
-    if weight.factor is not None:
-        # A dead channel (factor 0) keeps its learned scale; its integers are zeros.
-        factor = np.where(weight.factor == 0, 1.0, np.abs(weight.factor)).astype(np.float64)
-        learned = np.broadcast_to(learned, factor.shape) * factor
-    expected = _expected(learned, half)
-    # The factor is recorded in float32: half a unit in its last place remains.
-    if (
-        scale is None
-        or scale.size != expected.size
-        or not np.allclose(
-            scale.reshape(-1).astype(np.float64),
-            expected.reshape(-1),
-            rtol=2.0**-9 if half else 2.0**-22,
-            atol=2.0**-24 if half else 0.0,
-        )
-    ):
-        yield _error(
-            "Q03",
-            node.name,
-            "its scales are not the learned ones (times the folded BatchNormalization).",
-            "The ranges were changed after training: export again.",
-        )
+        yield problem("Q01", name, "this quantizer is disabled in the Keras model.", "Enable it to quantize.", "info")

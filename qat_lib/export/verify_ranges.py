@@ -1,0 +1,135 @@
+"""Check the learned numbers in an ONNX file: scales of activations, scales and integers of weights (Q03, Q04)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.names import keras_layer
+from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
+from qat_lib.export.tensors import Tensors
+
+LEAST_HALF_SCALE = np.float32(2.0**-24)
+
+
+def problem(code: str, node: str, message: str, advice: str, severity: Any = "error") -> Finding:
+    """Build a finding about ``node`` whose code is its rule."""
+    return Finding(
+        code=code,
+        severity=severity,
+        node=node,
+        message=message,
+        advice=advice,
+        confidence="D",
+        rule=code,
+        keras_layer=keras_layer(node),
+    )
+
+
+def quantizer_name(node: Any) -> str:
+    """Return the quantizer that a Q or DQ node is named after: its name without the operator."""
+    return str(node.name).rpartition("/")[0]
+
+
+def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
+    """Return a scale as the file holds it."""
+    if not half:
+        return np.asarray(scale, np.float32)
+    half_scale = np.clip(scale, 0, 65504).astype(np.float16)
+    return np.asarray(np.maximum(half_scale, np.float16(LEAST_HALF_SCALE)), np.float32)
+
+
+def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
+    """Yield each Q and DQ of an activation whose scale is not the learned one (Q03)."""
+    for node in tensors.proto.graph.node:
+        name = quantizer_name(node)
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or name not in recorded.activations:
+            continue
+        scale = tensors.get(node.input[1])
+        learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)
+        if scale is None or scale.size != 1 or np.float32(scale.reshape(())) != learned:
+            yield problem(
+                "Q03",
+                node.name,
+                f"its scale is {None if scale is None else scale.ravel()[:3]}, learned was {learned}.",
+                "The range was changed after training: export again.",
+            )
+
+
+def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
+    """Yield each weight that is gone (Q01), or whose scales (Q03) or integers (Q04) are not the learned ones."""
+    nodes = {node.name: node for node in tensors.proto.graph.node if node.op_type == "DequantizeLinear"}
+    made = {output: node for node in tensors.proto.graph.node for output in node.output}
+    for name, weight in recorded.weights.items():
+        node = nodes.get(name)
+        if node is None:
+            yield problem("Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again.")
+            continue
+        scale = tensors.get(node.input[1])
+        yield from _check_weight_scale(node, scale, weight, recorded.half)
+        integers = tensors.integers(made.get(node.input[0]), node.input[0])
+        if integers is None or scale is None:
+            yield problem("Q04", name, "its weights are not constant or do not fit their scales.", "Export again.")
+            continue
+        yield from _check_weight_axis(node, scale, integers, weight)
+        if not _are_learned(integers, weight, _axis(node) if weight.axis is None else weight.axis):
+            yield problem(
+                "Q04",
+                name,
+                "its INT8 weights are not those that the Keras model learned.",
+                "A tool has requantized the weights: export again and use the file as it is.",
+            )
+
+
+def _axis(node: Any) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+
+
+def _check_weight_axis(node: Any, scale: np.ndarray, integers: np.ndarray, weight: RecordedWeight) -> Iterator[Finding]:
+    axis = _axis(node) + (integers.ndim if _axis(node) < 0 else 0)
+    if scale.size > 1 and weight.axis is not None and axis != weight.axis:
+        yield problem(
+            "Q03",
+            node.name,
+            f"its scales lie along axis {axis}, learned were those of axis {weight.axis}.",
+            "A tool has changed the graph behind the export: export again and use the file as it is.",
+        )
+
+
+def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
+    """Whether the integers, with the sign of a folded normalization taken off again, have the recorded digest."""
+    if weight.factor is not None:
+        shape = [-1 if i == axis else 1 for i in range(integers.ndim)]
+        if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
+            return False
+        integers = integers * np.where(weight.factor < 0, -1, 1).astype(np.int8).reshape(shape)
+    return integer_digest(integers, weight.factor, axis) == weight.digest
+
+
+def _check_weight_scale(node: Any, scale: np.ndarray | None, weight: RecordedWeight, half: bool) -> Iterator[Finding]:
+    learned = weight.scale
+    if weight.factor is not None:
+        # A dead channel (factor 0) keeps its learned scale; its integers are zeros.
+        factor = np.where(weight.factor == 0, 1.0, np.abs(weight.factor)).astype(np.float64)
+        learned = np.broadcast_to(learned, factor.shape) * factor
+    expected = _expected(learned, half)
+    # The factor is recorded in float32: half a unit in its last place remains.
+    if (
+        scale is None
+        or scale.size != expected.size
+        or not np.allclose(
+            scale.reshape(-1).astype(np.float64),
+            expected.reshape(-1),
+            rtol=2.0**-9 if half else 2.0**-22,
+            atol=2.0**-24 if half else 0.0,
+        )
+    ):
+        yield problem(
+            "Q03",
+            node.name,
+            "its scales are not the learned ones (times the folded BatchNormalization).",
+            "The ranges were changed after training: export again.",
+        )
