@@ -89,10 +89,14 @@ def fit_head(model: Any, quantized: Any, images: np.ndarray) -> None:
     """Let the last layer of both models give image number i the class i."""
     import keras
 
+    from qat_lib.recursion import deep_graphs
+
     rng = np.random.default_rng(2)
     head = [layer for layer in model.layers if hasattr(layer, "kernel") and layer.bias is not None][-1]
     wrapper = quantized.get_layer(f"quant_{head.name}")
-    found = _outputs(keras.Model(quantized.input, wrapper.input), images)
+    with deep_graphs():
+        body = keras.Model(quantized.input, wrapper.input)
+    found = _outputs(body, images)
     features = found.reshape(len(images), -1).astype(np.float64)
     mean = features.mean(axis=0)
     centred = features - mean
@@ -199,7 +203,10 @@ class Case:
         """Clone with Keras's own function and compare."""
         import keras
 
-        copy = keras.models.clone_model(self.quantized)
+        from qat_lib.recursion import deep_graphs
+
+        with deep_graphs():
+            copy = keras.models.clone_model(self.quantized)
         copy.set_weights(self.quantized.get_weights())
         return {"clone_difference": self._difference(copy)}
 

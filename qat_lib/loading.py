@@ -11,6 +11,7 @@ import qat_lib.quantize_wrappers  # registers the wrappers with Keras
 import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
+from qat_lib.recursion import deep_graphs
 
 
 def load_model(path: str | Path) -> Any:
@@ -23,7 +24,8 @@ def load_model(path: str | Path) -> Any:
     if not file.is_file():
         raise UnsupportedModelError(f"There is no model file {str(file)!r}: expected a .keras file.")
     try:
-        model = keras.models.load_model(file, compile=False, safe_mode=True)
+        with deep_graphs():
+            model = keras.models.load_model(file, compile=False, safe_mode=True)
     except Exception as error:  # Keras raises many kinds for a damaged file
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if "Lambda" in str(error) or "lambda" in str(error) or "unsafe" in str(error).lower():

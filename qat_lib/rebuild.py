@@ -18,6 +18,7 @@ from qat_lib.layer_traits import preserves_range
 from qat_lib.plan import KINDS, Consumer, QuantizationPlan, QuantizerEntry
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
+from qat_lib.recursion import ROOM, deep_graphs
 
 
 def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
@@ -28,12 +29,13 @@ def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
         UnsupportedModelError: a layer can't be copied, or the copy is deeper than Keras can walk.
     """
     try:
-        return _Rebuild(LayerGraph(model), plan).run()
+        with deep_graphs():
+            return _Rebuild(LayerGraph(model), plan).run()
     except RecursionError as error:
-        limit = sys.getrecursionlimit()
+        limit = max(ROOM, sys.getrecursionlimit())
         raise UnsupportedModelError(
-            f"Expected a quantized {model.name!r} that Keras can walk within Python's recursion limit, {limit}. "
-            f"With its quantizers it is deeper: call sys.setrecursionlimit({4 * limit}) first, and before you load it."
+            f"Expected a quantized {model.name!r} that Keras can walk within {limit} nested calls. "
+            f"It is deeper: call sys.setrecursionlimit({4 * limit}) first, and before you load it."
         ) from error
 
 

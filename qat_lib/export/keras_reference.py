@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.recursion import deep_graphs
 
 
 class KerasReference:
@@ -21,7 +22,8 @@ class KerasReference:
         self.layers = [name for name in layers if name in found and len(found[name]._inbound_nodes) == 1]
         self.layers = [name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)]
         extra = [found[name].output for name in self.layers]
-        self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
+        with deep_graphs():
+            self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs, then those of the layers, as arrays.

@@ -187,15 +187,33 @@ def test_a_model_keeps_its_own_training_step(tmp_path: Path) -> None:
     assert type(quantize_model(OwnGraph(3))) is type(keras.Model(x, x))
 
 
-def test_a_model_too_deep_for_keras_says_what_to_do() -> None:
+def deep_model() -> keras.Model:
     x = y = keras.Input((1,))
     for _ in range(150):
         y = layers.Dense(1)(y)
-    model, limit = keras.Model(x, y), sys.getrecursionlimit()
+    return keras.Model(x, y)
+
+
+def test_a_deep_model_is_quantized_and_loaded_beyond_the_recursion_limit(tmp_path: Path) -> None:
+    model = deep_model()
+    model.save(tmp_path / "model.keras")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 220)
+    try:
+        with pytest.raises(RecursionError):
+            keras.models.clone_model(quantize_model(model))
+        assert len(model_quantizers(quantize_model(load_model(tmp_path / "model.keras")))) == 300
+        assert sys.getrecursionlimit() < before
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def test_a_model_too_deep_for_keras_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, before = deep_model(), sys.getrecursionlimit()
+    monkeypatch.setattr("qat_lib.recursion.ROOM", 1)
     sys.setrecursionlimit(len(inspect.stack()) + 220)
     try:
         with pytest.raises(UnsupportedModelError, match="setrecursionlimit"):
             quantize_model(model)
     finally:
-        sys.setrecursionlimit(limit)
-    assert len(model_quantizers(quantize_model(model))) == 300
+        sys.setrecursionlimit(before)
