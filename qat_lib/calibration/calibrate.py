@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -69,8 +70,9 @@ def calibrate(
 
     Args:
         model: a quantized model; its ranges are set in place.
-        data: batches of inputs (an iterable, a tf.data.Dataset), each an array or tuple whose first item is the
-            input; or one array ``(samples, ...)``, cut into batches of ``batch_size``.
+        data: batches of inputs (an iterable, a tf.data.Dataset), each an array, a list or dict of arrays where the
+            model has several inputs, or a tuple whose first item is one of these; or all samples at once, as one
+            array ``(samples, ...)`` or a list or dict of them, cut into batches of ``batch_size``.
         method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with a calibrator of
             its own uses that.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
@@ -91,7 +93,7 @@ def calibrate(
     histograms = _Histograms()
     batches = samples = 0
     with collecting(histograms):
-        for x in _batches(data, batch_size):
+        for x in _batches(data, batch_size, len(model.inputs)):
             model(x, training=False)
             batches += 1
             samples += _samples(x)
@@ -117,15 +119,32 @@ def calibrate(
     return CalibrationReport(tensors=report, batches=batches, samples=samples)
 
 
-def _batches(data: Any, batch_size: int) -> Iterator[Any]:
-    if isinstance(data, np.ndarray) or tf.is_tensor(data):
-        for start in range(0, len(data), batch_size):
-            yield tf.convert_to_tensor(data[start : start + batch_size])
+def _batches(data: Any, batch_size: int, inputs: int) -> Iterator[Any]:
+    """Yield what the model takes: a tensor, or a list or dict of them where it has several inputs."""
+    whole = _is_array(data) or (isinstance(data, Mapping) and all(map(_is_array, data.values())))
+    if whole or _is_one_for_each(data, inputs):
+        parts = keras.tree.flatten(data)
+        if len({len(part) for part in parts}) > 1:
+            raise CalibrationError(
+                f"Expected as many samples for each input. Received: {', '.join(str(len(part)) for part in parts)}."
+            )
+        for start in range(0, len(parts[0]), batch_size):
+            yield keras.tree.map_structure(lambda x, i=start: tf.convert_to_tensor(x[i : i + batch_size]), data)
         return
-    if not isinstance(data, Iterable):
-        raise CalibrationError(f"Expected an array or an iterable of batches. Received: {type(data).__name__}.")
+    if not isinstance(data, Iterable) or isinstance(data, Mapping):
+        raise CalibrationError(f"Expected arrays or an iterable of batches. Received: {type(data).__name__}.")
     for batch in data:
-        yield batch[0] if isinstance(batch, (tuple, list)) else batch
+        alone = not isinstance(batch, (tuple, list)) or _is_one_for_each(batch, inputs)
+        yield batch if alone else batch[0]
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, np.ndarray) or bool(tf.is_tensor(data))
+
+
+def _is_one_for_each(data: Any, inputs: int) -> bool:
+    """Whether data is a list of arrays, one for each of several inputs."""
+    return isinstance(data, (tuple, list)) and inputs > 1 and len(data) == inputs and all(map(_is_array, data))
 
 
 def _samples(x: Any) -> int:

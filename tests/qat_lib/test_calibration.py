@@ -287,3 +287,27 @@ def test_an_error_in_the_data_leaves_the_model_usable(model: keras.Model) -> Non
     before = model(images())
     model_quantizers(model)["x_quantizer"].amax = 0.5
     assert not np.array_equal(before, model(images()))
+
+
+def two_inputs(form: type) -> keras.Model:
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    y = layers.Add()([layers.Dense(3)(a), layers.Dense(3)(b)])
+    return quantize_model(keras.Model({"a": a, "b": b} if form is dict else form([a, b]), y))
+
+
+@pytest.mark.parametrize("form", [dict, list, tuple])
+@pytest.mark.parametrize("batched", [False, True])
+def test_models_of_several_inputs_take_data_in_keras_forms(form: type, batched: bool) -> None:
+    model, arrays = two_inputs(form), {"a": normal(80).reshape(20, 4), "b": 3 * normal(80, 1).reshape(20, 4)}
+    whole = arrays if form is dict else form(arrays.values())
+    parts = [{k: v[i : i + 8] for k, v in arrays.items()} for i in (0, 8, 16)]
+    batches = parts if form is dict else [form(part.values()) for part in parts]
+    report = calibrate(model, batches if batched else whole, "max", batch_size=8)
+    assert (report.batches, report.samples) == (3, 20)
+    for name, array in arrays.items():
+        assert model_quantizers(model)[f"{name}_quantizer"].amax == pytest.approx(np.abs(array).max())
+
+
+def test_inputs_of_different_lengths_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="Received: 5, 4"):
+        calibrate(two_inputs(list), [np.ones((5, 4), "f4"), np.ones((4, 4), "f4")])
