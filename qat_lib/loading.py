@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ def load_model(path: str | Path) -> Any:
     file = Path(path)
     if not file.is_file():
         raise UnsupportedModelError(f"There is no model file {str(file)!r}: expected a .keras file.")
+    if not zipfile.is_zipfile(file):
+        raise UnsupportedModelError(
+            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip archive; "
+            "it is something else, or only a part of one. Save the model again, as .keras."
+        )
     try:
         with deep_graphs():
             model = keras.models.load_model(file, compile=False, safe_mode=True)
