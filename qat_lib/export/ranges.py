@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from qat_lib.errors import ExportError
 
 INT8_MAX = np.float32(127.0)
+
+logger = logging.getLogger("qat_lib")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,8 @@ class LearnedRange:
 def learned_ranges(model: Any) -> dict[str, LearnedRange]:
     """Return the range of each enabled quantizer of a Keras model, by the quantizer's name.
 
+    Ranges that neither calibration nor training has set are named in a warning: they are made up.
+
     Raises:
         ExportError: a quantizer is not 8 bits wide, or two quantizers have one name.
     """
@@ -60,6 +65,12 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
         if layer.name in found and found[layer.name][0] is not layer:
             raise ExportError(f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of them.")
         found[layer.name] = (layer, LearnedRange(name=layer.name, amax=layer.amax, narrow=layer.narrow_range))
+    if made_up := [name for name, (layer, _) in found.items() if not layer.calibrated]:
+        logger.warning(
+            "%d of %d quantizers were never calibrated or trained, such as %s: their ranges are the initial ones. "
+            "Call qat_lib.calibrate(model, data) before the export.",
+            *(len(made_up), len(found), made_up[0]),
+        )
     return {name: range_ for name, (_, range_) in found.items()}
 
 

@@ -103,9 +103,10 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
 
 
 def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
-    """Write the float32 bias of a Conv, ConvTranspose or Gemm."""
+    """Write the bias of a Conv, ConvTranspose or Gemm, in the data type of its input: float32 if that is not known."""
     name = f"{node.meta.get('keras_layer', node.name)}/bias"
-    value = add_constant(graph, np.ascontiguousarray(bias, np.float32), name)
+    known = node.inputs[0].dtype if node.inputs[0] is not None else None
+    value = add_constant(graph, np.ascontiguousarray(bias, np.float32 if known is None else known.numpy()), name)
     if len(node.inputs) < 3:
         node.resize_inputs(3)
     node.replace_input_with(2, value)

@@ -61,9 +61,10 @@ def test_a_gate_leaves_no_shape_arithmetic(opset, tmp_path):
     assert qat_lib.check_parity(model, path, np.random.default_rng(0).normal(size=(3, *IMAGE)).astype("f4")).passed
 
 
-def test_half_precision_layers_are_compared_with_halfs_rounding(tmp_path):
+@pytest.mark.parametrize("layer", [L.Conv2D(4, 3, dtype="mixed_float16"), L.Dense(4, dtype="mixed_float16")])
+def test_half_precision_layers_are_compared_with_halfs_rounding(layer, tmp_path):
     x = keras.Input(IMAGE)
-    model = keras.Model(x, L.Conv2D(4, 3, dtype="mixed_float16")(x))
+    model = keras.Model(x, layer(L.Flatten()(x) if isinstance(layer, L.Dense) else x))
     qat_lib.export_onnx(model, tmp_path / "half.onnx")
     data = np.random.default_rng(0).normal(size=(2, *IMAGE)).astype(np.float32)
     assert qat_lib.check_parity(model, tmp_path / "half.onnx", data).passed
@@ -79,3 +80,14 @@ def test_an_open_image_size_stays_open(tmp_path):
     for side in (7, 12):
         data = np.random.default_rng(0).normal(size=(2, side, side, 3)).astype(np.float32)
         assert qat_lib.check_parity(model, path, data).passed
+
+
+def test_ranges_that_nobody_set_are_named(tmp_path, caplog):
+    x = keras.Input(IMAGE)
+    model = qat_lib.quantize_model(keras.Model(x, L.Conv2D(4, 3, name="conv")(x)))
+    qat_lib.export_onnx(model, tmp_path / "model.onnx")
+    assert "1 of 2 quantizers were never calibrated" in caplog.text
+    caplog.clear()
+    qat_lib.calibrate(model, np.random.default_rng(0).normal(size=(4, *IMAGE)).astype(np.float32))
+    qat_lib.export_onnx(model, tmp_path / "model.onnx")
+    assert "calibrated" not in caplog.text
