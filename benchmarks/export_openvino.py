@@ -1,5 +1,7 @@
 """Latency at batch 1 in OpenVINO of networks quantized by qatline, by NNCF and by ONNX Runtime, in one run.
 
+Quantized graphs are compiled twice: with OpenVINO's defaults, and without its code generator for element-wise chains
+("snippets"), which takes residual Adds away from convolutions; ``build_engine`` switches it off for INT8 graphs.
 Every engine answers in turns, so that whatever else the machine does hits all of them alike; the figure is the
 median. Run on a CPU with VNNI or AMX:
 
@@ -22,8 +24,10 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
+import record
 
 SIZE = 224
+WITHOUT = ", no snippets"
 CALIBRATION = 16
 
 
@@ -75,17 +79,20 @@ def quantize_onnxruntime(fp32: Path, folder: Path) -> Path:
 
 
 def compile_all(candidates: dict[str, Any], threads: int) -> dict[str, Any]:
-    """Compile each candidate for batch 1 with the same options."""
+    """Compile each candidate for batch 1; the quantized ones also without snippets, as ``build_engine`` does."""
     import openvino
 
     core = openvino.Core()
+    # Without the hint OpenVINO runs "FP32" in bfloat16 where the CPU has it.
+    common = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = {}
     for name, source in candidates.items():
-        model = core.read_model(source) if isinstance(source, Path) else source
-        model.reshape({model.inputs[0]: [1, SIZE, SIZE, 3]})
-        # Without the hint OpenVINO runs "FP32" in bfloat16 where the CPU has it.
-        options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-        compiled[name] = core.compile_model(model, "CPU", options)
+        for ending, options in (("", {}), (WITHOUT, {"SNIPPETS_MODE": "DISABLE"})):
+            if name == "fp32" and options:
+                continue
+            model = core.read_model(source) if isinstance(source, Path) else source.clone()
+            model.reshape({model.inputs[0]: [1, SIZE, SIZE, 3]})
+            compiled[name + ending] = core.compile_model(model, "CPU", common | options)
     return compiled
 
 
@@ -95,9 +102,10 @@ def measure(compiled: dict[str, Any], rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in compiled}
     x = images(1)
     for index in range(rounds + 5):
-        for name, request in requests.items():
+        # The order turns, so that none always comes after the same one.
+        for name in [*requests][index % len(requests) :] + [*requests][: index % len(requests)]:
             started = time.perf_counter()
-            request.infer({0: x})
+            requests[name].infer({0: x})
             if index >= 5:
                 times[name].append((time.perf_counter() - started) * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
@@ -122,19 +130,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--target", default="openvino")
     parser.add_argument("--layers", action="store_true", help="print the types and precisions of the compiled layers")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--work", type=Path, help="keep the files here (default: a temporary folder)")
     parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
     arguments = parser.parse_args()
 
+    networks = {}
     with tempfile.TemporaryDirectory() as scratch:
         for network in arguments.networks:
             folder = (arguments.work or Path(scratch)) / network
             folder.mkdir(parents=True, exist_ok=True)
-            compare(network, folder, arguments)
+            networks[network] = {"median_ms": compare(network, folder, arguments)}
+    if arguments.json:
+        record.write(arguments.json, {"rounds": arguments.rounds, "target": arguments.target, "networks": networks})
 
 
-def compare(network: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Quantize one network with each tool, measure all in turns and print the medians."""
+def compare(network: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """Quantize one network with each tool, measure all in turns, print and return the medians."""
     import keras
 
     import qat_lib
@@ -156,6 +168,7 @@ def compare(network: str, folder: Path, arguments: argparse.Namespace) -> None:
     if arguments.layers:
         for name, engine in compiled.items():
             print(f"  {name}:", json.dumps(layer_types(engine)))
+    return medians
 
 
 if __name__ == "__main__":
