@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qat_lib.analysis.flow import Flow, Read, Scale
@@ -118,7 +118,12 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
     Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
     reads = flow.readers(value)
-    nodes = [read.node for read in reads if read.node is not None and read.scale is None]
+    return gate_of(flow, reads) if all(read.scale is None for read in reads) else ()
+
+
+def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
+    """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x; empty when it is not that."""
+    nodes = [read.node for read in reads if read.node is not None]
     if len(nodes) != 2 or len(reads) != 2:
         return ()
     first, second = (_walk_gate(flow, node) for node in nodes)

@@ -60,7 +60,7 @@ CATALOG: dict[str, FindingKind] = _catalog(
         ("V17", "warning", "F4", "both operands of a residual Add are quantized"),
         ("V18", "warning", "F5 I", "elementwise operator with mixed precision"),
         ("V19", "warning", "G", "pooling reads INT8 and writes floating point"),
-        ("V20", "warning", "H", "inputs of a Concat have different scales"),
+        ("V20", "warning", "H", "inputs or output of a Concat have different scales"),
         ("V21", "warning", "H", "Concat mixes quantized and floating-point inputs"),
         ("V22", "warning", "I", "Q/DQ around an operator that always runs in floating point"),
         ("V23", "warning", "J", "attention mask or Softmax input is quantized"),

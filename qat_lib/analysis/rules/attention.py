@@ -11,6 +11,7 @@ from qat_lib.analysis.graph import Node
 from qat_lib.analysis.names import keras_layer
 
 _ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
+_MOVES = frozenset({"Reshape", "Transpose", "Cast"})
 _LONGEST_WAY = 8
 #: Products of two activations; Keras writes those of its attention as Einsum.
 _PRODUCTS = frozenset({"MatMul", "Einsum"})
@@ -21,7 +22,7 @@ def check_attention(engine: Engine) -> Iterator[Finding]:
     for node in engine.flow.operators:
         if node.op != "Softmax" or not _weighs_values(engine, node):
             continue
-        quantized = next((read for read in _way_to_scores(engine, node) if read.explicit), None)
+        quantized = next((read for read in _way_to_scores(engine, node) if read.scale is not None), None)
         if quantized is not None and quantized.node is not None:
             layer = keras_layer(node.name)
             what = (
@@ -41,10 +42,39 @@ def check_attention(engine: Engine) -> Iterator[Finding]:
             )
 
 
+def between_products(engine: Engine) -> frozenset[int]:
+    """Return the operators from the scores of an attention to its Softmax, by the index of their node.
+
+    They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the scores is no residual.
+    """
+    found: set[int] = set()
+    for softmax in engine.flow.operators:
+        if softmax.op != "Softmax" or not _weighs_values(engine, softmax):
+            continue
+        way = [read for read in _way_to_scores(engine, softmax) if read.node is not None]
+        for read in reversed(way):  # from the scores down; what only leads to the mask is left out
+            source = engine.graph.producer(read.value)
+            if read.node is not None and source is not None and (_is_product(engine, source) or source.index in found):
+                found.add(read.node.index)
+    return frozenset(found)
+
+
 def _weighs_values(engine: Engine, softmax: Node) -> bool:
-    """Return whether the Softmax's output is an operand of a product of two activations."""
-    nodes = [read.node for read in engine.flow.output_reads(softmax) if read.node is not None]
-    return any(node.op in _PRODUCTS and len(engine.flow.data_inputs(node)) == 2 for node in nodes)
+    """Return whether the Softmax's output, also moved or cast, is an operand of a product of two activations."""
+    open_nodes = [softmax]
+    for _ in range(_LONGEST_WAY):
+        if not open_nodes:
+            break
+        for read in engine.flow.output_reads(open_nodes.pop(0)):
+            if read.node is not None and _is_product(engine, read.node):
+                return True
+            if read.node is not None and read.node.op in _MOVES:
+                open_nodes.append(read.node)
+    return False
+
+
+def _is_product(engine: Engine, node: Node) -> bool:
+    return node.op in _PRODUCTS and len(engine.flow.data_inputs(node)) == 2
 
 
 def _way_to_scores(engine: Engine, softmax: Node) -> Iterator[Read]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qat_lib.analysis.chains import Chain, joins
+from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import FLOAT_ONLY, Engine
 from qat_lib.analysis.findings import Finding, Severity, make_finding
 from qat_lib.analysis.flow import Read
@@ -70,8 +70,8 @@ def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
     nodes = [read.node for read in reads if read.node is not None]
     if len(nodes) == 1 and joins(engine.graph, nodes[0]):
         follower = nodes[0]
-    elif len(nodes) == 2 and not chain.op.depthwise and (gate := _gate(engine, nodes)) is not None:
-        follower = gate
+    elif not chain.op.depthwise and (gate := gate_of(engine.flow, reads)):
+        follower = gate[-1]
     else:
         return
     layer = keras_layer(chain.op.node.name)
@@ -84,15 +84,6 @@ def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
         rule="E",
         keras_layer=layer,
     )
-
-
-def _gate(engine: Engine, nodes: Sequence[Node]) -> Node | None:
-    """Return the Mul of ``x * sigmoid(x)`` whose two reads of x are ``nodes``."""
-    for gate, product in (nodes, nodes[::-1]):
-        only = engine.flow.only_reader(gate.outputs[0])
-        if gate.op in ("Sigmoid", "HardSigmoid") and product.op == "Mul" and only is not None and only.node is product:
-            return product
-    return None
 
 
 def _check_padding(engine: Engine, node: Node) -> Iterator[Finding]:

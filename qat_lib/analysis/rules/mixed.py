@@ -9,6 +9,7 @@ from qat_lib.analysis.findings import Confidence, Finding, make_finding
 from qat_lib.analysis.flow import Read
 from qat_lib.analysis.graph import Node
 from qat_lib.analysis.names import keras_layer
+from qat_lib.analysis.rules.attention import between_products
 
 _NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
 
@@ -16,9 +17,12 @@ _NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "Gro
 def check_mixed(engine: Engine) -> Iterator[Finding]:
     """Yield pools, Concats and elementwise operators that mix precisions, and INT8 around what is always float."""
     fused = {node.index for chain in engine.chains.values() for node in chain.nodes}
+    in_attention = between_products(engine)
     in_f4 = {placed.node.index for placed in engine.adds if placed.rule == "F4"}
     for node in engine.flow.operators:
         if node.index in fused or node.index in in_f4:
+            continue
+        if node.index in in_attention and node.op in INT8_ELEMENTWISE:
             continue
         if is_average_pool(engine.graph, node):
             yield from _check_pool(engine, node)
@@ -61,6 +65,17 @@ def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
             "M",
             f"{layer!r} joins quantized tensors with {', '.join(floats)}, not quantized: all are dequantized.",
             f"Quantize every input of {layer!r}, in one tied group.",
+        )
+        return
+    written = engine.written.get(node.outputs[0])
+    if len(scales) == 1 and written is not None and written not in scales:
+        yield _finding(
+            "V20",
+            node,
+            "H",
+            "M",
+            f"the inputs of {layer!r} have another scale than its output: each is rescaled by a kernel.",
+            f"Tie the quantizers of the inputs and of the output of {layer!r} into one group that shares a range.",
         )
     elif len(scales) > 1:
         listed = ", ".join(f"{scale.largest:.6g}" for scale in scales if scale is not None)

@@ -46,7 +46,7 @@ def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> lis
 
 
 def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    if any(output in graph.outputs for output in node.outputs):
+    if _reaches_output(graph, node):
         yield rule_finding(
             "V07",
             node,
@@ -54,6 +54,19 @@ def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             "a QuantizeLinear is a graph output: TensorRT needs a DequantizeLinear behind it.",
             f"Leave the output of {keras_layer(node.name)!r} in floating point, or end the graph with the DQ.",
         )
+
+
+def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether an output of ``node`` is one of the graph, as it is or behind Identities."""
+    copies, seen = [node], {node.index}
+    while copies:
+        outputs = copies.pop().outputs
+        if any(output in graph.outputs for output in outputs):
+            return True
+        readers = [reader for output in outputs for reader in graph.consumers(output) if reader.op == "Identity"]
+        copies.extend(reader for reader in readers if reader.index not in seen)
+        seen.update(reader.index for reader in readers)
+    return False
 
 
 def _check_integer_operator(node: Node) -> Iterator[Finding]:

@@ -9,12 +9,15 @@ from qat_lib.analysis.engine import FLOAT_ONLY, Engine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.residual import PlacedAdd
+from qat_lib.analysis.rules.attention import between_products
 
 
 def check_adds(engine: Engine) -> Iterator[Finding]:
     """Yield what keeps the Adds of a graph from their best form."""
+    in_attention = between_products(engine)
     for placed in engine.adds:
-        yield from _check(engine, placed)
+        if placed.node.index not in in_attention:
+            yield from _check(engine, placed)
 
 
 def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:

@@ -151,8 +151,9 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
     for size, what in ((inner, "inner products"), (columns, "outputs")):
         if isinstance(size, int) and size < _SMALL:
             return f"has {size} {what}"
-    rows = [dim for dim in result[:-1] if isinstance(dim, int)]
-    if len(rows) == len(result) - 1 and prod(rows) == 1:
+    outer = result[:-1] if op.weight is not None else result[-2:-1]  # a batch of products has no batch of rows
+    rows = [dim for dim in outer if isinstance(dim, int)]
+    if len(rows) == len(outer) and prod(rows) == 1:
         return "multiplies one row"
     return ""
 
