@@ -114,3 +114,21 @@ class GraphBuilder:
 def set_type(model: onnx.ModelProto, tensor: str, element: int = TensorProto.FLOAT) -> None:
     """Declare the element type of a tensor inside the graph."""
     model.graph.value_info.append(helper.make_tensor_value_info(tensor, element, None))
+
+
+def image(g: GraphBuilder, channels: int = 16, **options: Any) -> str:
+    """A quantized tensor that some earlier layer wrote."""
+    return g.conv(g.qdq(g.input(shape=(1, 16, 16, 16))), 16, channels, 3, name="first", **options)
+
+
+def end(g: GraphBuilder, *tensors: str) -> GraphBuilder:
+    """Finish with a convolution behind every tensor's quantizer, so that their outputs are quantized."""
+    for tensor in tensors:
+        g.output(g.conv(g.qdq(tensor), 16, 16, 1, name=f"last{len(g.outputs)}"))
+    return g
+
+
+def batch_norm(g: GraphBuilder, x: str, channels: int = 16, name: str = "bn") -> str:
+    return g.op(
+        "BatchNormalization", [x, *(g.const(np.ones(channels)) for _ in range(4))], f"{name}/BatchNormalization"
+    )

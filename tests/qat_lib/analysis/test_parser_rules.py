@@ -1,4 +1,4 @@
-"""Each parser rule with a graph that breaks it and one that nearly does."""
+"""Each parser rule with the rule, severity and number of its findings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
+from parser_graphs import one_quantizer, quantized_output, weight_pair
 
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules import check_parser_rules
@@ -19,26 +20,6 @@ def findings(g: GraphBuilder, **options: Any) -> list[Finding]:
 
 def rules(g: GraphBuilder, **options: Any) -> list[tuple[str, str, str]]:
     return [(finding.code, finding.rule, finding.severity) for finding in findings(g, **options)]
-
-
-def one_quantizer(
-    scale: Any = 0.1, zero: Any = 0, dtype: Any = np.int8, scale_dtype: Any = np.float32, **attributes: Any
-) -> GraphBuilder:
-    """A graph of one pair on the input, with this scale and zero point (None: absent)."""
-    g = GraphBuilder()
-    x = g.input(shape=(2, 4))
-    operands = [g.const(scale, scale_dtype)] + ([] if zero is None else [g.const(zero, dtype)])
-    q = g.op("QuantizeLinear", [x, *operands], "x_quantizer/QuantizeLinear", **attributes)
-    g.output(g.op("DequantizeLinear", [q, *operands], "x_quantizer/DequantizeLinear", **attributes))
-    return g
-
-
-def weight_pair(scale: Any, shape: tuple[int, ...] = (4, 3), opset: int = 17, **attributes: Any) -> GraphBuilder:
-    """A graph that adds a dequantized weight to its input."""
-    g = GraphBuilder(opset=opset)
-    x = g.input(shape=shape)
-    g.output(g.op("Add", [x, g.dq(g.const(np.ones(shape), np.int8), scale, "w", **attributes)]))
-    return g
 
 
 def test_a_canonical_graph_has_no_findings() -> None:
@@ -203,6 +184,8 @@ def test_batch_norm_parameters_are_constants() -> None:
 
 
 def test_quantizer_is_no_graph_output() -> None:
-    g = GraphBuilder()
-    g.output(g.q(g.input(), name="x_quantizer"))
-    assert rules(g) == [("V07", "L", "error")]
+    assert rules(quantized_output(dequantize=False)) == [("V07", "L", "error")]
+    assert rules(quantized_output(dequantize=True)) == []
+    copied = GraphBuilder()
+    copied.output(copied.op("Identity", [copied.op("Identity", [copied.q(copied.input())])]))
+    assert rules(copied) == [("V07", "L", "error")]
