@@ -43,11 +43,11 @@ def size(value: object) -> str:
 
 
 def milliseconds(value: object) -> str:
-    """Return a latency in milliseconds with three significant digits, in microseconds below a tenth."""
+    """Return a latency in milliseconds with three significant digits, in microseconds below a hundredth."""
     number = finite(value)
     if number is None:
         return DASH
-    return f"{number * 1000:.3g} µs" if 0 < number < 0.1 else f"{significant(number)} ms"
+    return f"{number * 1000:.3g} µs" if 0 < number < 0.01 else f"{significant(number)} ms"
 
 
 def rate(value: object) -> str:

@@ -35,7 +35,7 @@ def fit(
     teacher: Any = None,
     distillation: float = 0.0,
 ) -> list[dict[str, float]]:
-    """Train a model in place, with cosine decay of the learning rate to zero.
+    """Train a model in place, with cosine decay of the learning rate to zero, and leave it uncompiled.
 
     Args:
         model: any classifier; whether it gives logits or probabilities is seen from its last layer.
@@ -67,6 +67,8 @@ def fit(
     if schedule.epochs:
         model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
     record.restore_best()
+    # Else its file would hold the optimizer's variables, and a loss that only this package can load.
+    model.optimizer, model.compiled = None, False
     return record.rows
 
 

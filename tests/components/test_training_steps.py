@@ -50,6 +50,16 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
+def test_models_are_kept_without_their_training(steps: dict[str, Path]) -> None:
+    import keras
+
+    for step in ("baseline", "qat"):
+        file = steps[step] / "model.keras"
+        loaded = keras.models.load_model(file)  # no loss or optimizer of ours is needed
+        assert not loaded.compiled
+        assert file.stat().st_size < 1.5 * 4 * loaded.count_params() + 200_000
+
+
 def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, Path]) -> None:
     from components.runtime.reader import load_split
 

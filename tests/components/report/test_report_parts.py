@@ -37,7 +37,8 @@ from components.report.speed import speed_table
         (numbers.size(186_123), "186 kB"),
         (numbers.size(102_500_000), "102 MB"),
         (numbers.size(3.2e12), "3.2e+03 GB"),
-        (numbers.milliseconds(0.0402), "40.2 µs"),
+        (numbers.milliseconds(0.0402), "0.0402 ms"),
+        (numbers.milliseconds(0.00402), "4.02 µs"),
         (numbers.milliseconds(21.84), "21.8 ms"),
         (numbers.rate(160_000), "160\u202f000 /s"),
         (numbers.significant(0.99999), "1.00"),
@@ -211,7 +212,7 @@ def test_speed_by_batch_size_has_a_row_for_each_engine(folders: ReportFolders) -
     assert table is not None
     assert table.batches == (1, 32)
     assert [row.title for row in table.rows] == ["FP32 engine", "PTQ INT8 engine", "QAT INT8 engine"]
-    assert table.rows[2].cells == (("40 µs", "25\u202f000 /s"), ("0.800 ms", "40\u202f000 /s"))
+    assert table.rows[2].cells == (("0.0400 ms", "25\u202f000 /s"), ("0.800 ms", "40\u202f000 /s"))
     assert table.rows[2].memory == "103 MB + 2.1 MB on the device"
     assert table.rows[1].cells[1] == ("–", "–")
     assert table.rows[0].memory == "–"
