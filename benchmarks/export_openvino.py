@@ -5,7 +5,7 @@ Quantized graphs are compiled twice: with OpenVINO's defaults, and without its c
 Every engine answers in turns, so that whatever else the machine does hits all of them alike; the figure is the
 median. Run on a CPU with VNNI or AMX:
 
-    uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0
+    uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0 --clamps
 
 Weights are random (speed does not depend on them) unless ``--weights imagenet`` can download them.
 """
@@ -45,6 +45,23 @@ def export_ours(model: Any, folder: Path, target: str) -> Path:
     report = qat_lib.export_onnx(quantized, folder / "qatline.onnx", target=target)
     print(f"  qatline export: {report.seconds:.1f} s, of which conversion {report.conversion_seconds:.1f} s")
     return report.path
+
+
+def leave_out_clamps(path: Path) -> Path:
+    """Write the graph without its Clip nodes, which is wrong but shows what they cost."""
+    import onnx
+
+    model = onnx.load(path)
+    source = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Clip"}
+    kept = [node for node in model.graph.node if node.op_type != "Clip"]
+    for node in kept:
+        for index, name in enumerate(node.input):
+            node.input[index] = source.get(name, name)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    out = path.with_name("no_clamps.onnx")
+    onnx.save(model, out)
+    return out
 
 
 def quantize_nncf(fp32: Path) -> Any:
@@ -130,6 +147,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--target", default="openvino")
     parser.add_argument("--layers", action="store_true", help="print the types and precisions of the compiled layers")
+    parser.add_argument("--clamps", action="store_true", help="also measure our graph without its Clip nodes")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--work", type=Path, help="keep the files here (default: a temporary folder)")
     parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
@@ -156,6 +174,8 @@ def compare(network: str, folder: Path, arguments: argparse.Namespace) -> dict[s
     print(network, flush=True)
     fp32 = qat_lib.export_onnx(model, folder / "fp32.onnx").path
     candidates: dict[str, Any] = {"fp32": fp32, "qatline": export_ours(model, folder, arguments.target)}
+    if arguments.clamps:
+        candidates["qatline without clamps"] = leave_out_clamps(candidates["qatline"])
     if "nncf" not in arguments.without:
         candidates["nncf"] = quantize_nncf(fp32)
     if "onnxruntime" not in arguments.without:
