@@ -106,11 +106,12 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {page.name for page in DOCS.glob("*.md")} == set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
 
 
-def test_the_reference_of_the_config_is_up_to_date() -> None:
-    tool = DOCS / "tools" / "config_reference.py"
-    code = f"import runpy, sys; sys.stdout.write(runpy.run_path({str(tool)!r})['render']())"
+@pytest.mark.parametrize(("tool", "page"), [("config_reference", "configuration"), ("measurements", "measurements")])
+def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
+    path = DOCS / "tools" / f"{tool}.py"
+    code = f"import runpy, sys; sys.stdout.write(runpy.run_path({str(path)!r})['render']())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == (DOCS / "configuration.md").read_text(), "run: python docs/tools/config_reference.py"
+    assert done.stdout == (DOCS / f"{page}.md").read_text(), f"run: python docs/tools/{tool}.py"
 
 
 def test_every_public_name_of_the_migration_table_exists() -> None:

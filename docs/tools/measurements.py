@@ -1,0 +1,176 @@
+"""Write docs/measurements.md from the files in benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+TARGET = ROOT / "docs" / "measurements.md"
+
+INTRODUCTION = """# Measurements
+
+<!-- Written by docs/tools/measurements.py from benchmarks/results; don't edit by hand. -->
+
+What qatline claims about speed, size and accuracy, with the command behind each figure. Ratios come from one run, in
+which both sides take turns; absolute times depend on the machine. Nothing here was measured on a GPU.
+"""
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return the figures of one benchmark."""
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def measured(figures: dict[str, Any], *libraries: str) -> str:
+    """Return a sentence on when and on what the figures were measured."""
+    about = figures["measured"]
+    versions = ", ".join(f"{library} {about['versions'][library]}" for library in libraries)
+    return f"Measured {about['day']} on {about['cores']} cores of an {about['processor']}; {versions}.\n"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table, numbers to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def block(command: str) -> str:
+    """Return a command as a block."""
+    return f"```text\n{command}\n```\n"
+
+
+def accuracy() -> list[str]:
+    """Return the section on accuracy over seeds."""
+    figures = load("digits_seeds")
+    names = {"fp32": "FP32 Keras", "fp32_engine": "FP32 engine", "ptq_engine": "PTQ engine", "qat_engine": "QAT engine"}
+    rows = [
+        [label, *(f"{row[name]:.2%}" for name in names), f"{100 * (row['qat_engine'] - row['fp32']):+.2f} pp"]
+        for label, row in [
+            *((f"seed {seed}", row) for seed, row in figures["seeds"].items()),
+            ("mean", figures["mean"]),
+        ]
+    ]
+    return [
+        "## Does INT8 cost accuracy?\n",
+        block("uv run python benchmarks/digits_seeds.py"),
+        "Five whole runs of the main job with its default config, each with its own split, weights and order.\n",
+        table(["digits", *names.values(), "QAT engine against FP32 Keras"], rows),
+        measured(figures, "tensorflow", "keras", "openvino"),
+    ]
+
+
+def openvino() -> list[str]:
+    """Return the section on latency against other quantizers."""
+    figures = load("export_openvino")
+    tools = {"qatline": "qatline", "nncf": "NNCF", "onnxruntime": "ONNX Runtime"}
+    rows = []
+    for name, row in figures["networks"].items():
+        medians = row["median_ms"]
+        fp32 = medians["fp32"]
+        for ending, options in (("", "OpenVINO's defaults"), (", no snippets", "without snippets")):
+            times = [fp32, *(medians[tool + ending] for tool in tools)]
+            clamped = medians["qatline without clamps" + ending]
+            ratio = f"{fp32 / medians['qatline' + ending]:.2f}"
+            rows.append([f"{name}, {options}", *(f"{t:.2f}" for t in times), ratio, f"{clamped:.2f}"])
+    return [
+        "## How fast is the INT8 graph?\n",
+        block("uv run --group bench python benchmarks/export_openvino.py --clamps"),
+        "The same network quantized by qatline, by OpenVINO's own post-training tool (NNCF) and by ONNX Runtime's\n"
+        "`quantize_static`; all of them run in OpenVINO at batch 1, in turns. Medians in milliseconds over "
+        f"{figures['rounds']} rounds.\nSnippets are OpenVINO's code generator for element-wise chains: it takes "
+        "residual Adds away from convolutions,\nand `build_engine` switches it off for INT8 graphs.\n",
+        table(["224 x 224 pixels", "FP32", *tools.values(), "FP32 / qatline", "qatline, clamps left out"], rows),
+        "The last column is no graph to use: it shows what clamps cost. In our graphs, as in TensorRT, what follows a\n"
+        "ReLU has 127 steps. A CPU's UINT8 saturates at 255, so that OpenVINO has to clamp; ONNX Runtime's graphs have\n"
+        "255 steps there and saturate for nothing. Where ONNX Runtime's graph is the faster one, that is why.\n",
+        measured(figures, "openvino", "nncf", "onnxruntime"),
+    ]
+
+
+def export() -> list[str]:
+    """Return the section on the cost of the export."""
+    figures = load("export_speed")
+    labels = {"tf2onnx": "tf2onnx alone, float", "fp32": "`export_onnx`, float", "int8": "`export_onnx`, INT8"}
+    rows = [
+        [
+            label,
+            f"{row['conversion_seconds']:.1f} s",
+            f"{row['seconds'] - row['conversion_seconds']:.1f} s",
+            f"{row['bytes'] / 1e6:.1f} MB",
+            f"{row['memory_factor']:.1f}",
+        ]
+        for key, label in labels.items()
+        for row in [figures["rows"][key]]
+    ]
+    return [
+        "## What does the export cost?\n",
+        block(f"uv run python benchmarks/export_speed.py --network {figures['network']}"),
+        f"{figures['network']} at {figures['pixels']} pixels, each row in a process of its own, best of "
+        f"{figures['repeats']}. Beyond the conversion\ncome the passes, the verification and the file. "
+        f"The INT8 file is {figures['int8_share']:.3f} times the FP32 one.\n",
+        table(["", "conversion", "beyond it", "file", "peak memory / FP32 weights"], rows),
+        measured(figures, "tf2onnx", "tensorflow", "keras"),
+    ]
+
+
+def overhead() -> list[str]:
+    """Return the section on what Engine.infer costs."""
+    figures = load("engine_overhead")
+    return [
+        "## What does `Engine.infer` cost?\n",
+        block("uv run python benchmarks/engine_overhead.py"),
+        "ResNet-50 in INT8 at batch 1, requests in turns with the backend's own Python call on the same engine file:\n"
+        f"{figures['engine_ms']:.2f} ms against {figures['own_ms']:.2f} ms, a ratio of the medians of "
+        f"{figures['ratio']:.3f} ({figures['requests']} requests each).\n",
+        measured(figures, "openvino"),
+    ]
+
+
+def scaling() -> list[str]:
+    """Return the section on how quantize_model grows."""
+    figures = load("quantize_scaling")
+    rows = [
+        [
+            row["model"],
+            str(row["layers"]),
+            str(row["quantizers"]),
+            f"{row['plan_seconds']:.2f} s",
+            f"{row['apply_seconds']:.2f} s",
+            f"{row['milliseconds_per_layer']:.1f} ms",
+        ]
+        for row in figures["rows"]
+    ]
+    return [
+        "## How does `quantize_model` grow?\n",
+        block("uv run python benchmarks/quantize_scaling.py"),
+        "CPU seconds on one core, with `TensorRTQDQCase`.\n",
+        table(["", "layers", "quantizers", "plan", "apply", "each layer"], rows),
+        measured(figures, "tensorflow", "keras"),
+    ]
+
+
+def networks() -> list[str]:
+    """Return the section on keras.applications."""
+    text = (RESULTS / "applications.md").read_text(encoding="utf-8")
+    body = text.partition("\n\n")[2].replace("\n## ", "\n### ")
+    return [
+        "## Every network of keras.applications\n",
+        block("uv run python benchmarks/applications.py"),
+        body,
+    ]
+
+
+def render() -> str:
+    """Return the page."""
+    sections = [accuracy(), openvino(), export(), overhead(), scaling(), networks()]
+    return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")
+    sys.stdout.write(f"{TARGET}\n")
