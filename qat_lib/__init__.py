@@ -40,6 +40,7 @@ _HOME = {
 }
 _MODULES = (
     "custom_qdq_cases",
+    "quantize",
     "quantize_wrappers",
     "quantizers",
     "utils",
