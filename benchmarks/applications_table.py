@@ -22,7 +22,7 @@ def problems(row: dict[str, Any]) -> list[str]:
         "loss is not finite": not np.isfinite(row["loss"]),
         f"no gradient: {len(row['without_gradient'])}": bool(row["without_gradient"]),
         "no parity": not all(p["passed"] for p in parity),
-        "no parity in float": not row["float_parity"]["passed"],
+        "no parity in float": "float_parity" in row and not row["float_parity"]["passed"],
         f"{row['analysis']['errors']} error findings": row["analysis"]["errors"] > 0,
         f"{row['analysis']['warnings']} warnings": row["analysis"]["warnings"] > 0,
     }

@@ -6,6 +6,7 @@ family is its smallest member, whole, on images as small as it takes.
 
 import gc
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ def test_a_family(family: str, bench: SimpleNamespace, tmp_path: Path, monkeypat
     network = FAMILIES[family]
     keras.utils.clear_session()
     gc.collect()
-    row = bench.case.run_stages(bench.case.Case(tmp_path, network.build, network.size, samples=4))
+    # The head that is fitted to the quantized network's few features is no measure for the original's.
+    stages = tuple(stage for stage in bench.case.STAGES if stage != "export_float")
+    row = bench.case.run_stages(bench.case.Case(tmp_path, network.build, network.size, samples=4), stages)
     assert bench.table.problems(row) == []
     assert row["quantization_changes_output"]
     assert row["warnings"] == []
@@ -129,7 +132,7 @@ def test_the_table_says_what_failed(bench: SimpleNamespace, tmp_path: Path) -> N
     assert "no such network" in (tmp_path / "results" / "table.md").read_text()
 
 
-def test_every_builder_is_in_the_benchmark(bench: SimpleNamespace) -> None:
-    found = bench.main.builders()
-    assert len(found) >= 38
-    assert all(any(name.startswith(family) for name in found) for family in FAMILIES)
+def test_every_builder_has_its_row_in_the_table(bench: SimpleNamespace) -> None:
+    rows = {row["name"]: row for row in json.loads(bench.main.RESULTS.read_text())}
+    assert set(rows) == set(bench.main.builders())
+    assert {name: bench.table.problems(row) for name, row in rows.items() if bench.table.problems(row)} == {}
