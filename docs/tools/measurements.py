@@ -86,8 +86,9 @@ def openvino() -> list[str]:
         "residual Adds away from convolutions,\nand `build_engine` switches it off for INT8 graphs.\n",
         table(["224 x 224 pixels", "FP32", *tools.values(), "FP32 / qatline", "qatline, clamps left out"], rows),
         "The last column is no graph to use: it shows what clamps cost. In our graphs, as in TensorRT, what follows\n"
-        "a ReLU has 127 steps. A CPU's UINT8 saturates at 255, so that OpenVINO has to clamp; ONNX Runtime's graphs have\n"
-        "255 steps there and saturate for nothing. Where ONNX Runtime's graph is the faster one, that is why.\n",
+        "a ReLU has 127 steps. A CPU's UINT8 saturates at 255, so that OpenVINO has to clamp; ONNX Runtime's\n"
+        "graphs have 255 steps there and saturate for nothing. Where ONNX Runtime's graph is the faster one,\n"
+        "that is why.\n",
         measured(figures, "openvino", "nncf", "onnxruntime"),
     ]
 
