@@ -99,7 +99,7 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
     """See that an array can be fed to a model.
 
     Raises:
-        DataError: The model has several inputs, or the array has another shape.
+        DataError: The model has several inputs, or the array has another shape or no numbers.
     """
     from qat_lib.errors import DataError
 
@@ -109,6 +109,8 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
     fits = len(expected) == inputs.ndim and all(
         want in (None, got) for want, got in zip(expected[1:], inputs.shape[1:], strict=True)
     )
+    if inputs.dtype.kind not in "biuf":
+        raise DataError(f"Expected calibration inputs that are numbers. Received {inputs.dtype} in {path}.")
     if not fits:
         shape = "x".join("n" if size is None else str(size) for size in expected)
         raise DataError(

@@ -23,6 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keras.Model(x, keras.layers.Dense(2, name="logits")(keras.layers.Flatten()(y)), name="small").save(path / "m.keras")
     np.save(path / "x.npy", np.random.default_rng(0).normal(size=(12, 8, 8, 3)).astype(np.float32))
     np.save(path / "small.npy", np.zeros((2, 4, 4, 3), np.float32))
+    np.save(path / "text.npy", np.full((2, 8, 8, 3), "a"))
+    np.save(path / "nan.npy", np.full((2, 8, 8, 3), np.nan, np.float32))
+    np.save(path / "empty.npy", np.zeros((0, 8, 8, 3), np.float32))
     return path
 
 
@@ -66,6 +69,9 @@ def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
         (["m.keras", "-o", "q.h5", "--data", "x.npy"], 2, "must end with .keras"),
         (["m.keras", "-o", "q.keras", "--data", "nope.npy"], 1, "can't be read"),
         (["m.keras", "-o", "q.keras", "--data", "small.npy"], 1, "Expected calibration inputs of shape nx8x8x3"),
+        (["m.keras", "-o", "q.keras", "--data", "text.npy"], 1, "Expected calibration inputs that are numbers"),
+        (["m.keras", "-o", "q.keras", "--data", "nan.npy"], 1, "NaN or infinite values"),
+        (["m.keras", "-o", "q.keras", "--data", "empty.npy"], 1, "calibration data is empty"),
         (["m.keras", "-o", "no/such/q.keras", "--data", "x.npy"], 2, "Could not write no/such/q.keras"),
         (["m.keras", "--mode", "partial", "--case", "MaxPool"], 2, "Did you mean MaxPoolQDQCase?"),
         (["m.keras", "--spec", "nope.yaml"], 1, "nope.yaml"),
