@@ -83,7 +83,7 @@ def export_onnx(
     # A graph for another backend is not legal in TensorRT and does not have to be: its twin for TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
         twin = Path(folder) / "qat.onnx"
-        _export_file(qat, twin, export.model_copy(update={"target": "tensorrt"}))
+        _export_file(qat, twin, export.model_copy(update={"target": "tensorrt"}), signed=True)
         return metrics | _analyze(twin, out)
 
 
@@ -92,7 +92,7 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
     from components.runtime.export_parity import compare_with_keras
     from components.runtime.reader import load_info, load_preprocessing, load_split
 
-    about = {
+    about: dict[str, Any] = {
         "preprocessing": load_preprocessing(dataset),
         "metadata": {"classes": list(load_info(dataset).classes), **_accuracy(folder)},
     }
@@ -114,11 +114,19 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
     }
 
 
-def _export_file(folder: Path, path: Path, export: ExportSettings, **about: Any) -> tuple[Any, Any]:
-    """Export the model of a step's directory, verified against its plan; return the model and the report."""
+def _export_file(
+    folder: Path, path: Path, export: ExportSettings, *, signed: bool = False, **about: Any
+) -> tuple[Any, Any]:
+    """Export the model of a step's directory, verified against its plan; return the model and the report.
+
+    With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the same structure.
+    """
     import qat_lib
 
     model = qat_lib.load_model(folder / "model.keras")
+    if signed:
+        for quantizer in qat_lib.model_quantizers(model).values():
+            quantizer.unsigned = False
     plan = folder / "plan.json"
     report = qat_lib.export_onnx(
         model,

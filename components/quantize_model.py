@@ -8,11 +8,19 @@ from kfp import dsl
 
 from components.runtime.events import Progress
 from components.runtime.images import IMAGE
-from components.settings import QuantizationSettings
+from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 
 
 def quantize_model(
-    dataset: Path, baseline: Path, out: Path, *, quantization: QuantizationSettings, seed: int, progress: Progress
+    dataset: Path,
+    baseline: Path,
+    out: Path,
+    *,
+    quantization: QuantizationSettings,
+    export: ExportSettings,
+    engine: EngineSettings,
+    seed: int,
+    progress: Progress,
 ) -> dict[str, float]:
     """Quantize the baseline and calibrate it on the calibration part.
 
@@ -20,7 +28,9 @@ def quantize_model(
         dataset: directory of the prepared data.
         baseline: directory of the FP32 baseline.
         out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json, metrics.json.
-        quantization: mode, spec, cases, calibrator, range policy.
+        quantization: mode, spec, cases, calibrator, range policy, sign of the integers.
+        export: of it only the target, which the sign follows.
+        engine: of it only the backend, which the target follows.
         seed: of anything random; the step itself draws nothing.
         progress: told of every calibration batch.
 
@@ -35,15 +45,17 @@ def quantize_model(
 
     import qat_lib
     from components.runtime import fitting
+    from components.runtime.export_choice import choose_unsigned
     from components.runtime.model_source import model_file
     from components.runtime.quantization_choice import open_cases, read_spec
     from components.runtime.ranges import describe_ranges
     from components.runtime.reader import load_info, numpy_batches
 
     fitting.make_deterministic(seed)
+    unsigned = choose_unsigned(quantization, export, engine)
     network = qat_lib.load_model(model_file(baseline))
     spec = read_spec(quantization)
-    plan = qat_lib.plan_quantization(network, quantization.mode, spec, open_cases(quantization))
+    plan = qat_lib.plan_quantization(network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned)
     plan = plan.with_range_policy(quantization.range_policy)
     quantized = qat_lib.apply_plan(network, plan)
     batches = math.ceil(load_info(dataset).splits["calibration"] / quantization.batch_size)
@@ -61,6 +73,7 @@ def quantize_model(
             fitting.predict(quantized, dataset, "validation"), dataset, "validation"
         ),
         "quantizers": float(len(plan.quantizers)),
+        "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
     }
@@ -79,14 +92,17 @@ def quantize_model_component(
     ptq: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
     quantization: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
+    export: dict[str, Any] = {},  # noqa: B006
+    engine: dict[str, Any] = {},  # noqa: B006
     seed: int = 0,
 ) -> None:
     """Place Q/DQ and calibrate."""
+    from components.runtime.export_choice import target_facts
     from components.runtime.step import run_component
 
     run_component(
         "quantize_model",
-        settings={"quantization": quantization},
+        settings={"quantization": quantization, **target_facts(export, engine)},
         seed=seed,
         inputs={"dataset": dataset.path, "baseline": baseline.path},
         output=ptq.path,

@@ -46,6 +46,9 @@ def quantize(
     ] = None,
     calibrator: Annotated[Calibrator, typer.Option(help="How ranges are found.")] = Calibrator.percentile,
     percentile: Annotated[float, typer.Option(min=50, max=100, help="Of the values' magnitudes.")] = 99.99,
+    unsigned: Annotated[
+        bool, typer.Option("--unsigned", help="255 steps for what is never negative; not for TensorRT.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Of the calibration.")] = 64,
     plan: Annotated[Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object alone on stdout.")] = False,
@@ -75,7 +78,9 @@ def quantize(
             **({"cases": case} if case else {}),
         )
         network = qat_lib.load_model(model)
-        found = qat_lib.plan_quantization(network, mode.value, read_spec(settings), open_cases(settings))
+        found = qat_lib.plan_quantization(
+            network, mode.value, read_spec(settings), open_cases(settings), unsigned=unsigned
+        )
         content: dict[str, Any] = {"plan": found.to_dict()}
         report = None
         if output is not None and data is not None:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from components import settings
+from components.runtime.export_choice import sign_problem, target_problem
 from components.settings import Settings
 from pipelines.config_errors import check_keys, describe
 from pipelines.yaml_config import parse_yaml, read_yaml_mapping
@@ -55,6 +56,15 @@ class RunConfig(Settings):
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
     gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
     tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        """Refuse at once what a step would refuse after hours of training."""
+        target = self.engine.backend if self.export.target == "auto" else self.export.target
+        problem = target_problem(target, self.engine.backend) or sign_problem(self.quantization.unsigned, target)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole config as plain data, every default written out."""

@@ -38,9 +38,9 @@ def qat_pipeline(
     """Chain the eight steps; a section that is left empty has its defaults."""
     dataset = prepare_data_component(data=data, seed=seed).outputs["dataset"]
     baseline = train_baseline_component(dataset=dataset, model=model, training=training, seed=seed).outputs["baseline"]
-    ptq = quantize_model_component(dataset=dataset, baseline=baseline, quantization=quantization, seed=seed).outputs[
-        "ptq"
-    ]
+    ptq = quantize_model_component(
+        dataset=dataset, baseline=baseline, quantization=quantization, export=export, engine=engine, seed=seed
+    ).outputs["ptq"]
     qat_model = finetune_qat_component(
         dataset=dataset, baseline=baseline, ptq=ptq, qat_settings=qat, seed=seed
     ).outputs["qat"]

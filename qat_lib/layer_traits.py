@@ -82,7 +82,7 @@ def is_identity(operation: Any) -> bool:
 
 def is_relu(operation: Any) -> bool:
     """Whether the operation is a plain ReLU, which keeps a symmetric grid; a capped or leaky one does not."""
-    if isinstance(operation, layers.ReLU):
+    if type(operation).__name__ == "ReLU":  # the layer, and what keras.activations.relu leaves in a graph
         return bool(operation.max_value is None and not operation.negative_slope and not operation.threshold)
     if isinstance(operation, layers.Activation):
         return bool(operation.activation is keras.activations.relu)
@@ -101,5 +101,5 @@ def preserves_range(operation: Any) -> bool:
     if isinstance(operation, layers.Resizing):
         return bool(operation.interpolation == "nearest" and not operation.antialias)
     if not isinstance(operation, layers.Layer):
-        return is_zero_pad(operation) or type(operation).__name__ in MOVING_OPERATORS
+        return is_zero_pad(operation) or is_relu(operation) or type(operation).__name__ in MOVING_OPERATORS
     return isinstance(operation, RANGE_PRESERVING) or is_relu(operation) or is_identity(operation)

@@ -34,6 +34,7 @@ class QuantizerEntry:
         channel_axes: axes with a range of their own, in Keras's layout; None = one range.
         group: name of the tied group that shares this quantizer's range, or None.
         num_bits: width of the integers.
+        unsigned: whether the integers are unsigned (255 steps over ``[0, amax]``), which TensorRT does not run.
         calibrator: calibrator of this tensor; None = the one given to ``calibrate``.
         range_policy: what training does to the range.
         reason: why the tensor is quantized.
@@ -46,6 +47,7 @@ class QuantizerEntry:
     channel_axes: tuple[int, ...] | None = None
     group: str | None = None
     num_bits: int = 8
+    unsigned: bool = False
     calibrator: str | None = None
     range_policy: str = "ema"
     reason: str = ""
@@ -188,6 +190,7 @@ def _entry_dict(entry: QuantizerEntry) -> dict[str, Any]:
         "channel_axes": None if axes is None else list(axes),
         "group": entry.group,
         "bits": entry.num_bits,
+        "unsigned": entry.unsigned,
         "calibrator": entry.calibrator,
         "range_policy": entry.range_policy,
         "reason": entry.reason,
@@ -204,6 +207,7 @@ def _quantizer(item: dict[str, Any]) -> QuantizerEntry:
         channel_axes=None if axes is None else tuple(axes),
         group=item.get("group"),
         num_bits=item.get("bits", 8),
+        unsigned=item.get("unsigned", False),
         calibrator=item.get("calibrator"),
         range_policy=item.get("range_policy", "ema"),
         reason=item.get("reason", ""),

@@ -25,6 +25,8 @@ def quantize_model(
     quantization_mode: str = "full",
     quantization_spec: QuantizationSpec | None = None,
     custom_qdq_cases: Sequence[Any] | None = None,
+    *,
+    unsigned: bool = False,
 ) -> Any:
     """Return a copy of a model in which tensors and weights are fake-quantized.
 
@@ -33,6 +35,8 @@ def quantize_model(
         quantization_mode: ``"full"`` (default) or ``"partial"``.
         quantization_spec: which layers to treat differently from the default.
         custom_qdq_cases: objects that decide by pattern; see :class:`qat_lib.CustomQDQInsertionCase`.
+        unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in place of 127.
+            Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
 
     Returns:
         An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export. If ``model`` is
@@ -49,7 +53,7 @@ def quantize_model(
         >>> [layer.name for layer in qat_lib.quantize_model(model).layers[-2:]]
         ['quant_conv', 'conv']
     """
-    plan = plan_quantization(model, quantization_mode, quantization_spec, custom_qdq_cases)
+    plan = plan_quantization(model, quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned)
     quantized = apply_plan(model, plan)
     _compile_like(model, quantized)
     return quantized

@@ -159,6 +159,7 @@ class _Rebuild:
             options = {
                 "name": entry.name,
                 "num_bits": entry.num_bits,
+                "unsigned": entry.unsigned,
                 "channel_axes": entry.channel_axes,
                 "range_policy": entry.range_policy,
                 "calibrator": entry.calibrator,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from components.report.numbers import significant
 from qat_lib.analysis.names import keras_layer
 
 _FOLDED = {
@@ -37,10 +38,17 @@ _MOST_NODES = 3000
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A Q/DQ pair: the name in the graph, and the largest magnitude that it represents (127 steps)."""
+    """A Q/DQ pair: the name in the graph, the largest magnitude that it represents, and whether it begins at zero."""
 
     name: str
     amax: float | None
+    unsigned: bool = False
+
+    def range(self, digits: int = 3) -> str:
+        """Return the range in words, such as ``±2.5`` or ``0…6``; empty where it is not known."""
+        if self.amax is None:
+            return ""
+        return f"{'0…' if self.unsigned else '±'}{significant(self.amax, digits)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +203,10 @@ def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> N
         builder.weights[node.output[0]] = 1 if scale is None else int(scale.size)
         return
     source, name = builder.quantized.get(node.input[0], (node.input[0], node.name))
-    amax = float(abs(scale).max()) * 127 if scale is not None and scale.size else None
-    builder.pairs[node.output[0]] = (source, Pair(name=name, amax=amax))
+    zero_point = number(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    unsigned = zero_point is not None and zero_point.dtype == "uint8" and not zero_point.any()
+    amax = float(abs(scale).max()) * (255 if unsigned else 127) if scale is not None and scale.size else None
+    builder.pairs[node.output[0]] = (source, Pair(name=name, amax=amax, unsigned=unsigned))
 
 
 def _fold(builder: _Builder, node: Any) -> bool:

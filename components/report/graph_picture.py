@@ -11,7 +11,6 @@ from markupsafe import Markup
 from components.report import svg
 from components.report.graph import GraphEdge, GraphNode, GraphView
 from components.report.layout import Layout, layered
-from components.report.numbers import significant
 
 _WIDTH, _HEIGHT, _ROW, _MARGIN = 196.0, 40.0, 104.0, 18.0
 _PILL_WIDTH, _PILL_HEIGHT, _PILL_GAP = 96.0, 18.0, 8.0
@@ -76,8 +75,7 @@ def _node(node: GraphNode, x: float, y: float, engine: str) -> Markup:
 def _pill(node: GraphNode, x: float, y: float) -> Markup:
     left, top = x + (_WIDTH - _PILL_WIDTH) / 2, y + _HEIGHT + _PILL_GAP
     middle = x + _WIDTH / 2
-    amax = node.output.amax if node.output else None
-    label = "Q/DQ" if amax is None else f"Q/DQ ±{significant(amax)}"
+    label = f"Q/DQ {node.output.range() if node.output else ''}".rstrip()
     return svg.element(
         "g",
         svg.element("line", x1=middle, x2=middle, y1=y + _HEIGHT, y2=top, class_="wire quantized"),
@@ -130,8 +128,8 @@ def _tooltip(node: GraphNode, engine: str) -> str:
     if node.weights:
         lines.append(f"weight: INT8, {node.weights} range{'s' if node.weights > 1 else ''}")
     if node.output is not None:
-        amax = "" if node.output.amax is None else f", range ±{significant(node.output.amax, 4)}"
-        lines.append(f"output: Q/DQ pair {node.output.name}{amax}")
+        known = "" if node.output.amax is None else f", range {node.output.range(4)}"
+        lines.append(f"output: Q/DQ pair {node.output.name}{known}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What the export is for: the target of the graphs and whether FP16 is among them, from two sections."""
+"""What the export is for: the target of the graphs, the sign of their integers, and whether FP16 is among them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from components.settings import EngineSettings, ExportSettings
+from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qat_lib.errors import BackendUnavailableError, ConfigError
 
 Settings = Mapping[str, Any]
@@ -34,6 +34,15 @@ def engine_facts(engine: Settings) -> dict[str, Any]:
     return facts
 
 
+def target_facts(export: Settings, engine: Settings) -> dict[str, Settings]:
+    """Return what of the two sections decides about the target, with ``backend: auto`` resolved for this machine."""
+    facts = engine_facts(engine)
+    return {
+        "export": {key: export[key] for key in ("target",) if key in export},
+        "engine": {"backend": facts["backend"]},
+    }
+
+
 def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoice:
     """Return what to export.
 
@@ -47,13 +56,49 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
     if backend == "auto" and export.target == "auto":
         backend = _choose("auto")
     target = backend if export.target == "auto" else export.target
-    if backend == "tensorrt" and target == "openvino":
-        raise ConfigError(
-            "export.target=openvino stores unsigned activations, which TensorRT refuses. Received: "
-            "engine.backend=tensorrt. Set export.target to auto or tensorrt."
-        )
+    if (problem := target_problem(target, backend)) is not None:
+        raise ConfigError(problem)
     wanted = engine.fp16 == "always" or (engine.fp16 == "auto" and backend == "tensorrt")
     return ExportChoice(target=target, fp16=wanted)
+
+
+def choose_unsigned(quantization: QuantizationSettings, export: ExportSettings, engine: EngineSettings) -> bool:
+    """Return whether tensors that are never negative get unsigned integers.
+
+    Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
+
+    Raises:
+        ConfigError: they are asked for, and the target is TensorRT.
+    """
+    if quantization.unsigned == "never":
+        return False
+    try:
+        target = choose_export(export, engine).target
+    except BackendUnavailableError:
+        return quantization.unsigned == "always"
+    if (problem := sign_problem(quantization.unsigned, target)) is not None:
+        raise ConfigError(problem)
+    return quantization.unsigned == "always" or target == "openvino"
+
+
+def target_problem(target: str, backend: str) -> str | None:
+    """Return, in words, why the target of the export does not fit the backend that builds the engines."""
+    if (target, backend) != ("openvino", "tensorrt"):
+        return None
+    return (
+        "export.target=openvino stores unsigned activations, which TensorRT refuses. Received: "
+        "engine.backend=tensorrt. Set export.target to auto or tensorrt."
+    )
+
+
+def sign_problem(unsigned: str, target: str) -> str | None:
+    """Return, in words, why the integers' sign does not fit the target of the export."""
+    if (unsigned, target) != ("always", "tensorrt"):
+        return None
+    return (
+        "quantization.unsigned=always gives unsigned activations, which TensorRT refuses. Received: the target "
+        "tensorrt. Set quantization.unsigned to auto or never, or export.target to openvino."
+    )
 
 
 def _choose(wanted: str) -> str:

@@ -18,8 +18,8 @@ def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]
         report: a CalibrationReport, or None.
 
     Returns:
-        ``{quantizer: {tensor, kind, amax, observed_max, histogram}}``; a weight's range is a list, one number for each
-        channel; histograms have 128 bins.
+        ``{quantizer: {tensor, kind, unsigned, amax, observed_max, histogram}}``; a weight's range is a list, one number
+        for each channel; histograms have 128 bins.
     """
     from qat_lib import model_quantizers
 
@@ -32,6 +32,7 @@ def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]
         described[name] = {
             "tensor": entry.tensor if entry else None,
             "kind": entry.kind if entry else None,
+            "unsigned": quantizer.unsigned,
             "amax": float(amax) if amax.ndim == 0 else [float(v) for v in amax.ravel()],
             "observed_max": statistics.observed_max if statistics else None,
             "method": statistics.method if statistics else None,

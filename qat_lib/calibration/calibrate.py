@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from qat_lib.calibration.methods import check_method, range_from_histogram
 from qat_lib.errors import CalibrationError
 from qat_lib.quantize import model_quantizers
 from qat_lib.quantizers import TensorQuantizer, collecting
+
+logger = logging.getLogger("qat_lib")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +46,21 @@ class _Histograms:
 
     def __init__(self) -> None:
         self.found: dict[str, Histogram] = {}
+        self.cut: set[str] = set()
 
     def observe(self, quantizer: TensorQuantizer, tensor: Any) -> None:
         if quantizer.range_policy == "current":
             return
-        largest = float(tf.reduce_max(tf.abs(tf.cast(tensor, tf.float32))))
+        magnitude = quantizer.magnitude(tensor)
+        if quantizer.unsigned and quantizer.name not in self.cut and tf.reduce_min(tensor) < 0:
+            self.cut.add(quantizer.name)
+        largest = float(tf.reduce_max(magnitude))
         if not np.isfinite(largest):
             raise CalibrationError(
                 f"The tensor of quantizer {quantizer.name!r} has NaN or infinite values. "
                 "Check the calibration data and the model: its FP32 outputs must be finite."
             )
-        self.found.setdefault(quantizer.name, Histogram()).add(tensor, largest)
+        self.found.setdefault(quantizer.name, Histogram()).add(magnitude, largest)
 
 
 def calibrate(
@@ -101,11 +108,20 @@ def calibrate(
                 on_batch(batches)
     if samples == 0:
         raise CalibrationError("The calibration data is empty: give at least one batch.")
+    if histograms.cut:
+        logger.warning(
+            "Unsigned quantizers saw negative values, which they turn into 0: %d of them, such as %s. "
+            "Unless that is meant, quantize these tensors with unsigned=False.",
+            len(histograms.cut),
+            min(histograms.cut),
+        )
     report = {}
     for name, histogram in histograms.found.items():
         quantizer = quantizers[name]
         chosen = quantizer.calibrator or method
-        quantizer.amax = range_from_histogram(histogram, chosen, percentile, quantizer.num_bits)
+        quantizer.amax = range_from_histogram(
+            histogram, chosen, percentile, quantizer.num_bits, unsigned=quantizer.unsigned
+        )
         if freeze:
             quantizer.freeze()
         report[name] = TensorStatistics(

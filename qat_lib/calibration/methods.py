@@ -13,11 +13,12 @@ import numpy as np
 from qat_lib.calibration.histogram import Histogram
 from qat_lib.errors import CalibrationError
 
-LEVELS = 128
 CANDIDATES = 100
 
 
-def range_from_histogram(histogram: Histogram, method: str, percentile: float = 99.99, num_bits: int = 8) -> float:
+def range_from_histogram(
+    histogram: Histogram, method: str, percentile: float = 99.99, num_bits: int = 8, *, unsigned: bool = False
+) -> float:
     """Return the range that ``method`` takes from a histogram of magnitudes.
 
     Args:
@@ -26,7 +27,8 @@ def range_from_histogram(histogram: Histogram, method: str, percentile: float = 
             the values lie; ``"entropy"`` the range with the least Kullback-Leibler divergence between the values before
             and after; ``"mse"`` the one with the least mean squared quantization error.
         percentile: in (0, 100]. Default 99.99.
-        num_bits: width of the integers.
+        num_bits: width of the integers. Default 8.
+        unsigned: whether the integers are unsigned, with twice as many steps over the range. Default False.
 
     Raises:
         CalibrationError: the method is not known or the percentile is out of range.
@@ -34,7 +36,8 @@ def range_from_histogram(histogram: Histogram, method: str, percentile: float = 
     check_method(method, percentile)
     if histogram.upper == 0.0:
         return 0.0
-    return min(METHODS[method](histogram, percentile, num_bits), histogram.observed_max)
+    steps = 2 ** (num_bits if unsigned else num_bits - 1) - 1
+    return min(METHODS[method](histogram, percentile, steps), histogram.observed_max)
 
 
 def check_method(method: str, percentile: float) -> None:
@@ -49,30 +52,29 @@ def check_method(method: str, percentile: float) -> None:
         raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
 
 
-def _maximum(histogram: Histogram, percentile: float, num_bits: int) -> float:
+def _maximum(histogram: Histogram, percentile: float, steps: int) -> float:
     return histogram.observed_max
 
 
-def _percentile(histogram: Histogram, percentile: float, num_bits: int) -> float:
+def _percentile(histogram: Histogram, percentile: float, steps: int) -> float:
     cumulative = np.cumsum(histogram.counts)
     index = int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100.0))
     return float(histogram.edges[min(index, len(histogram.counts) - 1) + 1])
 
 
-def _mse(histogram: Histogram, percentile: float, num_bits: int) -> float:
+def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
     centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
-    high = 2 ** (num_bits - 1) - 1
     candidates = np.linspace(histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES)
     errors = []
     for amax in candidates:
-        scale = amax / high
-        error = centers - np.clip(np.rint(centers / scale), 0, high) * scale
+        scale = amax / steps
+        error = centers - np.clip(np.rint(centers / scale), 0, steps) * scale
         errors.append(float(np.sum(histogram.counts * error**2)))
     return float(candidates[int(np.argmin(errors))])
 
 
-def _entropy(histogram: Histogram, percentile: float, num_bits: int) -> float:
-    levels = 2 ** (num_bits - 1)
+def _entropy(histogram: Histogram, percentile: float, steps: int) -> float:
+    levels = steps + 1
     counts = histogram.counts.astype(np.float64)
     counts[0] = counts[1] if len(counts) > 1 else counts[0]  # zeros (after a ReLU) say nothing about the range
     last = int(np.max(np.nonzero(histogram.counts)[0])) + 1

@@ -42,7 +42,7 @@ def activation_of(operation: Any) -> str | None:
     """Return the name of the activation function that the operation is, such as ``"relu"``; None if it is none."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
-    if isinstance(operation, layers.ReLU):
+    if type(operation).__name__ == "ReLU":  # the layer, and what keras.activations.relu leaves in a graph
         return "relu6" if operation.max_value is not None else "leaky_relu" if operation.negative_slope else "relu"
     if isinstance(operation, layers.LeakyReLU):
         return "leaky_relu"

@@ -97,7 +97,7 @@ def export_onnx(
 
     Raises:
         UnsupportedModelError: the model has no graph of layers.
-        ExportError: an option is wrong, or something can't be said in ONNX.
+        ExportError: an option is wrong, or something can't be said in ONNX or, such as unsigned integers, in TensorRT.
         VerificationError: the written graph is not what the model and the plan say; no file is left.
 
     Example:
@@ -120,6 +120,7 @@ def export_onnx(
         raise ExportError("embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...).")
     started = time.perf_counter()
     ranges = learned_ranges(model)
+    _check_signs(ranges, target)
     graph = convert(model, opset=options.opset, batch=batch)
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
@@ -174,6 +175,7 @@ def lower(
     ]
     if options.target == "openvino":
         steps += [passes.quantize_before_max_pools, passes.pull_strides_up, passes.quantize_unsigned]
+        steps.append(passes.let_quantizers_clamp)
     if options.channels_first_input:
         steps.append(passes.take_channels_first)
     if options.weights == "qdq":
@@ -184,6 +186,20 @@ def lower(
     for step in steps:
         graph = step(graph)
     return graph
+
+
+def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
+    """Refuse unsigned quantizers in a graph for TensorRT.
+
+    Raises:
+        ExportError: there is one.
+    """
+    unsigned = [range_.name for range_ in ranges.values() if range_.unsigned]
+    if unsigned and target == "tensorrt":
+        raise ExportError(
+            f"Expected signed quantizers: TensorRT runs no unsigned integers. Received {len(unsigned)} unsigned ones, "
+            f"such as {unsigned[0]!r}. Export with target='openvino', or quantize the model with unsigned=False."
+        )
 
 
 def _entries(

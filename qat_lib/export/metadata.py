@@ -54,6 +54,7 @@ class Recorded:
         half: whether scales were rounded to float16.
         readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>`` (graph outputs: ``<name>:``);
             None in the record of an older file, which does not say it.
+        unsigned: names of the DQ nodes that read UINT8; None in the record of an older file, which does not say it.
     """
 
     activations: Mapping[str, float] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Recorded:
     disabled: tuple[str, ...] = ()
     half: bool = False
     readers: Mapping[str, tuple[str, ...]] | None = None
+    unsigned: tuple[str, ...] | None = None
 
     def to_json(self) -> str:
         """Return the JSON text; scales keep every bit."""
@@ -82,6 +84,7 @@ class Recorded:
                 "weights": weights,
                 "disabled": list(self.disabled),
                 "readers": self.readers,
+                "unsigned": None if self.unsigned is None else list(self.unsigned),
             }
         )
 
@@ -109,6 +112,7 @@ class Recorded:
                 disabled=tuple(data.get("disabled", ())),
                 half=bool(data.get("half", False)),
                 readers=None if data.get("readers") is None else {str(k): tuple(v) for k, v in data["readers"].items()},
+                unsigned=None if data.get("unsigned") is None else tuple(map(str, data["unsigned"])),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(

@@ -11,6 +11,7 @@ import numpy as np
 from qat_lib.errors import ExportError
 
 INT8_MAX = np.float32(127.0)
+UINT8_MAX = np.float32(255.0)
 
 logger = logging.getLogger("qat_lib")
 
@@ -23,24 +24,32 @@ class LearnedRange:
         name: name of the quantizer.
         amax: float32; a scalar, or one value a channel in a shape that broadcasts against the tensor.
         narrow: whether the integer -128 is left out (weights).
+        unsigned: whether the integers are unsigned, 0 to 255.
     """
 
     name: str
     amax: np.ndarray
     narrow: bool = False
+    unsigned: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the integers: int8, or uint8 where ``unsigned``."""
+        return np.dtype(np.uint8 if self.unsigned else np.int8)
 
     @property
     def scale(self) -> np.ndarray:
-        """Step of the integers: ``amax / 127`` in float32, in the shape of ``amax``."""
-        return np.asarray(np.asarray(self.amax, np.float32) / INT8_MAX, np.float32)
+        """Step of the integers: ``amax / 127``, unsigned ``amax / 255``, in float32, in the shape of ``amax``."""
+        steps = UINT8_MAX if self.unsigned else INT8_MAX
+        return np.asarray(np.asarray(self.amax, np.float32) / steps, np.float32)
 
     def integers(self, x: np.ndarray) -> np.ndarray:
-        """Return the int8 values of ``x``: ``clip(round_half_even(x / scale))`` in float32, as ONNX and Keras do."""
-        low = -INT8_MAX if self.narrow else -INT8_MAX - 1
+        """Return the integers of ``x``: ``clip(round_half_even(x / scale))`` in float32, as ONNX and Keras do."""
+        limits = np.iinfo(self.dtype)
         q = np.divide(x, self.scale, dtype=np.float32)
         np.rint(q, out=q)
-        np.clip(q, low, INT8_MAX, out=q)
-        return np.asarray(q.astype(np.int8))
+        np.clip(q, limits.min + int(self.narrow), limits.max, out=q)
+        return np.asarray(q.astype(self.dtype))
 
 
 def learned_ranges(model: Any) -> dict[str, LearnedRange]:
@@ -64,7 +73,8 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
             )
         if layer.name in found and found[layer.name][0] is not layer:
             raise ExportError(f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of them.")
-        found[layer.name] = (layer, LearnedRange(name=layer.name, amax=layer.amax, narrow=layer.narrow_range))
+        range_ = LearnedRange(name=layer.name, amax=layer.amax, narrow=layer.narrow_range, unsigned=layer.unsigned)
+        found[layer.name] = (layer, range_)
     if made_up := [name for name, (layer, _) in found.items() if not layer.calibrated]:
         logger.warning(
             "%d of %d quantizers were never calibrated or trained, such as %s: their ranges are the initial ones. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
@@ -14,7 +15,9 @@ from qat_lib.export.graph import (
     QUANTIZER,
     TENSOR,
     attribute,
+    constant,
     is_op,
+    operand,
 )
 from qat_lib.export.metadata import PREFIX, Recorded, RecordedWeight, integer_digest
 from qat_lib.export.ranges import LearnedRange
@@ -39,12 +42,20 @@ def record_quantizers(
         weights[node.name or ""] = RecordedWeight(
             quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest, axis=axis
         )
-    readers = {
-        node.name or "": _readers(node.outputs[0])
-        for node in model.graph
-        if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta
-    }
-    return Recorded(activations=activations, weights=weights, disabled=tuple(disabled), half=half, readers=readers)
+    pairs = [node for node in model.graph if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta]
+    return Recorded(
+        activations=activations,
+        weights=weights,
+        disabled=tuple(disabled),
+        half=half,
+        readers={node.name or "": _readers(node.outputs[0]) for node in pairs},
+        unsigned=tuple(node.name or "" for node in pairs if _is_unsigned(node)),
+    )
+
+
+def _is_unsigned(dequantize: ir.Node) -> bool:
+    zero_point = constant(operand(dequantize, 2))
+    return zero_point is not None and zero_point.dtype == np.uint8
 
 
 def _readers(value: ir.Value) -> tuple[str, ...]:

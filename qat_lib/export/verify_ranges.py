@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
 
 
 def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield each Q and DQ of an activation whose scale is not the learned one (Q03)."""
+    """Yield each Q and DQ of an activation whose scale, or whose type of integers, is not the learned one (Q03)."""
     for node in tensors.proto.graph.node:
         name = quantizer_name(node)
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or name not in recorded.activations:
@@ -57,6 +57,22 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
                 f"its scale is {None if scale is None else scale.ravel()[:3]}, learned was {learned}.",
                 "The range was changed after training: export again.",
             )
+        if node.op_type == "DequantizeLinear" and recorded.unsigned is not None:
+            yield from _check_sign(node, tensors.get(node.input[2]) if len(node.input) > 2 else None, recorded.unsigned)
+
+
+def _check_sign(node: Any, zero_point: np.ndarray | None, unsigned: Container[str]) -> Iterator[Finding]:
+    """Yield the node if its integers saturate elsewhere than in training (Q03)."""
+    expected = np.dtype(np.uint8 if node.name in unsigned else np.int8)
+    found = np.dtype(np.uint8) if zero_point is None else zero_point.dtype  # ONNX's default
+    if found != expected or (zero_point is not None and np.any(zero_point != 0)):
+        value = 0 if zero_point is None else zero_point.ravel()[0]
+        yield problem(
+            "Q03",
+            node.name,
+            f"its zero point is {value} of type {found}, written was 0 of type {expected}.",
+            "A tool has changed the graph behind the export: export again and use the file as it is.",
+        )
 
 
 def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
@@ -19,8 +19,12 @@ from qat_lib.spec import LayerConfig
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 
 
-def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
+def activation_entries(wants: Wants, non_negative: Container[str] = ()) -> Iterator[QuantizerEntry]:
     """Yield one entry for each tensor with a quantizer, in the order of the model.
+
+    Args:
+        wants: who wants which tensor quantized.
+        non_negative: tensors whose quantizer is unsigned, where those of its tied group all are among them.
 
     Raises:
         SpecError: the readers of a tensor ask for different options.
@@ -39,6 +43,7 @@ def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
                 there.setdefault(groups.get(root, root), call)
     order = {tensor: i for i, call in enumerate(wants.graph.calls) for tensor in call.outputs}
     changed = {groups.get(root, root) for root, found in readers.items() if any(found.values())}
+    signed = {groups.get(root, root) for root in readers if root not in non_negative}
     names: dict[str, str] = {}
     taken = {name for name, _ in wants.graph.layers()}
     for root in sorted(readers, key=lambda t: order[t]):
@@ -52,6 +57,7 @@ def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
         decisions = {c: d for c, d in readers[root].items() if d is not None}
         configs = [decision.config for decision in decisions.values()]
         reasons = dict.fromkeys(f"input {c.input} of {c.layer} ({d.source})" for c, d in decisions.items())
+        unsigned = kept.operation.unsigned if kept is not None else key not in signed
         yield QuantizerEntry(
             name=names[key],
             kind="activation",
@@ -59,9 +65,10 @@ def activation_entries(wants: Wants) -> Iterator[QuantizerEntry]:
             consumers=tuple(readers[root]),
             group=f"{key} (Concatenate)" if root in groups else None,
             num_bits=_agreed(configs, "num_bits", root) or options.num_bits,
+            unsigned=unsigned,
             calibrator=_agreed(configs, "calibrator", root) or options.calibrator,
             range_policy=_agreed(configs, "range_policy", root) or options.range_policy,
-            reason="; ".join(reasons) or "quantized already",
+            reason="; ".join([*reasons, *(["never negative: unsigned"] if unsigned else [])]) or "quantized already",
         )
 
 

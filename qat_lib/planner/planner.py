@@ -11,6 +11,7 @@ from qat_lib.layer_graph import LayerGraph
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import activation_entries, weight_entries
+from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
@@ -23,6 +24,8 @@ def plan_quantization(
     quantization_mode: str = "full",
     quantization_spec: QuantizationSpec | None = None,
     custom_qdq_cases: Sequence[Any] | None = None,
+    *,
+    unsigned: bool = False,
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a model get a quantizer, and why. Nothing is changed.
 
@@ -32,6 +35,9 @@ def plan_quantization(
             cases say nothing else; ``"partial"``: only what the spec and the cases name.
         quantization_spec: what the user asks for.
         custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one wins.
+        unsigned: whether tensors that are never negative, such as those behind a ReLU, get unsigned integers: 255
+            steps where signed ones have 127, and less work in the kernels of CPUs. Default False. For OpenVINO and
+            ONNX Runtime; TensorRT takes signed integers only.
 
     Returns:
         The plan, for :func:`qat_lib.apply_plan`.
@@ -54,7 +60,10 @@ def plan_quantization(
     return QuantizationPlan(
         model=model.name,
         mode=quantization_mode,
-        quantizers=(*activation_entries(Wants(graph, decided)), *weight_entries(graph, decided)),
+        quantizers=(
+            *activation_entries(Wants(graph, decided), non_negative_tensors(graph) if unsigned else ()),
+            *weight_entries(graph, decided),
+        ),
         skipped=tuple(skipped),
         wrapped=tuple(decided),
     )

@@ -1,8 +1,9 @@
 """The fake-quantize op: what QuantizeLinear and DequantizeLinear do together, with a gradient.
 
-``y = clip(round_half_even(x / s), low, high) * s`` with ``s = amax / (2**(bits-1) - 1)``, the arithmetic of ONNX
+``y = clip(round_half_even(x / s), low, high) * s`` with ``s = amax / high``, the arithmetic of ONNX
 QuantizeLinear/DequantizeLinear and of TensorRT's explicit quantization, in float32 and in that order of operations,
-so that the exported graph gives the same numbers to the last bit. (TensorFlow's own QuantizeAndDequantize ops
+so that the exported graph gives the same numbers to the last bit. ``high`` is ``2**(bits-1) - 1`` for signed integers
+and ``2**bits - 1`` for unsigned ones; the zero point is 0 for both. (TensorFlow's own QuantizeAndDequantize ops
 multiply by a rounded inverse of the scale instead, and differ where ``x / s`` is near a tie.)
 """
 
@@ -16,19 +17,29 @@ AMAX_FLOOR = 127.0 * 2.0**-24
 """Least range: it keeps a dead channel's scale positive, and representable in float16 (2**-24)."""
 
 
-def integer_bounds(num_bits: int, narrow_range: bool) -> tuple[float, float]:
-    """Return the least and the greatest integer: -128 and 127 for 8 bits, -127 and 127 in the narrow range."""
+def integer_bounds(num_bits: int, narrow_range: bool, unsigned: bool = False) -> tuple[float, float]:
+    """Return the least and the greatest integer: for 8 bits -128 and 127, narrow -127 and 127, unsigned 0 and 255."""
+    if unsigned:
+        return 0.0, float(2**num_bits - 1)
     high = float(2 ** (num_bits - 1) - 1)
     return (-high if narrow_range else -high - 1.0), high
 
 
-def quantization_scale(amax: Any, num_bits: int = 8) -> Any:
-    """Return the float32 scale of a range: ``max(amax, AMAX_FLOOR) / (2**(num_bits-1) - 1)``."""
-    return tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / integer_bounds(num_bits, True)[1]
+def quantization_scale(amax: Any, num_bits: int = 8, unsigned: bool = False) -> Any:
+    """Return the float32 scale of a range: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
+    return tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / integer_bounds(num_bits, True, unsigned)[1]
 
 
-def fake_quantize(x: Any, amax: Any, *, num_bits: int = 8, narrow_range: bool = False, learned: bool = False) -> Any:
-    """Quantize to signed integers and dequantize again, symmetrically around zero.
+def fake_quantize(
+    x: Any,
+    amax: Any,
+    *,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    unsigned: bool = False,
+    learned: bool = False,
+) -> Any:
+    """Quantize to integers and dequantize again, with zero kept exactly.
 
     Args:
         x: float tensor of any shape.
@@ -36,14 +47,17 @@ def fake_quantize(x: Any, amax: Any, *, num_bits: int = 8, narrow_range: bool = 
         num_bits: width of the integers, 2 to 16. Default 8.
         narrow_range: whether to leave out the least integer (-128). Default False: activations saturate as
             QuantizeLinear does, at [-128, 127]; weights use True and stay within [-127, 127].
+        unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` where signed ones have 127, and what
+            is below zero becomes zero. Default False. TensorRT runs signed ones only.
         learned: whether a gradient flows to ``amax`` (LSQ, Esser et al. 2020, https://arxiv.org/abs/1902.08153).
 
     Returns:
         A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate.
 
-    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where ``|x| <= amax``, else 0.
+    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where ``|x| <= amax`` (unsigned: where
+    ``0 <= x <= amax``), else 0.
     """
-    low, high = integer_bounds(num_bits, narrow_range)
+    low, high = integer_bounds(num_bits, narrow_range, unsigned)
     run = _learned_quantize if learned else _masked_quantize
     y = run(tf.cast(x, tf.float32), tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR), low, high)
     return tf.cast(y, x.dtype)
@@ -56,7 +70,7 @@ def _masked_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
         y = tf.clip_by_value(tf.round(x / scale), low, high) * scale
 
         def grad(dy: Any) -> tuple[Any, None]:
-            return tf.where(tf.abs(x) <= amax, dy, tf.zeros_like(dy)), None
+            return tf.where(_inside(x, amax, low), dy, tf.zeros_like(dy)), None
 
         return y, grad
 
@@ -71,7 +85,7 @@ def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
         q = tf.clip_by_value(tf.round(ratio), low, high)
 
         def grad(dy: Any) -> tuple[Any, Any]:
-            inside = tf.abs(x) <= amax
+            inside = _inside(x, amax, low)
             dx = tf.where(inside, dy, tf.zeros_like(dy))
             # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
             dscale = tf.where(inside, q - ratio, q) * dy
@@ -81,6 +95,11 @@ def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
         return q * scale, grad
 
     return quantize(x, amax)
+
+
+def _inside(x: Any, amax: Any, low: float) -> Any:
+    """Return where a value is within the range, so that the gradient passes."""
+    return tf.abs(x) <= amax if low < 0 else (x >= 0) & (x <= amax)
 
 
 def _sum_to(value: Any, like: Any) -> Any:

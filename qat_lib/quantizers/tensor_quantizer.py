@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import SpecError
-from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize
+from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, integer_bounds
 from qat_lib.quantizers.modes import active_collector, is_exporting
 
 RANGE_POLICIES = ("frozen", "ema", "last", "learned", "current")
@@ -25,8 +25,11 @@ class TensorQuantizer(keras.layers.Layer):
     """Fake-quantize a tensor and own its range.
 
     Args:
-        num_bits: width of the signed integers, 2 to 16. Default 8.
+        num_bits: width of the integers, 2 to 16. Default 8.
         narrow_range: whether to leave out the least integer. Default False; weights use True.
+        unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` in place of 127, for a tensor that is
+            never negative (what is below zero becomes zero). Default False. OpenVINO and ONNX Runtime run both kinds,
+            TensorRT signed ones only.
         channel_axes: axes that keep a range of their own, such as ``(-1,)`` for a convolution's kernel; None, the
             default, gives the whole tensor one range. Activations have one range.
         range_policy: what happens to the range while the model trains:
@@ -52,6 +55,7 @@ class TensorQuantizer(keras.layers.Layer):
         *,
         num_bits: int = 8,
         narrow_range: bool = False,
+        unsigned: bool = False,
         channel_axes: tuple[int, ...] | list[int] | None = None,
         range_policy: str = "ema",
         momentum: float = 0.95,
@@ -62,12 +66,17 @@ class TensorQuantizer(keras.layers.Layer):
             raise SpecError(f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: {range_policy!r}.")
         if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not 2 <= num_bits <= 16:
             raise SpecError(f"num_bits must be an integer from 2 to 16. Received: {num_bits!r}.")
+        if narrow_range and unsigned:
+            raise SpecError(
+                "unsigned integers have no narrow range: give narrow_range=True or unsigned=True, not both."
+            )
         if not 0 <= momentum < 1:
             raise SpecError(f"momentum must be in [0, 1). Received: {momentum!r}.")
         kwargs.setdefault("dtype", "float32")
         super().__init__(autocast=False, **kwargs)
         self.num_bits = num_bits
         self.narrow_range = narrow_range
+        self.unsigned = unsigned
         self.channel_axes = None if channel_axes is None else tuple(channel_axes)
         self.range_policy = range_policy
         self.momentum = momentum
@@ -132,17 +141,23 @@ class TensorQuantizer(keras.layers.Layer):
             amax,
             num_bits=self.num_bits,
             narrow_range=self.narrow_range,
+            unsigned=self.unsigned,
             learned=self.range_policy == "learned",
         )
 
     def range_of(self, x: Any) -> Any:
         """Return the largest magnitude of ``x``, one for each kept channel (other axes kept as 1)."""
-        magnitude = tf.abs(tf.cast(x, tf.float32))
+        magnitude = self.magnitude(x)
         if self.channel_axes is None:
             return tf.reduce_max(magnitude)
         rank = len(x.shape)
         kept = {axis % rank for axis in self.channel_axes}
         return tf.reduce_max(magnitude, axis=[i for i in range(rank) if i not in kept], keepdims=True)
+
+    def magnitude(self, x: Any) -> Any:
+        """Return, in float32, how far each element of ``x`` lies from zero, in the directions that have integers."""
+        x = tf.cast(x, tf.float32)
+        return tf.nn.relu(x) if self.unsigned else tf.abs(x)
 
     def _track(self, x: Any, flags: Any) -> None:
         """Move the range towards the batch's; the first batch of an uncalibrated quantizer sets it."""
@@ -226,8 +241,8 @@ class TensorQuantizer(keras.layers.Layer):
 
     @property
     def scale(self) -> np.ndarray:
-        """Step between two neighbouring quantized values: ``amax / (2**(num_bits-1) - 1)``, float32."""
-        return self.amax / np.float32(2 ** (self.num_bits - 1) - 1)
+        """Step between two neighbouring quantized values: ``amax`` over the greatest integer, float32."""
+        return self.amax / np.float32(integer_bounds(self.num_bits, self.narrow_range, self.unsigned)[1])
 
     def _switch(self, index: int, on: bool) -> None:
         self._check_built()
@@ -277,6 +292,7 @@ class TensorQuantizer(keras.layers.Layer):
             **super().get_config(),
             "num_bits": self.num_bits,
             "narrow_range": self.narrow_range,
+            "unsigned": self.unsigned,
             "channel_axes": None if self.channel_axes is None else list(self.channel_axes),
             "range_policy": self.range_policy,
             "momentum": self.momentum,

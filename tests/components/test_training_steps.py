@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from components.runtime.events import NullProgress
-from components.settings import ModelSettings, QATSettings, QuantizationSettings, TrainingSettings
+from components.settings import (
+    EngineSettings,
+    ExportSettings,
+    ModelSettings,
+    QATSettings,
+    QuantizationSettings,
+    TrainingSettings,
+)
 from qat_lib.errors import ConfigError, SpecError, UnsupportedModelError
 
 SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
@@ -31,6 +38,8 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
         made["baseline"],
         made["ptq"],
         quantization=QuantizationSettings(),
+        export=ExportSettings(),
+        engine=EngineSettings(backend="openvino"),
         seed=1,
         progress=NullProgress(),
     )

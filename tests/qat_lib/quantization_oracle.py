@@ -5,19 +5,26 @@ import numpy as np
 AMAX_FLOOR = np.float32(127.0 * 2.0**-24)
 
 
-def scale(amax: np.ndarray | float, num_bits: int = 8) -> np.ndarray:
+def scale(amax: np.ndarray | float, num_bits: int = 8, *, unsigned: bool = False) -> np.ndarray:
     """Step between two quantized values, float32."""
-    return np.maximum(np.asarray(amax, np.float32), AMAX_FLOOR) / np.float32(2 ** (num_bits - 1) - 1)
+    high = 2 ** (num_bits if unsigned else num_bits - 1) - 1
+    return np.maximum(np.asarray(amax, np.float32), AMAX_FLOOR) / np.float32(high)
 
 
 def fake_quantize(
-    x: np.ndarray, amax: np.ndarray | float, *, num_bits: int = 8, narrow_range: bool = False
+    x: np.ndarray,
+    amax: np.ndarray | float,
+    *,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    unsigned: bool = False,
 ) -> np.ndarray:
     """Divide, round half to even, saturate, multiply: QuantizeLinear and DequantizeLinear, in float32."""
-    high = 2 ** (num_bits - 1) - 1
-    step = scale(amax, num_bits)
+    high = 2 ** (num_bits if unsigned else num_bits - 1) - 1
+    low = 0 if unsigned else -high if narrow_range else -high - 1
+    step = scale(amax, num_bits, unsigned=unsigned)
     with np.errstate(over="ignore"):
-        integers = np.clip(np.rint(np.asarray(x, np.float32) / step), -high if narrow_range else -high - 1, high)
+        integers = np.clip(np.rint(np.asarray(x, np.float32) / step), low, high)
     return (integers * step).astype(np.float32)
 
 

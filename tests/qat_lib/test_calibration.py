@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from keras import layers
 
-from qat_lib import QuantizationSpec, calibrate, model_quantizers, quantize_model
+from qat_lib import QuantizationSpec, TensorQuantizer, calibrate, model_quantizers, quantize_model
 from qat_lib.calibration import METHODS, Histogram, range_from_histogram
 from qat_lib.errors import CalibrationError
 from qat_lib.quantizers import AMAX_FLOOR
@@ -311,3 +311,24 @@ def test_models_of_several_inputs_take_data_in_keras_forms(form: type, batched: 
 def test_inputs_of_different_lengths_are_refused() -> None:
     with pytest.raises(CalibrationError, match="Received: 5, 4"):
         calibrate(two_inputs(list), [np.ones((5, 4), "f4"), np.ones((4, 4), "f4")])
+
+
+def test_unsigned_ranges_have_twice_the_steps() -> None:
+    x = np.abs(normal()) ** 3
+    signed, unsigned = (range_from_histogram(histogram_of(x), "mse", unsigned=u) for u in (False, True))
+    assert unsigned > signed  # with finer steps it pays to clip less
+    errors = [np.mean((x - oracle.fake_quantize(x, amax, unsigned=True)) ** 2) for amax in (signed, unsigned)]
+    assert errors[1] < errors[0]
+
+
+def test_negative_values_under_an_unsigned_quantizer_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    x = keras.Input((64,))
+    model = keras.Model(x, [TensorQuantizer(name="cut", unsigned=True)(x), TensorQuantizer(name="kept")(x)])
+    data = np.linspace(-5, 2, 128, dtype=np.float32).reshape(2, 64)
+    report = calibrate(model, data, "max")
+    assert report.tensors["cut"].amax == 2.0
+    assert report.tensors["kept"].amax == 5.0
+    assert "which they turn into 0: 1 of them, such as cut" in caplog.text
+    caplog.clear()
+    calibrate(model, np.abs(data), "max")
+    assert caplog.text == ""

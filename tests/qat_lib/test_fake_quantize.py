@@ -25,11 +25,11 @@ RANGES = st.floats(2.0**-30, 2.0**30, width=32)
     x=hnp.arrays(np.float32, hnp.array_shapes(min_dims=1, max_dims=3, max_side=5), elements=FLOATS),
     amax=RANGES,
     num_bits=st.integers(2, 16),
-    narrow=st.booleans(),
+    kind=st.sampled_from([{}, {"narrow_range": True}, {"unsigned": True}]),
 )
-def test_one_range_equals_the_oracle(x: np.ndarray, amax: float, num_bits: int, narrow: bool) -> None:
-    y = fake_quantize(tf.constant(x), amax, num_bits=num_bits, narrow_range=narrow).numpy()
-    np.testing.assert_array_equal(y, oracle.fake_quantize(x, amax, num_bits=num_bits, narrow_range=narrow))
+def test_one_range_equals_the_oracle(x: np.ndarray, amax: float, num_bits: int, kind: dict[str, bool]) -> None:
+    y = fake_quantize(tf.constant(x), amax, num_bits=num_bits, **kind).numpy()
+    np.testing.assert_array_equal(y, oracle.fake_quantize(x, amax, num_bits=num_bits, **kind))
 
 
 @settings(max_examples=100, deadline=None)
@@ -70,6 +70,17 @@ def test_extremes_saturate_as_quantize_linear_does(narrow: bool) -> None:
     step = np.float32(1) / np.float32(127)
     np.testing.assert_array_equal(np.rint(y / step), [low, low, low, low, -127, 0, 127, 127, 127, 127, 127])
     assert np.all(np.isfinite(y))
+
+
+def test_unsigned_integers_begin_at_zero_and_have_twice_the_steps() -> None:
+    scale = 2.0**-5
+    k = np.arange(-4, 260, dtype=np.float32)
+    y = fake_quantize(tf.constant((k + 0.5) * scale), 255 * scale, unsigned=True).numpy() / scale
+    np.testing.assert_array_equal(y, np.clip(np.where(k % 2 == 0, k, k + 1), 0, 255))
+    x = tf.constant([-np.inf, -1e38, -1e-9, 0.0, 1.0, np.inf, np.nan])
+    y = fake_quantize(x, 1.0, unsigned=True).numpy()
+    np.testing.assert_array_equal(y, [0, 0, 0, 0, 1, 1, np.nan])
+    assert quantization_scale(1.0, unsigned=True).numpy() == np.float32(1) / np.float32(255)
 
 
 def test_nan_stays_nan() -> None:
@@ -116,15 +127,17 @@ def test_traced_and_compiled_by_xla_it_gives_the_same_numbers() -> None:
 @given(
     x=hnp.arrays(np.float32, (4, 3), elements=st.floats(-4, 4, width=32, allow_subnormal=False)),
     amax=hnp.arrays(np.float32, st.sampled_from([(), (1, 3), (4, 1)]), elements=st.floats(0.125, 4, width=32)),
+    unsigned=st.booleans(),
 )
-def test_the_gradient_is_straight_through_inside_of_the_range(x: np.ndarray, amax: np.ndarray) -> None:
+def test_the_gradient_is_straight_through_inside_of_the_range(x: np.ndarray, amax: np.ndarray, unsigned: bool) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
     x, amax = tf.constant(x), tf.constant(amax)
     with tf.GradientTape() as tape:
         tape.watch([x, amax])
-        y = fake_quantize(x, amax) * upstream
+        y = fake_quantize(x, amax, unsigned=unsigned) * upstream
     dx, damax = tape.gradient(y, [x, amax])
-    np.testing.assert_array_equal(dx.numpy(), np.where(np.abs(x) <= amax, upstream, 0))
+    inside = (x <= amax) & (x >= (0 if unsigned else -amax))
+    np.testing.assert_array_equal(dx.numpy(), np.where(inside, upstream, 0))
     assert damax is None
 
 
@@ -132,21 +145,23 @@ def test_the_gradient_is_straight_through_inside_of_the_range(x: np.ndarray, ama
 @given(
     x=hnp.arrays(np.float32, (4, 3), elements=st.floats(-4, 4, width=32, allow_subnormal=False)),
     amax=hnp.arrays(np.float32, st.sampled_from([(), (1, 3), (4, 1)]), elements=st.floats(0.125, 4, width=32)),
+    unsigned=st.booleans(),
 )
-def test_a_learned_range_gets_the_gradient_of_lsq(x: np.ndarray, amax: np.ndarray) -> None:
+def test_a_learned_range_gets_the_gradient_of_lsq(x: np.ndarray, amax: np.ndarray, unsigned: bool) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
     with tf.GradientTape() as tape:
         source, variable = tf.constant(x), tf.Variable(amax)
         tape.watch(source)
-        y = fake_quantize(source, variable, learned=True) * upstream
+        y = fake_quantize(source, variable, learned=True, unsigned=unsigned) * upstream
     dx, damax = tape.gradient(y, [source, variable])
-    inside = np.abs(x) <= amax
-    scale = oracle.scale(amax)
+    low, high = (0, 255) if unsigned else (-128, 127)
+    inside = (x <= amax) & (x >= (0 if unsigned else -amax))
+    scale = oracle.scale(amax, unsigned=unsigned)
     ratio = x / scale
-    integers = np.clip(np.rint(ratio), -128, 127)
+    integers = np.clip(np.rint(ratio), low, high)
     per_value = np.where(inside, integers - ratio, integers) * upstream
     axes = tuple(i for i in range(2) if amax.ndim == 0 or amax.shape[i] == 1)
-    expected = per_value.sum(axis=axes, keepdims=amax.ndim > 0) / 127 / np.sqrt(x.size // amax.size * 127)
+    expected = per_value.sum(axis=axes, keepdims=amax.ndim > 0) / high / np.sqrt(x.size // amax.size * high)
     np.testing.assert_array_equal(dx.numpy(), np.where(inside, upstream, 0))
     np.testing.assert_allclose(damax.numpy(), expected, rtol=1e-4, atol=1e-4)
 
@@ -165,26 +180,32 @@ def reference_session(path: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def test_onnx_runtime_gives_exactly_the_same_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_onnx_runtime_gives_exactly_the_same_numbers(tmp_path: Path, unsigned: bool) -> None:
     """Ranges over many magnitudes; values at, beside and between the ties, and beyond the range."""
     generator = np.random.default_rng(4)
     amaxes = [*np.exp(generator.uniform(-12, 12, 24)).astype(np.float32), np.float32(0), np.float32(127 * 2.0**-4)]
     inputs = [keras.Input((600,), name=f"x{i}") for i in range(len(amaxes))]
-    quantizers = [TensorQuantizer(name=f"q{i}_quantizer") for i in range(len(amaxes))]
+    quantizers = [TensorQuantizer(name=f"q{i}_quantizer", unsigned=unsigned) for i in range(len(amaxes))]
     model = keras.Model(inputs, [q(x) for q, x in zip(quantizers, inputs, strict=True)])
     feeds = []
     for quantizer, amax in zip(quantizers, amaxes, strict=True):
         quantizer.amax = amax
-        step = oracle.scale(amax)
-        ties = (np.arange(-129, 129, dtype=np.float32) + np.float32(0.5)) * step
+        step = oracle.scale(amax, unsigned=unsigned)
+        first = -1 if unsigned else -129
+        ties = (np.arange(first, first + 258, dtype=np.float32) + np.float32(0.5)) * step
         near = np.concatenate([ties, np.nextafter(ties, np.float32(np.inf))])
-        rest = generator.uniform(-1.2, 1.2, 600 - len(near)).astype(np.float32) * np.float32(127) * step
+        rest = (
+            generator.uniform(-1.2, 1.2, 600 - len(near)).astype(np.float32)
+            * np.float32(255 if unsigned else 127)
+            * step
+        )
         feeds.append(np.concatenate([near, rest])[None])
-    export_onnx(model, tmp_path / "model.onnx")
+    export_onnx(model, tmp_path / "model.onnx", target="openvino" if unsigned else "tensorrt")
     session = reference_session(tmp_path / "model.onnx")
     received = session.run(None, {f"x{i}": x for i, x in enumerate(feeds)})
     for x, amax, expected, output in zip(feeds, amaxes, model(feeds), received, strict=True):
-        np.testing.assert_array_equal(expected, oracle.fake_quantize(x, amax))
+        np.testing.assert_array_equal(expected, oracle.fake_quantize(x, amax, unsigned=unsigned))
         np.testing.assert_array_equal(output, expected)
 
 

@@ -81,6 +81,19 @@ def test_the_range_can_be_read_and_set() -> None:
     assert quantizer.amax.tolist() == [[3, 3, 3]]
 
 
+def test_an_unsigned_quantizer_measures_only_what_it_keeps(tmp_path: Path) -> None:
+    x = keras.Input((33,), name="x")
+    model = keras.Model(x, TensorQuantizer(name="q", unsigned=True, range_policy="last")(x))
+    model(line() - 2, training=True)
+    (quantizer,) = model_quantizers(model).values()
+    assert float(quantizer.amax) == 1.0  # of -5 to 1
+    assert quantizer.scale == np.float32(1) / np.float32(255)
+    model.save(tmp_path / "model.keras")
+    loaded = load_model(tmp_path / "model.keras")
+    assert model_quantizers(loaded)["q"].unsigned
+    np.testing.assert_array_equal(loaded(line()), oracle.fake_quantize(line(), 1.0, unsigned=True))
+
+
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, [1.0, -2.0, 1.0]])
 def test_a_range_that_is_none_is_refused(value: Any) -> None:
     quantizer = TensorQuantizer(name="q", channel_axes=(-1,))
@@ -113,6 +126,7 @@ def test_a_quantizer_that_is_not_built_says_so(use: str) -> None:
         ({"num_bits": 17}, "from 2 to 16"),
         ({"num_bits": 8.0}, "from 2 to 16"),
         ({"num_bits": True}, "from 2 to 16"),
+        ({"narrow_range": True, "unsigned": True}, "not both"),
         ({"momentum": 1.0}, "momentum"),
         ({"momentum": -0.1}, "momentum"),
         ({"momentum": float("nan")}, "momentum"),

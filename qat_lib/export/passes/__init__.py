@@ -22,6 +22,7 @@ from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
 from qat_lib.export.passes.recover_layernorm import recover_layernorm
 from qat_lib.export.passes.resize import fix_resize_scales
+from qat_lib.export.passes.saturation import let_quantizers_clamp
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
 from qat_lib.export.passes.strides import pull_strides_up
 from qat_lib.export.passes.thin_reshapes import remove_thin_reshapes
@@ -34,6 +35,7 @@ __all__ = [
     "fix_resize_scales",
     "fold_batchnorm",
     "fold_constants",
+    "let_quantizers_clamp",
     "merge_batched_dense",
     "merge_bias",
     "merge_padding",

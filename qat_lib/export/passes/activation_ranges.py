@@ -1,7 +1,7 @@
 """Write the learned range into each activation's Q/DQ pair, in the one canonical form.
 
-Canonical: a scalar float32 scale, a scalar INT8 zero point of 0 (never absent: ONNX would take UINT8 and TensorRT
-INT8), the axis always written, both nodes reading the same two constants, one pair a tensor and quantizer.
+Canonical: a scalar float32 scale, a scalar zero point of 0 in the integers' type (never absent: ONNX would take UINT8
+and TensorRT INT8), the axis always written, both nodes reading the same two constants, one pair a tensor and quantizer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
 
 @lowering_pass
 def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
-    """Give each activation pair its scale ``amax / 127``; weights are left to their own pass.
+    """Give each activation pair its scale and its type of integers; weights are left to their own pass.
 
     Raises:
         ExportError: a marker belongs to no quantizer, or an activation's range is not a single number.
@@ -71,10 +71,11 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
         if learned.name not in constants:
             constants[learned.name] = (
                 add_constant(graph, learned.scale.reshape(()), f"{learned.name}/scale"),
-                add_constant(graph, np.zeros((), np.int8), f"{learned.name}/zero_point"),
+                add_constant(graph, np.zeros((), learned.dtype), f"{learned.name}/zero_point"),
             )
         for node in (quantize, dequantize):
             for index, value in enumerate(constants[learned.name], start=1):
                 node.replace_input_with(index, value)
             set_int(node, "axis", 1)
             node.meta[QUANTIZER] = learned.name
+        quantize.outputs[0].dtype = ir.DataType.UINT8 if learned.unsigned else ir.DataType.INT8

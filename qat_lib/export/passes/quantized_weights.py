@@ -93,13 +93,19 @@ def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange])
     A weight with several consumers gets one DQ for each, and shares the initializer where the layouts agree.
 
     Raises:
-        ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis.
+        ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis; or a weight's quantizer
+            is unsigned.
     """
     for quantize, dequantize in quantizer_pairs(model):
         weight = constant(quantize.inputs[0])
         if weight is None:
             continue
         learned = find_range(dequantize.meta[QUANTIZER], ranges)
+        if learned.unsigned:
+            raise ExportError(
+                f"Expected signed integers for a weight. Received: {learned.name!r} with unsigned=True. "
+                "Quantize weights with unsigned=False, its default."
+            )
         integers = learned.integers(weight)
         scales = np.broadcast_to(learned.scale, weight.shape)
         _Writer(model.graph, learned.name).follow(dequantize, _Moved(integers, scales), dequantize)

@@ -1,7 +1,8 @@
 """Write the Q/DQ of tensors that are never negative as UINT8, which the fast kernels of CPUs want.
 
-A non-negative tensor uses the integers 0 to 127 only. Clipped at its range and quantized to UINT8 with the same scale
-and zero point 0, it gives the same integers, bit for bit. For CPU runtimes; TensorRT takes signed INT8 only.
+A non-negative tensor with a signed quantizer uses the integers 0 to 127 only. Clipped at its range and quantized to
+UINT8 with the same scale and zero point 0, it gives the same integers, bit for bit. For CPU runtimes; TensorRT takes
+signed INT8 only.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def quantize_unsigned(model: ir.Model) -> None:
         source = quantize.inputs[0] if is_op(quantize, "QuantizeLinear") else None
         scale = constant(operand(quantize, 1))
         if source is None or scale is None or scale.size != 1 or constant(source) is not None:
+            continue
+        if quantize.outputs[0].dtype == ir.DataType.UINT8:  # trained so, with all 255 steps
             continue
         readers = consumers(quantize.outputs[0])
         if not is_non_negative(source) or not all(is_op(node, "DequantizeLinear") for node in readers):

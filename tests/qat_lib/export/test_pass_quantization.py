@@ -226,3 +226,42 @@ def test_tensors_that_may_be_negative_stay_int8(lab, rng):
     )
     lowered = lab.check(model, passes.quantize_unsigned, {"x": rng.normal(size=(1, 4)).astype(np.float32)})
     assert lab.node(lowered, "QuantizeLinear").inputs[2].const_value.numpy().dtype == np.int8
+
+
+SATURATING = """(float[1,4] x) => (float[1,4] y) {{
+    a = {call}
+    q = QuantizeLinear<axis = 1>(a, s, z)
+    y = DequantizeLinear<axis = 1>(q, s, z) }}"""
+
+
+@pytest.mark.parametrize(
+    ("call", "top", "gone"),
+    [("Relu(x)", 0.0, True), ("Clip(x, low, high)", 6.0, True), ("Clip(x, low, high)", 5.9, False)],
+)
+def test_an_unsigned_quantizer_clamps_by_itself(lab, rng, call, top, gone):
+    model = lab.build(
+        SATURATING.format(call=call),
+        s=np.asarray(np.float32(6) / np.float32(255)),
+        z=np.zeros((), np.uint8),
+        low=np.asarray(0, np.float32),
+        high=np.asarray(top, np.float32),
+    )
+    for x in ([-1, 0.3, 5.95, 700], [0, -0.0, 6, 5.99]):
+        lowered = lab.check(model, passes.let_quantizers_clamp, {"x": np.asarray([x], np.float32)})
+    assert (lab.order(lowered)[0] == "QuantizeLinear") == gone
+
+
+@pytest.mark.parametrize("change", ["signed", "another reader", "above zero"])
+def test_a_clamp_that_something_else_needs_stays(lab, rng, change):
+    text = SATURATING.format(call="Clip(x, low, high)")
+    if change == "another reader":
+        text = text.replace("(float[1,4] y)", "(float[1,4] y, float[1,4] w)").replace("}", " w = Neg(a) }")
+    model = lab.build(
+        text,
+        s=np.asarray(1 / 255, np.float32),
+        z=np.zeros((), np.int8 if change == "signed" else np.uint8),
+        low=np.asarray(0.1 if change == "above zero" else 0, np.float32),
+        high=np.asarray(6, np.float32),
+    )
+    lowered = lab.check(model, passes.let_quantizers_clamp, {"x": np.asarray([[-1, 0.05, 0.5, 7]], np.float32)})
+    assert "Clip" in lab.ops(lowered)

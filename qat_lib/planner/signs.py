@@ -1,0 +1,67 @@
+"""Which tensors of a model are never negative, as far as its layers show it: these can have unsigned integers."""
+
+from __future__ import annotations
+
+from keras import layers
+
+from qat_lib.custom_qdq_cases.fusion import activation_of, is_merge
+from qat_lib.layer_graph import Call, LayerGraph
+from qat_lib.layer_traits import AVERAGE_POOLS, CONVOLUTIONS, MATMULS, preserves_range
+from qat_lib.quantizers import TensorQuantizer
+
+ACTIVATES_LAST = (*CONVOLUTIONS, *MATMULS, layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
+"""Layers whose output is their ``activation``'s; a recurrent layer multiplies after it."""
+NON_NEGATIVE = frozenset({"relu", "relu6", "sigmoid", "hard_sigmoid", "softmax", "softplus", "exponential"})
+OPERATORS = ("Softmax", "Exp")
+"""Bare operations that are never negative, beside the activations that have a name."""
+MERGES = (
+    (layers.Add, "Add"),
+    (layers.Multiply, "Multiply"),
+    (layers.Average, "Average"),
+    (layers.Minimum, "Minimum"),
+    (layers.Concatenate, "Concatenate"),
+)
+SMOOTH = ("bilinear", "nearest")
+"""Interpolations that stay within the values they come from; cubic ones overshoot."""
+
+
+def non_negative_tensors(graph: LayerGraph) -> frozenset[str]:
+    """Return the tensors of which the layers alone, whatever the weights, show that no element is below zero."""
+    found: set[str] = set()
+    for call in graph.calls:
+        if _is_non_negative(call, [tensor in found for tensor in call.inputs]):
+            found.update(call.outputs)
+    return frozenset(found)
+
+
+def _is_non_negative(call: Call, inputs: list[bool]) -> bool:
+    """Whether the outputs of a call are never negative, given which of its inputs are."""
+    if call.is_input:
+        return False
+    if _ends_in_activation(call):
+        return True
+    if isinstance(call.operation, TensorQuantizer):
+        return call.operation.unsigned or inputs[0]
+    if is_merge(call.core, layers.Maximum, "Maximum") and any(inputs):
+        return True
+    return bool(inputs) and all(inputs) and _keeps_sign(call)
+
+
+def _ends_in_activation(call: Call) -> bool:
+    if isinstance(call.core, layers.Softmax) or type(call.core).__name__ in OPERATORS:
+        return True
+    name = activation_of(call.core)
+    if isinstance(call.core, ACTIVATES_LAST):
+        name = getattr(call.core.activation, "__name__", None)
+    return name in NON_NEGATIVE
+
+
+def _keeps_sign(call: Call) -> bool:
+    """Whether a call makes no negative number of inputs without any."""
+    operation = call.core
+    if preserves_range(operation) or isinstance(operation, AVERAGE_POOLS):
+        return True
+    if isinstance(operation, layers.UpSampling2D | layers.Resizing):
+        return operation.interpolation in SMOOTH
+    # With one tensor, the other operand is a constant, of any sign.
+    return len(call.inputs) > 1 and any(is_merge(operation, *kind) for kind in MERGES)
