@@ -16,6 +16,7 @@ from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
 from qat_lib.engines.onnx_graph import OnnxGraph, read_graph, resolve
+from qat_lib.engines.saturation import saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
 from qat_lib.errors import EngineBuildError
@@ -29,7 +30,7 @@ class EngineArtifact:
         path: the engine file.
         manifest: what its manifest says.
         layers: the layers that the backend reported after the build.
-        warnings: what the backend warned of, summarized.
+        warnings: what the backend warned of, summarized, and what the CPU may get wrong.
     """
 
     path: Path
@@ -73,6 +74,7 @@ def build_engine(
     built = backend.build(BuildRequest(onnx=onnx, graph=graph, spec=spec, on_progress=on_progress, cancelled=cancelled))
     if cancelled is not None and cancelled():
         raise EngineBuildError("The build was cancelled. Nothing was written.")
+    warnings = (*built.warnings, *saturation_warnings(graph, built.device))
     manifest = EngineManifest(
         backend=spec.backend,
         backend_version=backend.version(),
@@ -101,7 +103,7 @@ def build_engine(
         with backend.open(built.data, manifest) as engine:
             built = replace(built, layers=tuple(engine.layers(timed=True)))
     files.write_together(_contents(path, built, manifest))
-    return EngineArtifact(path=path, manifest=manifest, layers=built.layers, warnings=built.warnings)
+    return EngineArtifact(path=path, manifest=manifest, layers=built.layers, warnings=warnings)
 
 
 def _described(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:

@@ -31,6 +31,7 @@ class OnnxGraph:
         metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or None without Q/DQ.
         half: whether some of it is in float16 or bfloat16.
+        full_unsigned: number of tensors with unsigned integers that are not clipped at half of their range.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -41,6 +42,7 @@ class OnnxGraph:
     metadata: Mapping[str, str] = field(default_factory=dict)
     weights: Literal["int8", "qdq"] | None = None
     half: bool = False
+    full_unsigned: int = 0
 
 
 def read_graph(path: Path) -> OnnxGraph:
@@ -80,7 +82,17 @@ def read_graph(path: Path) -> OnnxGraph:
         metadata={entry.key.removeprefix(_PREFIX): entry.value for entry in model.metadata_props},
         weights="int8" if stored else "qdq" if quantized else None,
         half=any(tensor.data_type in halves for tensor in graph.initializer),
+        full_unsigned=_full_unsigned(graph),
     )
+
+
+def _full_unsigned(graph: Any) -> int:
+    """Count the tensors that are quantized to UINT8 with no Clip in front, which would keep them to 127 steps."""
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    clipped = {output for node in graph.node if node.op_type == "Clip" for output in node.output}
+    quantize = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] not in clipped]
+    # UINT8 is what ONNX takes without a zero point; 2 is its number among the data types.
+    return sum(len(node.input) < 3 or types.get(node.input[2]) == 2 for node in quantize)
 
 
 def resolve(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:

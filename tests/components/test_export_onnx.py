@@ -1,16 +1,17 @@
 """The export step on a prepared data set: what it writes, and what stops it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from components.export_onnx import export_onnx
-from components.runtime.export_choice import engine_facts
-from components.settings import EngineSettings, ExportSettings
+from components.runtime.export_choice import choose_unsigned, engine_facts, target_facts
+from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qat_lib.engines import choose_backend
-from qat_lib.errors import ConfigError, VerificationError
+from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError, VerificationError
 
 keras = pytest.importorskip("keras")
 
@@ -116,6 +117,64 @@ def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tm
     assert summary["ptq"]["target"] == choose_backend("auto")
     assert engine_facts({"backend": "auto", "threads": 2}) == {"backend": choose_backend("auto")}
     assert engine_facts({"backend": "tensorrt", "fp16": "always"}) == {"backend": "tensorrt", "fp16": "always"}
+
+
+def test_an_unsigned_model_is_analyzed_in_its_signed_form(digits_dataset, steps, tmp_path, progress):
+    import qat_lib
+
+    baseline = qat_lib.load_model(steps / "baseline" / "model.keras")
+    plan = qat_lib.plan_quantization(baseline, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=True)
+    quantized = qat_lib.apply_plan(baseline, plan)
+    assert sum(entry.unsigned for entry in plan.quantizers) == 2
+    for name, quantizer in qat_lib.model_quantizers(qat_lib.load_model(steps / "qat" / "model.keras")).items():
+        qat_lib.model_quantizers(quantized)[name].amax = quantizer.amax
+    folder = tmp_path / "steps"
+    shutil.copytree(steps, folder)
+    for name in ("ptq", "qat"):
+        quantized.save(folder / name / "model.keras")
+        (folder / name / "plan.json").write_text(plan.to_json())
+    metrics = run(digits_dataset, folder, tmp_path / "onnx", progress, engine={"backend": "openvino"})
+    assert metrics["int8_layers"] == 2
+    summary = json.loads((tmp_path / "onnx" / "export.json").read_text())
+    assert summary["qat"]["parity"]["passed"]
+    with pytest.raises(ExportError, match="TensorRT runs no unsigned integers"):
+        run(digits_dataset, folder, tmp_path / "gpu", progress, engine={"backend": "tensorrt"})
+
+
+@pytest.mark.parametrize(
+    ("unsigned", "target", "backend", "expected"),
+    [
+        ("auto", "auto", "openvino", True),
+        ("auto", "auto", "onnxruntime", False),
+        ("auto", "auto", "tensorrt", False),
+        ("auto", "tensorrt", "openvino", False),
+        ("always", "onnxruntime", "onnxruntime", True),
+        ("never", "openvino", "openvino", False),
+    ],
+)
+def test_the_sign_follows_the_target(unsigned, target, backend, expected):
+    sections = QuantizationSettings(unsigned=unsigned), ExportSettings(target=target), EngineSettings(backend=backend)
+    assert choose_unsigned(*sections) is expected
+
+
+def test_unsigned_integers_for_tensorrt_are_refused():
+    with pytest.raises(ConfigError, match=r"Set quantization\.unsigned to auto or never"):
+        choose_unsigned(QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings(backend="tensorrt"))
+
+
+def test_where_no_backend_works_the_integers_are_those_that_all_run(monkeypatch):
+    def none(wanted):
+        raise BackendUnavailableError("none here")
+
+    monkeypatch.setattr("qat_lib.engines.choose_backend", none)
+    assert not choose_unsigned(QuantizationSettings(), ExportSettings(), EngineSettings())
+    assert choose_unsigned(QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings())
+
+
+def test_what_decides_about_the_target_is_all_that_the_quantization_sees():
+    facts = target_facts({"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2})
+    assert facts == {"export": {"target": "auto"}, "engine": {"backend": "openvino"}}
+    assert target_facts({}, {}) == {"export": {}, "engine": {"backend": choose_backend("auto")}}
 
 
 def test_a_target_that_the_backend_refuses_is_refused_at_once(digits_dataset, steps, tmp_path, progress):

@@ -52,6 +52,19 @@ def test_a_quantized_model_is_calibrated_and_goes_on_to_export(folder: Path, tmp
     assert "4 quantizers" in exported.stdout
 
 
+def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "q.keras"
+    arguments = [str(folder / "m.keras"), "-o", str(model), "--data", str(folder / "x.npy"), "--unsigned"]
+    assert runner.invoke(app, ["quantize", *arguments]).exit_code == 0
+    found = qat_lib.model_quantizers(qat_lib.load_model(model))
+    assert [name for name, quantizer in found.items() if quantizer.unsigned] == ["flatten_quantizer"]
+    refused = runner.invoke(app, ["export", str(model), "-o", str(tmp_path / "q.onnx")])
+    assert refused.exit_code == 1
+    assert "TensorRT runs no unsigned integers" in refused.stderr
+    done = runner.invoke(app, ["export", str(model), "-o", str(tmp_path / "q.onnx"), "--target", "openvino"])
+    assert done.exit_code == 0, done.stderr
+
+
 def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("- name: logits\n  quantize_input: false\n  quantize_weight: false\n")

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
     config = load_config(overrides=["data.kind=npz", "data.path=/x", f"{key}={value}"])
     section, name = key.split(".")
     assert getattr(getattr(config, section), name) == value
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["export.target=openvino", "engine.backend=tensorrt"], "Set export.target to auto or tensorrt"),
+        (["quantization.unsigned=always", "engine.backend=tensorrt"], "Set quantization.unsigned to auto or never"),
+        (["quantization.unsigned=always", "export.target=tensorrt"], "or export.target to openvino"),
+    ],
+)
+def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(overrides=overrides)
+    assert load_config(overrides=overrides[:1])
 
 
 @pytest.mark.parametrize(

@@ -276,3 +276,45 @@ def test_properties_that_the_plugin_does_not_know(
 def test_properties_are_for_openvino_alone() -> None:
     with pytest.raises(ConfigError, match="tensorrt has none"):
         BuildSpec(backend="tensorrt", properties={"SNIPPETS_MODE": "ENABLE"})
+
+
+@pytest.mark.parametrize(
+    ("clip", "kind", "flags", "warned"),
+    [
+        (False, TensorProto.UINT8, ["avx2", "avx512f"], True),
+        (False, TensorProto.UINT8, ["avx2", "avx512_vnni"], False),
+        (False, TensorProto.UINT8, ["avx2", "amx_int8"], False),
+        (True, TensorProto.UINT8, ["avx2"], False),
+        (False, TensorProto.INT8, ["avx2"], False),
+    ],
+)
+def test_a_cpu_that_may_overflow_is_named(
+    clip: bool, kind: int, flags: list[str], warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = [
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1]),
+        helper.make_tensor("zero", kind, [], [0]),
+        helper.make_tensor("low", TensorProto.FLOAT, [], [0.0]),
+        helper.make_tensor("high", TensorProto.FLOAT, [], [12.7]),
+    ]
+    nodes = [
+        helper.make_node("Clip", ["x", "low", "high"], ["c"]) if clip else helper.make_node("Relu", ["x"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    device = {"kind": "cpu", "architecture": "x86_64", "name": "An old CPU", "flags": flags}
+    monkeypatch.setattr("qat_lib.engines.onnxruntime.cpu_device", lambda: device)
+    artifact = build_engine(tmp_path / "model.onnx", BuildSpec(backend="onnxruntime"))
+    assert artifact.warnings == (
+        (
+            "An old CPU has neither VNNI nor AMX: sums of 1 unsigned tensors may overflow. Check the accuracy on this "
+            "machine, or quantize with unsigned=False (quantization.unsigned=never).",
+        )
+        if warned
+        else ()
+    )

@@ -1,0 +1,27 @@
+"""Warn of a CPU whose INT8 kernels may overflow on unsigned activations that use their full range.
+
+An x86 CPU without VNNI or AMX adds two products of an unsigned and a signed byte in 16 bits, with saturation: 2 x 255 x
+127 does not fit, 2 x 127 x 127 does (oneDNN, "Nuances of int8 Computations").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qat_lib.engines.onnx_graph import OnnxGraph
+
+_X86 = ("x86_64", "AMD64")
+_WIDE = ("vnni", "amx_int8")
+
+
+def saturation_warnings(graph: OnnxGraph, device: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what to warn of when ``graph`` runs on ``device``: one sentence, or nothing."""
+    if not graph.full_unsigned or device.get("architecture") not in _X86:
+        return ()
+    if any(wide in flag for flag in device.get("flags", ()) for wide in _WIDE):
+        return ()
+    return (
+        f"{device.get('name')} has neither VNNI nor AMX: sums of {graph.full_unsigned} unsigned tensors may overflow. "
+        "Check the accuracy on this machine, or quantize with unsigned=False (quantization.unsigned=never).",
+    )
