@@ -2,6 +2,8 @@
 
 import copy
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,23 @@ def test_a_local_store_does_not_reach_a_cluster() -> None:
 def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Could not write"):
         compile_pipeline(load_config(), tmp_path / "missing" / "pipeline.yaml")
+
+
+def test_the_same_config_gives_the_same_text_in_every_process() -> None:
+    code = (
+        "from pipelines.compile import *; from pipelines.config import load_config; print(pipeline_ir(load_config()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == pipeline_ir(load_config()) + "\n"
+
+
+def test_a_cluster_may_not_reuse_a_step_where_caching_is_off() -> None:
+    def caching(**options: bool) -> list[dict[str, Any]]:
+        tasks = yaml.safe_load(pipeline_ir(load_config(), **options))["root"]["dag"]["tasks"]
+        return [task["cachingOptions"] for task in tasks.values()]
+
+    assert caching() == [{"enableCache": True}] * len(STEP_ARTIFACTS)
+    assert caching(caching=False) == [{}] * len(STEP_ARTIFACTS)
 
 
 @pytest.mark.parametrize(
