@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
+from pipelines.cluster_tasks import for_pods, request
 from pipelines.config import RunConfig
 from pipelines.run_folder import write_text
+from pipelines.steps import step_of_task
 from qat_lib.errors import ConfigError
 
 
@@ -19,7 +21,7 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
     The file is checked against the schemas of the IR and of its executors, which kfp's own compiler does not do.
 
     Raises:
-        ConfigError: The file can't be written.
+        ConfigError: The file can't be written, or the cluster section does not fit the engine's backend.
     """
     text = pipeline_ir(config)
     try:
@@ -32,15 +34,20 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     """Return the compiled main pipeline as YAML text, the same text for the same config.
 
     Args:
-        config: The defaults of the parameters. Its tracking server reaches the steps as environment variables.
+        config: The defaults of the parameters. Its tracking server reaches the steps as environment variables, its
+            cluster section as what their pods ask for.
         caching: Whether the cluster may reuse a step that ran with the same arguments. It sees neither new data
             behind an unchanged path nor new code behind an unchanged image tag.
+
+    Raises:
+        ConfigError: The cluster section does not fit the engine's backend.
     """
     from kfp import compiler
 
     from pipelines.ir_check import check_ir
     from pipelines.qat_pipeline import build_pipeline
 
+    config = for_pods(config)
     environment = _cluster_environment(config)
 
     def prepare(task: Any) -> None:
@@ -48,6 +55,7 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
             task.set_env_variable(name, value)
         if not caching:
             task.set_caching_options(False)
+        request(task, config.cluster.of(step_of_task(task.name)))
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"

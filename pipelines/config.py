@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from components import settings
 from components.settings import Settings
+from pipelines.cluster_settings import ClusterSettings
 from pipelines.config_errors import check_keys, describe
 from pipelines.yaml_config import parse_yaml, read_yaml_mapping
 from qat_lib.errors import ConfigError
@@ -33,7 +34,7 @@ SECTIONS: tuple[str, ...] = ("data", "model", "training", "quantization", "qat",
 """The sections that are parameters of the pipeline; the others concern the place where it runs."""
 
 
-_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking"))
+_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking", "cluster"))
 
 
 class RunConfig(Settings):
@@ -55,6 +56,7 @@ class RunConfig(Settings):
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
     gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
     tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole config as plain data, every default written out."""
