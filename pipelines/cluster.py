@@ -81,6 +81,7 @@ class Cluster:
         """Start one run.
 
         Raises:
+            ConfigError: The cluster section does not fit the engine's backend.
             ClusterError: The server can't be reached or refuses.
         """
         with self._told("start the run"):
@@ -99,6 +100,7 @@ class Cluster:
         had come in.
 
         Raises:
+            ConfigError: The cluster section does not fit the engine's backend.
             ClusterError: The server can't be reached or refuses.
         """
         with self._told(f"apply the schedule {schedule.name!r}"):

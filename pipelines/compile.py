@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from pipelines.cluster_tasks import for_pods, request
 from pipelines.config import RunConfig
 from pipelines.run_folder import write_text
+from pipelines.steps import step_of_task
 from qat_lib.errors import ConfigError
 
 
@@ -18,7 +21,7 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
     The file is checked against the schemas of the IR and of its executors, which kfp's own compiler does not do.
 
     Raises:
-        ConfigError: The file can't be written.
+        ConfigError: The file can't be written, or the cluster section does not fit the engine's backend.
     """
     text = pipeline_ir(config)
     try:
@@ -28,32 +31,42 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
 
 
 def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
-    """Return the compiled main pipeline as YAML text.
+    """Return the compiled main pipeline as YAML text, the same text for the same config.
 
     Args:
-        config: The defaults of the parameters; a tracking server of it reaches the steps as environment variables.
+        config: The defaults of the parameters. Its tracking server reaches the steps as environment variables, its
+            cluster section as what their pods ask for.
         caching: Whether the cluster may reuse a step that ran with the same arguments. It sees neither new data
             behind an unchanged path nor new code behind an unchanged image tag.
+
+    Raises:
+        ConfigError: The cluster section does not fit the engine's backend.
     """
     from kfp import compiler
 
     from pipelines.ir_check import check_ir
-    from pipelines.qat_pipeline import qat_pipeline
+    from pipelines.qat_pipeline import build_pipeline
+
+    config = for_pods(config)
+    environment = _cluster_environment(config)
+
+    def prepare(task: Any) -> None:
+        for name, value in environment.items():
+            task.set_env_variable(name, value)
+        if not caching:
+            task.set_caching_options(False)
+        request(task, config.cluster.of(step_of_task(task.name)))
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"
-        compiler.Compiler().compile(qat_pipeline, str(path), pipeline_parameters=config.pipeline_parameters())
-        text = path.read_text(encoding="utf-8")
-    documents = list(yaml.safe_load_all(text))
-    environment = [{"name": name, "value": value} for name, value in _cluster_environment(config).items()]
-    if environment or not caching:
-        for executor in documents[0]["deploymentSpec"]["executors"].values():
-            executor["container"] |= {"env": environment} if environment else {}
-        for task in documents[0]["root"]["dag"]["tasks"].values():
-            task["cachingOptions"] = {"enableCache": True} if caching else {}
-        text = yaml.safe_dump_all(documents, sort_keys=False)
+        compiler.Compiler().compile(
+            build_pipeline(prepare), str(path), pipeline_parameters=config.pipeline_parameters()
+        )
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     check_ir(documents)
-    return text
+    # Written anew: kfp heads the file with the defaults in an order that changes from process to process, and a
+    # server's versions are known by what their text is.
+    return yaml.safe_dump_all(documents, sort_keys=False)
 
 
 def _cluster_environment(config: RunConfig) -> dict[str, str]:

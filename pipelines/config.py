@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from components import settings
 from components.runtime.export_choice import sign_problem, target_problem
 from components.settings import Settings
+from pipelines.cluster_settings import ClusterSettings
 from pipelines.config_errors import check_keys, describe
 from pipelines.yaml_config import parse_yaml, read_yaml_mapping
 from qat_lib.errors import ConfigError
@@ -34,7 +35,7 @@ SECTIONS: tuple[str, ...] = ("data", "model", "training", "quantization", "qat",
 """The sections that are parameters of the pipeline; the others concern the place where it runs."""
 
 
-_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking"))
+_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking", "cluster"))
 
 
 class RunConfig(Settings):
@@ -56,12 +57,15 @@ class RunConfig(Settings):
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
     gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
     tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         """Refuse at once what a step would refuse after hours of training."""
         target = self.engine.backend if self.export.target == "auto" else self.export.target
-        problem = target_problem(target, self.engine.backend) or sign_problem(self.quantization.unsigned, target)
+        problem = target_problem(target, self.engine.backend) or sign_problem(
+            self.quantization.unsigned, target, self.engine.backend
+        )
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -112,6 +112,7 @@ _EXPECTED = {
     "too_short": "at least {min_length} items",
     "too_long": "at most {max_length} items",
     "missing": "a value",
+    "extra_forbidden": "no key of this name",
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",

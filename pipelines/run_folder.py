@@ -113,7 +113,7 @@ class RunFolder:
         """
         stored, given = _flat(self.config().to_dict()), _flat(config.to_dict())
         for key, value in stored.items():
-            if key != "output" and given.get(key) != value:
+            if key != "output" and not key.startswith("cluster.") and given.get(key) != value:
                 raise ConfigError(
                     f"Run {self.run_id} was started with {key}={value!r}, received {given.get(key)!r}. "
                     "Resume it with its own config, or start a new run, which reuses what has not changed."

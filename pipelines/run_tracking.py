@@ -130,6 +130,7 @@ class _MlflowParentRun:
 
         self._sweep("KILLED")
         values = self._config.to_dict()
+        del values["cluster"]  # what pods would ask for; nothing of this run depends on it
         params = {name: value for key in values for name, value in flatten(values[key], key).items()}
         # Params are immutable: a resumed run has them.
         known = self._client.get_run(self._run_id).data.params

@@ -76,7 +76,7 @@ def choose_unsigned(quantization: QuantizationSettings, export: ExportSettings, 
         target = choose_export(export, engine).target
     except BackendUnavailableError:
         return quantization.unsigned == "always"
-    if (problem := sign_problem(quantization.unsigned, target)) is not None:
+    if (problem := sign_problem(quantization.unsigned, target, engine.backend)) is not None:
         raise ConfigError(problem)
     return quantization.unsigned == "always" or target == "openvino"
 
@@ -91,13 +91,14 @@ def target_problem(target: str, backend: str) -> str | None:
     )
 
 
-def sign_problem(unsigned: str, target: str) -> str | None:
-    """Return, in words, why the integers' sign does not fit the target of the export."""
-    if (unsigned, target) != ("always", "tensorrt"):
+def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
+    """Return, in words, why the integers' sign does not fit the target of the export or the backend."""
+    if unsigned != "always" or "tensorrt" not in (target, backend):
         return None
+    where = "engine.backend" if backend == "tensorrt" else "export.target"
     return (
-        "quantization.unsigned=always gives unsigned activations, which TensorRT refuses. Received: the target "
-        "tensorrt. Set quantization.unsigned to auto or never, or export.target to openvino."
+        f"quantization.unsigned=always gives unsigned activations, which TensorRT refuses. Received: {where}=tensorrt. "
+        "Set quantization.unsigned to auto or never, or backend and target to openvino."
     )
 
 

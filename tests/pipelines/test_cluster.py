@@ -54,8 +54,10 @@ def test_a_schedule_is_applied_by_name(server: FakeKfpServer, cluster: Cluster) 
     assert cluster.apply_schedule(config, NIGHTLY, experiment="e") == "unchanged"
     later = Schedule(name="nightly", cron="0 0 4 * * *", max_concurrency=2)
     assert cluster.apply_schedule(config, later, experiment="e") == "replaced"
-    other_config = load_config(overrides=["seed=7"])
-    assert cluster.apply_schedule(other_config, later, experiment="e") == "replaced"
+    for override in ("seed=7", "cluster.memory=4Gi", "cluster.node_selector={disk: ssd}"):
+        other_config = load_config(overrides=[override])
+        assert cluster.apply_schedule(other_config, later, experiment="e") == "replaced"
+        assert cluster.apply_schedule(other_config, later, experiment="e") == "unchanged"
     assert {schedule.name: schedule for schedule in cluster.schedules()} == {
         "nightly": later,
         "other": Schedule(name="other", cron="0 0 3 * * *"),

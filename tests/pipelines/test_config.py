@@ -1,11 +1,12 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from pipelines.config import RunConfig, load_config
+from pipelines.config import RunConfig, build_config, load_config
 from qat_lib.errors import ConfigError
 
 
@@ -48,7 +49,7 @@ def test_config_is_frozen_and_round_trips() -> None:
 def test_pipeline_parameters_hold_no_null_and_no_place() -> None:
     parameters = load_config().pipeline_parameters()
     assert {"seed", "data", "model", "qat", "gate"} <= set(parameters)
-    assert not {"output", "tracking"} & set(parameters)
+    assert not {"output", "tracking", "cluster"} & set(parameters)
     assert "null" not in json.dumps(parameters)
     assert RunConfig.model_validate(parameters).data == RunConfig().data
 
@@ -89,7 +90,7 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
     [
         (["export.target=openvino", "engine.backend=tensorrt"], "Set export.target to auto or tensorrt"),
         (["quantization.unsigned=always", "engine.backend=tensorrt"], "Set quantization.unsigned to auto or never"),
-        (["quantization.unsigned=always", "export.target=tensorrt"], "or export.target to openvino"),
+        (["quantization.unsigned=always", "export.target=tensorrt"], "or backend and target to openvino"),
     ],
 )
 def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], message: str) -> None:
@@ -117,6 +118,39 @@ def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], me
         ("training=5", "training: expected a mapping, received 5"),
         ("data.kind=npz", "data.kind=npz needs data.path"),
         ("training.epochs", "Expected --set section.key=value, such as training.epochs=5; received 'training.epochs'"),
+        ("cluster.steps.build_engin.cpu=4", "did you mean 'cluster.steps.build_engine'?"),
+        (
+            "cluster.build_engine.cpu=4",
+            "unknown key 'cluster.build_engine'; did you mean 'cluster.steps.build_engine'?",
+        ),
+        ("cluster.steps.evaluate.memroy=4Gi", "did you mean 'cluster.steps.evaluate.memory'?"),
+        ("cluster.cpu=0", "cluster.cpu: expected a number of CPUs above 0, such as 4, 0.5 or 500m, received 0"),
+        ("cluster.cpu_limit=0.5m", "cluster.cpu_limit: expected a number of CPUs above 0, such as"),
+        ("cluster.cpu=true", "cluster.cpu: expected a number of CPUs above 0, such as"),
+        ("cluster.cpu=-1", "cluster.cpu: expected a number of CPUs above 0, such as"),
+        ("cluster.memory=16", "expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received 16"),
+        ("cluster.memory=16GB", "with a unit, such as 512Mi or 16Gi, received '16GB'"),
+        ("cluster.memory=16K", "with a unit, such as 512Mi or 16Gi, received '16K'"),
+        ("cluster.memory=1.5Gi", "with a unit, such as 512Mi or 16Gi, received '1.5Gi'"),
+        ("cluster.memory=0Gi", "with a unit, such as 512Mi or 16Gi, received '0Gi'"),
+        ("cluster.steps.evaluate.memory_limit=4", "cluster.steps.evaluate.memory_limit: expected a whole number"),
+        ("cluster={cpu: 4, cpu_limit: 3999m}", "cluster: expected cpu of at most cpu_limit=3999m, received 4"),
+        (
+            "cluster={memory: 8Gi, steps: {evaluate: {memory_limit: 8G}}}",
+            "cluster.steps.evaluate: expected memory of at most memory_limit=8G, received 8Gi",
+        ),
+        ("cluster.accelerator_count=-1", "cluster.accelerator_count: expected a number of at least 0, received -1"),
+        ("cluster.accelerator_type=gpu", "cluster.accelerator_type: expected the name of a resource of the nodes"),
+        ("cluster.accelerator_type=null", "cluster.accelerator_type: expected text, received None"),
+        (
+            "cluster.steps.evaluate.accelerator_type=nvidia.com/gpu",
+            "cluster.steps.evaluate: expected accelerator_count beside accelerator_type=nvidia.com/gpu",
+        ),
+        ("cluster.node_selector={gpu: true}", "cluster.node_selector.gpu: expected text, received True"),
+        ("cluster.tolerations=[{key: a, keys: b}]", "cluster.tolerations.0.keys: expected no key of this name"),
+        ("cluster.tolerations=[{key: a, effect: Never}]", "cluster.tolerations.0.effect: expected one of 'NoSchedule'"),
+        ("cluster.tolerations=[{key: a, operator: Equal}]", "received Equal with value None"),
+        ("cluster.tolerations=[{key: a, operator: Exists, value: b}]", "received Exists with value 'b'"),
         ("seed={a: 1, a: 2}", "--set seed, line 1, column 8: the key 'a' is given twice"),
         ("seed=[1", "--set seed, line 1"),
     ],
@@ -126,6 +160,29 @@ def test_a_wrong_override_is_named(override: str, message: str) -> None:
         load_config(overrides=[override])
     assert message in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"cpu": 4, "cpu_limit": "4000m"},
+        {"cpu": 0.25, "memory": "8192Mi", "memory_limit": "8Gi"},
+        {"accelerator_count": 1, "steps": {"evaluate": {"accelerator_type": "a.b/c"}, "promote": None}},
+        {"node_selector": {"a": "b"}, "tolerations": [{"key": "a"}, {"key": "a", "operator": "Equal", "value": "b"}]},
+    ],
+)
+def test_what_a_cluster_is_asked_for_round_trips_and_changes_no_step(cluster: dict[str, Any]) -> None:
+    config = build_config({"cluster": cluster})
+    assert RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
+    assert config.pipeline_parameters() == RunConfig().pipeline_parameters()
+    assert config.cluster != RunConfig().cluster
+
+
+def test_a_step_takes_its_own_keys_and_the_rest_from_the_section() -> None:
+    config = load_config(overrides=["cluster={cpu: 2, memory: 4Gi}", "cluster.steps.evaluate={memory: 8Gi}"])
+    assert (config.cluster.of("evaluate").cpu, config.cluster.of("evaluate").memory) == ("2", "8Gi")
+    assert (config.cluster.of("promote").cpu, config.cluster.of("promote").memory) == ("2", "4Gi")
+    assert config.cluster.of("evaluate").accelerator is None
 
 
 @pytest.mark.parametrize(
@@ -162,6 +219,7 @@ def test_missing_file_and_unknown_profile(tmp_path: Path) -> None:
 
 def test_empty_file_and_empty_sections_are_the_defaults(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, "")).training == RunConfig().training
+    assert load_config(write(tmp_path, "cluster:\n  # cpu: 3\n")).cluster == RunConfig().cluster
     assert load_config(write(tmp_path, "training:\nqat:\n  # epochs: 3\n")).qat == RunConfig().qat
 
 

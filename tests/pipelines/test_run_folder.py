@@ -61,6 +61,7 @@ def test_nothing_to_resume_is_told(tmp_path: Path) -> None:
 def test_resuming_under_another_config_names_the_difference(tmp_path: Path) -> None:
     folder = make(tmp_path, "qat.epochs=3")
     folder.check_same_config(load_config(overrides=["qat.epochs=3", "output=elsewhere"]))
+    folder.check_same_config(load_config(overrides=["qat.epochs=3", "cluster.cpu=4"]))
     with pytest.raises(ConfigError, match=r"was started with qat.epochs=3, received 4"):
         folder.check_same_config(load_config(overrides=["qat.epochs=4"]))
 

@@ -59,6 +59,7 @@ def test_a_killed_run_goes_on_in_its_own_record(fake_cli: Any) -> None:
     assert parent(before).info.status == "FINISHED"
     assert parent(before).data.metrics["fp32.accuracy"] == 0.9
     assert parent(before).data.params["training.epochs"]
+    assert not [name for name in parent(before).data.params if name.startswith("cluster")]
 
 
 def parent(tracking: dict[str, str]) -> Any:
