@@ -5,7 +5,7 @@ Quantized graphs are compiled twice: with OpenVINO's defaults, and without its c
 Every engine answers in turns, so that whatever else the machine does hits all of them alike; the figure is the
 median. Run on a CPU with VNNI or AMX:
 
-    uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0 --clamps
+    uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0 --signed
 
 Weights are random (speed does not depend on them) unless ``--weights imagenet`` can download them.
 """
@@ -36,32 +36,15 @@ def images(count: int) -> np.ndarray:
     return np.random.default_rng(0).uniform(-1, 1, (count, SIZE, SIZE, 3)).astype(np.float32)
 
 
-def export_ours(model: Any, folder: Path, target: str) -> Path:
+def export_ours(model: Any, path: Path, target: str, *, unsigned: bool) -> Path:
     """Quantize with qatline and export; print what the export took."""
     import qat_lib
 
-    quantized = qat_lib.quantize_model(model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
+    quantized = qat_lib.quantize_model(model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=unsigned)
     qat_lib.calibrate(quantized, images(CALIBRATION), method="max", batch_size=4)
-    report = qat_lib.export_onnx(quantized, folder / "qatline.onnx", target=target)
+    report = qat_lib.export_onnx(quantized, path, target=target)
     print(f"  qatline export: {report.seconds:.1f} s, of which conversion {report.conversion_seconds:.1f} s")
     return report.path
-
-
-def leave_out_clamps(path: Path) -> Path:
-    """Write the graph without its Clip nodes, which is wrong but shows what they cost."""
-    import onnx
-
-    model = onnx.load(path)
-    source = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Clip"}
-    kept = [node for node in model.graph.node if node.op_type != "Clip"]
-    for node in kept:
-        for index, name in enumerate(node.input):
-            node.input[index] = source.get(name, name)
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    out = path.with_name("no_clamps.onnx")
-    onnx.save(model, out)
-    return out
 
 
 def quantize_nncf(fp32: Path) -> Any:
@@ -147,7 +130,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--target", default="openvino")
     parser.add_argument("--layers", action="store_true", help="print the types and precisions of the compiled layers")
-    parser.add_argument("--clamps", action="store_true", help="also measure our graph without its Clip nodes")
+    parser.add_argument("--signed", action="store_true", help="also measure signed integers, as TensorRT has them")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--work", type=Path, help="keep the files here (default: a temporary folder)")
     parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
@@ -173,9 +156,11 @@ def compare(network: str, folder: Path, arguments: argparse.Namespace) -> dict[s
     model = getattr(keras.applications, network)(weights=None, input_shape=(SIZE, SIZE, 3))
     print(network, flush=True)
     fp32 = qat_lib.export_onnx(model, folder / "fp32.onnx").path
-    candidates: dict[str, Any] = {"fp32": fp32, "qatline": export_ours(model, folder, arguments.target)}
-    if arguments.clamps:
-        candidates["qatline without clamps"] = leave_out_clamps(candidates["qatline"])
+    target = arguments.target
+    ours = export_ours(model, folder / "qatline.onnx", target, unsigned=target == "openvino")
+    candidates: dict[str, Any] = {"fp32": fp32, "qatline": ours}
+    if arguments.signed:
+        candidates["qatline signed"] = export_ours(model, folder / "signed.onnx", target, unsigned=False)
     if "nncf" not in arguments.without:
         candidates["nncf"] = quantize_nncf(fp32)
     if "onnxruntime" not in arguments.without:
