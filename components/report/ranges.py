@@ -49,10 +49,11 @@ def _activation(name: str, tensor: str, before: Mapping[str, Any], after: Mappin
     calibrated, trained = _first(before.get("amax")), _first(after.get("amax"))
     observed = finite(before.get("observed_max"))
     histogram = as_mapping(before.get("histogram") or after.get("histogram"))
+    facts = after or before
     final = trained if trained is not None else calibrated
     return RangeRow(
         name=name,
-        tensor=tensor,
+        tensor=f"{tensor}, unsigned" if facts.get("unsigned") else tensor,
         kind="activation",
         picture=activation_picture(histogram, calibrated=calibrated, trained=trained, observed=observed),
         calibrated=significant(calibrated),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +23,7 @@ from components.report.graph import GraphView, read_graph, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
 from components.report.layout import layered
+from components.report.ranges import range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
 
@@ -177,6 +182,30 @@ def test_pair_with_two_readers_is_one_pair_with_two_edges(view: GraphView) -> No
     drawn = draw_graph(view, {"quant_stem/Conv": "i8"})
     assert drawn.count('class="pill"') == 5
     assert "runs in i8 in the engine" in drawn
+
+
+def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
+    proto = sample_graph()
+    pair = next(node for node in proto.graph.node if node.op_type == "QuantizeLinear" and "stem" in node.input[0])
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((), np.uint8), "unsigned"))
+    for node in proto.graph.node:
+        if node is pair or (node.op_type == "DequantizeLinear" and node.input[0] == pair.output[0]):
+            node.input[2:] = ["unsigned"]
+    (tmp_path / "qat.onnx").write_bytes(proto.SerializeToString())
+    found = read_graph(tmp_path / "qat.onnx")
+    assert found is not None
+    output = next(node.output for node in found.nodes if node.title == "stem")
+    assert output is not None
+    assert output.range() == "0…5.02"  # 255 steps where signed integers have 127 over ±2.5
+    assert "Q/DQ 0…5.02" in draw_graph(found, {})
+
+
+def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> None:
+    run = read_run(folders)
+    ((name, first), *_) = run.qat_ranges.items()
+    assert not [row for row in range_rows(run)[0] if "unsigned" in row.tensor]
+    rows, _ = range_rows(replace(run, qat_ranges={name: {**first, "unsigned": True}}))
+    assert [row.name for row in rows if row.tensor.endswith(", unsigned")] == [name]
 
 
 def test_analysis_decides_the_precision(view: GraphView) -> None:
