@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from qat_lib.export.graph import constant, is_op, lowering_pass, only_consumer, operand, producer, replace, scalar
+from qat_lib.export.graph import constant, is_op, lowering_pass, only_consumer, operand, producer, scalar
 
 TOP = 255
 
@@ -26,8 +26,8 @@ def let_quantizers_clamp(model: ir.Model) -> None:
             continue
         if is_op(clamp, "Relu") or (is_op(clamp, "Clip") and _is_beyond(clamp, scale.reshape(()))):
             source = clamp.inputs[0]
-            if source is not None:
-                replace(clamp.outputs[0], source)
+            if source is not None:  # which is another tensor of the Keras model than the clamped one
+                clamp.outputs[0].replace_all_uses_with(source)
 
 
 def _is_beyond(clip: ir.Node, scale: np.ndarray) -> bool:
