@@ -78,7 +78,7 @@ def choose_unsigned(quantization: QuantizationSettings, export: ExportSettings, 
         return quantization.unsigned == "always"
     if (problem := sign_problem(quantization.unsigned, target, engine.backend)) is not None:
         raise ConfigError(problem)
-    return quantization.unsigned == "always" or target == "openvino"
+    return quantization.unsigned == "always" or target != "tensorrt"
 
 
 def target_problem(target: str, backend: str) -> str | None:

@@ -145,7 +145,7 @@ def test_an_unsigned_model_is_analyzed_in_its_signed_form(digits_dataset, steps,
     ("unsigned", "target", "backend", "expected"),
     [
         ("auto", "auto", "openvino", True),
-        ("auto", "auto", "onnxruntime", False),
+        ("auto", "auto", "onnxruntime", True),
         ("auto", "auto", "tensorrt", False),
         ("auto", "tensorrt", "openvino", False),
         ("always", "onnxruntime", "onnxruntime", True),
