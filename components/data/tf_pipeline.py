@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
+from components.data.part import Split
 from qat_lib.errors import DataError
 from qat_lib.preprocessing import Preprocessing
-
-if TYPE_CHECKING:
-    from components.runtime.reader import Split
 
 AUGMENTATIONS = ("none", "shift", "flip_crop")
 

@@ -11,30 +11,30 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from components.data.images import load_image
 from components.data.info import DatasetInfo
+from components.data.part import Labels, Split
 from qat_lib.errors import DataError
 from qat_lib.preprocessing import FloatBatch, Preprocessing
 
-__all__ = ["DatasetInfo", "load_info", "load_preprocessing", "load_split", "numpy_batches", "open_split", "tf_dataset"]
-
-Labels = npt.NDArray[np.int64]
-
-
-class Split(Protocol):
-    """One part of a data set: all labels, and raw pixels on demand."""
-
-    @property
-    def labels(self) -> Labels:
-        """Label of each sample, int64 ``(samples,)``."""
-
-    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
-        """Return raw images ``(len(indices), height, width, channels)``."""
+__all__ = [
+    "ArraySplit",
+    "DatasetInfo",
+    "FileSplit",
+    "Labels",
+    "Split",
+    "load_info",
+    "load_preprocessing",
+    "load_split",
+    "numpy_batches",
+    "open_split",
+    "tf_dataset",
+]
 
 
 class ArraySplit:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from components.runtime.artifacts import as_storage_error
-from components.runtime.storage import StoredFile, written_beside
+from components.runtime.stored_file import StoredFile, written_beside
 from qat_lib.errors import StorageError
 
 _ATTEMPTS = 4

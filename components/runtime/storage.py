@@ -5,42 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from components.runtime.artifacts import as_storage_error
+from components.runtime.stored_file import Storage, StoredFile, written_beside
 from qat_lib.errors import StorageError
 
+__all__ = ["CACHE_VARIABLE", "LocalStorage", "Storage", "StoredFile", "fetch_cached", "open_storage", "written_beside"]
+
 CACHE_VARIABLE = "QATLINE_CACHE"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredFile:
-    """One stored file: its location, its size in bytes, and a tag that changes with its content."""
-
-    location: str
-    size: int
-    tag: str
-
-
-class Storage(Protocol):
-    """A place for files. A location is a path or ``s3://bucket/key``. Every method raises StorageError."""
-
-    def describe(self, location: str) -> StoredFile | None:
-        """Return what is stored there, or None."""
-
-    def get(self, location: str, target: Path) -> StoredFile:
-        """Copy to the local file ``target``, which appears whole or not at all."""
-
-    def put(self, source: Path, location: str) -> StoredFile:
-        """Store the local file ``source``, replacing what was there."""
-
-    def list(self, location: str) -> list[StoredFile]:
-        """Return what is stored below a location, sorted by location."""
 
 
 class LocalStorage:
@@ -115,22 +90,6 @@ def fetch_cached(location: str, storage: Storage | None = None) -> Path:
             target.unlink(missing_ok=True)
             raise StorageError(f"{location} changed while it was fetched: run again")
     return target
-
-
-@contextmanager
-def written_beside(target: Path) -> Iterator[Path]:
-    """Yield a path beside ``target`` to write to, which becomes ``target`` in one rename when the body succeeds."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(descriptor)
-    unfinished = Path(name)
-    try:
-        yield unfinished
-        with unfinished.open("rb") as stream:
-            os.fsync(stream.fileno())
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _cache_root() -> Path:

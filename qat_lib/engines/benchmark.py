@@ -1,78 +1,14 @@
-"""Latency and throughput: requests timed one by one, and several engines compared fairly."""
+"""Several engines benchmarked in turns, so that they compare fairly."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from qat_lib.engines.values import Latency, Percentiles
-from qat_lib.errors import ConfigError
+from qat_lib.engines.engine import Batch, Engine
+from qat_lib.engines.timing import Measured, check_arguments, summarize
+from qat_lib.engines.values import Latency
 
-if TYPE_CHECKING:
-    from qat_lib.engines.engine import Batch, Engine
-
-LEAST_REQUESTS = 10
 _ROUNDS = 8
-_WARM_REQUESTS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Timed requests: seconds of each, seconds in all, and where the backend knows it the seconds on the device."""
-
-    end_to_end: list[float]
-    total: float
-    compute: list[float] | None = None
-    cuda_graph: bool = False
-    clients: int = 1
-
-
-def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
-    """Send requests for ``seconds``, and at least ten, each client one after the other; time each request."""
-    clock = time.perf_counter
-    begin = clock()
-    end = begin + seconds
-
-    def run(_: int) -> list[float]:
-        durations: list[float] = []
-        while (start := clock()) < end or len(durations) < LEAST_REQUESTS:
-            send()
-            durations.append(clock() - start)
-        return durations
-
-    if clients == 1:
-        durations = run(0)
-    else:
-        with ThreadPoolExecutor(clients) as pool:
-            durations = [seconds for part in pool.map(run, range(clients)) for seconds in part]
-    return Measured(end_to_end=durations, total=clock() - begin, clients=clients)
-
-
-def warm_up(send: Callable[[], object], seconds: float) -> None:
-    """Send a few requests, and more until ``seconds`` have passed."""
-    end = time.perf_counter() + seconds
-    for _ in range(_WARM_REQUESTS):
-        send()
-    while time.perf_counter() < end:
-        send()
-
-
-def summarize(batch_size: int, parts: Sequence[Measured]) -> Latency:
-    """Return the latency over all requests of ``parts``."""
-    durations = [seconds for part in parts for seconds in part.end_to_end]
-    compute = [seconds for part in parts for seconds in part.compute or ()]
-    return Latency(
-        batch_size=batch_size,
-        iterations=len(durations),
-        end_to_end=Percentiles.of(durations),
-        throughput=batch_size * len(durations) / sum(part.total for part in parts),
-        compute=Percentiles.of(compute) if compute else None,
-        cuda_graph=any(part.cuda_graph for part in parts),
-        clients=max(part.clients for part in parts),
-    )
 
 
 def benchmark_together(
@@ -99,13 +35,3 @@ def benchmark_together(
         for name in list(engines)[:: 1 if turn % 2 else -1]:
             parts[name].append(engines[name].measure(requests[name], seconds=seconds / rounds))
     return {name: summarize(batch_size, measured) for name, measured in parts.items()}
-
-
-def check_arguments(batch_size: int, seconds: float) -> None:
-    """Refuse a benchmark of nothing.
-
-    Raises:
-        ConfigError: ``seconds`` or ``batch_size`` is not positive.
-    """
-    if seconds <= 0 or batch_size < 1:
-        raise ConfigError(f"A benchmark needs seconds > 0 and batch_size >= 1. Received: {seconds}, {batch_size}.")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.benchmark import Measured, check_arguments, summarize, time_requests, warm_up
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.spec import parse_profile
+from qat_lib.engines.timing import Measured, check_arguments, summarize, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
 from qat_lib.errors import EngineError
 

@@ -152,6 +152,7 @@ def lower(
     steps: list[Pass] = [
         passes.fold_constants,
         passes.remove_identities,
+        passes.use_output_padding,
         passes.fix_reshape_targets,
         passes.fix_resize_scales,
         lambda m: passes.write_activation_ranges(m, ranges),

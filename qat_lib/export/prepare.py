@@ -11,7 +11,7 @@ from qat_lib.export.trace import MARKER
 
 
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Return a copy of a ``GraphDef`` with markers as identities and ``Erfc`` written with ``Erf``.
+    """Return a copy of a ``GraphDef`` with markers as identities, ``Erfc`` written with ``Erf``, and constant sizes.
 
     Args:
         graph_def: the traced graph.
@@ -27,6 +27,8 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
             _as_identity(node)
         elif node.op == "Erfc":
             _with_erf(result, node)
+        elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
+            _with_constant_size(result, node)
     return result
 
 
@@ -100,6 +102,24 @@ def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
                 positive.attr[key].CopyFrom(product.attr[key])
             return positive.name, True
     return node.input[0], False
+
+
+def _with_constant_size(graph_def: Any, node: Any) -> None:
+    """Say what a transposed convolution makes by a constant, where only the batch is open.
+
+    Keras computes the size from the input's at run time. tf2onnx sees through that in two and three dimensions; in one
+    it makes the largest output, and cuts it by thirty nodes of shape arithmetic.
+    """
+    import tensorflow as tf
+
+    shapes = node.attr["_output_shapes"].list.shape
+    size = [dim.size for dim in shapes[0].dim] if shapes else []
+    if not size or min(size[1:]) < 0:
+        return
+    constant = graph_def.node.add(name=f"{node.name}/size", op="Const")
+    constant.attr["dtype"].type = tf.int32.as_datatype_enum
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(size, dtype=tf.int32))
+    node.input[0] = constant.name
 
 
 def _producer(tensor: str) -> str:

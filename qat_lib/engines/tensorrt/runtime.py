@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from qat_lib.engines.benchmark import Measured, time_requests, warm_up
 from qat_lib.engines.engine import Batch, Engine
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.spec import parse_profile
@@ -20,6 +19,7 @@ from qat_lib.engines.tensorrt.callbacks import BuildLog, make_profiler
 from qat_lib.engines.tensorrt.cuda import Bytes, Device
 from qat_lib.engines.tensorrt.inspector import read_layers
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
+from qat_lib.engines.timing import Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer, TensorInfo
 from qat_lib.errors import EngineError, EngineLoadError
 

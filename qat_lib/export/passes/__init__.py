@@ -15,6 +15,7 @@ from qat_lib.export.passes.io import embed_preprocessing, take_channels_first
 from qat_lib.export.passes.layout import remove_transposes
 from qat_lib.export.passes.names import name_canonically
 from qat_lib.export.passes.nearest_resize import use_nearest_resize
+from qat_lib.export.passes.output_padding import use_output_padding
 from qat_lib.export.passes.padding import merge_padding
 from qat_lib.export.passes.pool_order import quantize_before_max_pools
 from qat_lib.export.passes.pooling import use_global_pools
@@ -54,5 +55,6 @@ __all__ = [
     "take_channels_first",
     "use_global_pools",
     "use_nearest_resize",
+    "use_output_padding",
     "write_activation_ranges",
 ]

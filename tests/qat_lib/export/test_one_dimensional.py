@@ -90,3 +90,68 @@ def test_a_network_of_one_dimension(tmp_path):
     report = qat_lib.analyze_onnx(path)
     assert [f for f in report.findings if f.severity == "error"] == []
     assert report.int8_layers == len(report.layers) == 4
+
+
+TRANSPOSED = {
+    "same": {"strides": 2, "padding": "same"},
+    "valid": {"strides": 2},
+    "no stride": {"padding": "same"},
+    "dilated": {"dilation_rate": 2},
+    "longer by one": {"strides": 2, "padding": "same", "output_padding": 1},
+    "longer by two": {"strides": 3, "output_padding": 2},
+    "kernel below stride": {"kernel_size": 1, "strides": 3, "padding": "same"},
+    "kernel below stride, valid": {"kernel_size": 2, "strides": 3},
+}
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("options", TRANSPOSED.values(), ids=list(TRANSPOSED))
+def test_a_transposed_convolution_with_an_open_batch(tmp_path, dimensions, options):
+    keras.utils.set_random_seed(3)
+    layer = getattr(L, f"Conv{dimensions}DTranspose")(4, **{"kernel_size": 3, **options}, bias_initializer="normal")
+    inputs = keras.Input((*(5, 6, 4)[:dimensions], 3))
+    model = keras.Model(inputs, layer(inputs))
+    path = tmp_path / "transposed.onnx"
+    assert qat_lib.export_onnx(model, path).findings == ()
+    ops = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert ops["ConvTranspose"] == 1
+    assert ops.keys() <= {"ConvTranspose", "Transpose", "Unsqueeze", "Squeeze", "Add", "Reshape"}, ops
+    for batch in (1, 3):
+        data = np.random.default_rng(batch).normal(size=(batch, *inputs.shape[1:])).astype(np.float32)
+        assert qat_lib.check_parity(model, path, data).passed
+
+
+def test_a_transposed_convolution_of_open_length(tmp_path):
+    """The twin: what has no size before it runs is computed then."""
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, L.Conv1DTranspose(4, 3, strides=2, padding="same")(inputs))
+    path = tmp_path / "open.onnx"
+    assert qat_lib.export_onnx(model, path).findings == ()
+    assert "Shape" in {node.op_type for node in onnx.load(path).graph.node}
+    for length in (5, 8):
+        data = np.random.default_rng(length).normal(size=(2, length, 3)).astype(np.float32)
+        assert qat_lib.check_parity(model, path, data).passed
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_an_autoencoder_of_one_dimension(tmp_path, quantize):
+    keras.utils.set_random_seed(4)
+    x = inputs = keras.Input((32, 2))
+    for width in (8, 4):
+        x = L.Conv1D(width, 3, strides=2, padding="same", activation="relu")(x)
+    for width in (4, 8):
+        x = L.Conv1DTranspose(width, 3, strides=2, padding="same", activation="relu")(x)
+    model = keras.Model(inputs, L.Conv1D(2, 3, padding="same")(x))
+    data = np.random.default_rng(4).normal(size=(3, 32, 2)).astype(np.float32)
+    if quantize:
+        model = qat_lib.quantize_model(model)
+        qat_lib.calibrate(model, data, method="max")
+    path = tmp_path / "autoencoder.onnx"
+    qat_lib.export_onnx(model, path)
+    ops = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert ops["ConvTranspose"] == 2
+    assert not ops.keys() & {"Shape", "Slice", "Pad", "Concat", "Add"}, ops
+    for batch in (1, 3):
+        received = qat_lib.check_parity(model, path, data[:batch])
+        assert received.passed
+        assert received.largest_difference < 1e-5

@@ -1,0 +1,24 @@
+"""Say by ``output_padding`` how far a transposed convolution reaches beyond its last value.
+
+With a kernel smaller than its stride, or with Keras's ``output_padding``, the last positions get no value but the bias.
+tf2onnx writes that as negative pads, half of them in front, which ONNX refuses; TensorFlow has all of them at the end.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from qat_lib.export.graph import attribute, is_op, lowering_pass, set_ints
+
+
+@lowering_pass
+def use_output_padding(model: ir.Model) -> None:
+    """Replace negative pads of each ConvTranspose by zero pads and ``output_padding``."""
+    for node in model.graph:
+        pads = attribute(node, "pads", [])
+        if not is_op(node, "ConvTranspose") or min(pads, default=0) >= 0:
+            continue
+        before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+        totals = [a + b for a, b in zip(before, after, strict=True)]
+        set_ints(node, "pads", [0 if total < 0 else pad for pad, total in zip(pads, totals * 2, strict=True)])
+        set_ints(node, "output_padding", [max(0, -total) for total in totals])
