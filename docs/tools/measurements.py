@@ -70,12 +70,11 @@ def openvino() -> list[str]:
     tools = {"qatline": "qatline", "nncf": "NNCF", "onnxruntime": "ONNX Runtime"}
     rows = []
     for name, row in figures["networks"].items():
-        medians = row["median_ms"]
-        fp32 = medians["fp32"]
-        for ending, options in (("", "OpenVINO's defaults"), (", no snippets", "without snippets")):
-            times = [fp32, *(medians[tool + ending] for tool in tools)]
-            signed = medians["qatline signed" + ending]
-            ratio = f"{fp32 / medians['qatline' + ending]:.2f}"
+        for way, options in (("defaults", "OpenVINO's defaults"), ("no snippets", "without snippets")):
+            medians = row["median_ms"][way]
+            times = [medians["fp32"], *(medians[tool] for tool in tools)]
+            signed = medians["qatline signed"]
+            ratio = f"{medians['fp32'] / medians['qatline']:.2f}"
             rows.append([f"{name}, {options}", *(f"{t:.2f}" for t in times), ratio, f"{signed:.2f}"])
     return [
         "## How fast is the INT8 graph?\n",
@@ -87,7 +86,7 @@ def openvino() -> list[str]:
         table(["224 x 224 pixels", "FP32", *tools.values(), "FP32 / qatline", "qatline, signed"], rows),
         "Ours has unsigned integers behind ReLUs, as `qatline run` chooses them for OpenVINO. The last column has\n"
         "signed ones, as a model for TensorRT has: 127 steps, at which OpenVINO must clamp, since a CPU's UINT8\n"
-        "saturates at 255.\n",
+        "saturates at 255. If you compile the ONNX file without `build_engine`, set `SNIPPETS_MODE` to `DISABLE`.\n",
         measured(figures, "openvino", "nncf", "onnxruntime"),
     ]
 
