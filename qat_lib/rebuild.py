@@ -64,6 +64,8 @@ class _Rebuild:
                     f"The kind of {entry.name!r} must be one of {', '.join(KINDS)}. Received: {entry.kind!r}."
                 )
             if entry.kind != "activation":
+                if entry.unsigned:
+                    raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
                 self.of_layer.setdefault(entry.tensor.rpartition("/")[0], []).append(entry)
                 continue
             if entry.tensor not in self.graph.shapes:

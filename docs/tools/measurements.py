@@ -64,6 +64,31 @@ def accuracy() -> list[str]:
     ]
 
 
+def photographs() -> list[str]:
+    """Return the section on accuracy on CIFAR-10."""
+    figures = load("cifar_accuracy")
+    names = {
+        "fp32": "FP32",
+        "fp32_longer": "FP32, trained as long as QAT",
+        "ptq_signed": "PTQ, signed",
+        "ptq_unsigned": "PTQ, unsigned",
+        "qat_signed": "QAT, signed",
+        "qat_unsigned": "QAT, unsigned",
+    }
+    rows = [[f"seed {seed}", *(f"{row[name]:.2%}" for name in names)] for seed, row in figures["seeds"].items()]
+    rows.append(["mean", *(f"{figures['mean'][name]:.2%}" for name in names)])
+    return [
+        "## And on photographs?\n",
+        block(f"uv run python benchmarks/cifar_accuracy.py --seeds {' '.join(figures['seeds'])}"),
+        "A ResNet-20 with the weights of a public repository on 10,000 training and 2,000 test images of CIFAR-10 that\n"
+        f"went through JPEG: fine-tuned in FP32 ({figures['epochs']} epochs), quantized, calibrated, fine-tuned again "
+        f"({figures['epochs']} epochs); INT8 is the\naccuracy of the engine. Fine-tuning is training as well, so the "
+        "second column is FP32 after as many epochs in all.\n",
+        table(["CIFAR-10", *names.values()], rows),
+        measured(figures, "tensorflow", "keras", "openvino"),
+    ]
+
+
 def openvino() -> list[str]:
     """Return the section on latency against other quantizers."""
     figures = load("export_openvino")
@@ -166,7 +191,7 @@ def networks() -> list[str]:
 
 def render() -> str:
     """Return the page."""
-    sections = [accuracy(), openvino(), export(), overhead(), scaling(), networks()]
+    sections = [accuracy(), photographs(), openvino(), export(), overhead(), scaling(), networks()]
     return "\n".join([INTRODUCTION, *(part for section in sections for part in section)])
 
 

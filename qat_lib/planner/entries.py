@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.decisions import kernels
+from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
 from qat_lib.quantize_wrappers import REGISTRY
@@ -19,12 +20,12 @@ from qat_lib.spec import LayerConfig
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 
 
-def activation_entries(wants: Wants, non_negative: Container[str] = ()) -> Iterator[QuantizerEntry]:
+def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[QuantizerEntry]:
     """Yield one entry for each tensor with a quantizer, in the order of the model.
 
     Args:
         wants: who wants which tensor quantized.
-        non_negative: tensors whose quantizer is unsigned, where those of its tied group all are among them.
+        unsigned: whether tensors that are never negative get unsigned quantizers, a tied group where all of its are.
 
     Raises:
         SpecError: the readers of a tensor ask for different options.
@@ -43,6 +44,7 @@ def activation_entries(wants: Wants, non_negative: Container[str] = ()) -> Itera
                 there.setdefault(groups.get(root, root), call)
     order = {tensor: i for i, call in enumerate(wants.graph.calls) for tensor in call.outputs}
     changed = {groups.get(root, root) for root, found in readers.items() if any(found.values())}
+    non_negative = non_negative_tensors(wants.graph)
     signed = {groups.get(root, root) for root in readers if root not in non_negative}
     names: dict[str, str] = {}
     taken = {name for name, _ in wants.graph.layers()}
@@ -57,7 +59,9 @@ def activation_entries(wants: Wants, non_negative: Container[str] = ()) -> Itera
         decisions = {c: d for c, d in readers[root].items() if d is not None}
         configs = [decision.config for decision in decisions.values()]
         reasons = dict.fromkeys(f"input {c.input} of {c.layer} ({d.source})" for c, d in decisions.items())
-        unsigned = kept.operation.unsigned if kept is not None else key not in signed
+        # A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which may be negative.
+        asked = unsigned if kept is None else kept.operation.unsigned
+        from_zero = asked and (key not in signed or (kept is not None and root not in groups))
         yield QuantizerEntry(
             name=names[key],
             kind="activation",
@@ -65,10 +69,10 @@ def activation_entries(wants: Wants, non_negative: Container[str] = ()) -> Itera
             consumers=tuple(readers[root]),
             group=f"{key} (Concatenate)" if root in groups else None,
             num_bits=_agreed(configs, "num_bits", root) or options.num_bits,
-            unsigned=unsigned,
+            unsigned=from_zero,
             calibrator=_agreed(configs, "calibrator", root) or options.calibrator,
             range_policy=_agreed(configs, "range_policy", root) or options.range_policy,
-            reason="; ".join([*reasons, *(["never negative: unsigned"] if unsigned else [])]) or "quantized already",
+            reason="; ".join([*reasons, *(["never negative: unsigned"] if from_zero else [])]) or "quantized already",
         )
 
 

@@ -11,7 +11,6 @@ from qat_lib.layer_graph import LayerGraph
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import activation_entries, weight_entries
-from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
@@ -61,7 +60,7 @@ def plan_quantization(
         model=model.name,
         mode=quantization_mode,
         quantizers=(
-            *activation_entries(Wants(graph, decided), non_negative_tensors(graph) if unsigned else ()),
+            *activation_entries(Wants(graph, decided), unsigned=unsigned),
             *weight_entries(graph, decided),
         ),
         skipped=tuple(skipped),

@@ -1,6 +1,7 @@
 """Unsigned quantizers: which tensors get them, that these are never negative, and what the export makes of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from qat_lib import (
     quantize_model,
     verify_onnx,
 )
-from qat_lib.errors import ExportError
+from qat_lib.errors import ExportError, PlanError
 from qat_lib.layer_graph import LayerGraph
 from qat_lib.planner.signs import non_negative_tensors
 
@@ -160,6 +161,36 @@ def test_finer_steps_bring_the_outputs_nearer_to_float(model: keras.Model, tmp_p
     result.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(x), result(x))
     np.testing.assert_array_equal(keras.models.clone_model(result).count_params(), result.count_params())
+
+
+def test_a_quantizer_that_is_there_keeps_its_sign() -> None:
+    x = keras.Input((8, 8, 3), name="x")
+    a = TensorQuantizer(name="mine", unsigned=True)(layers.Conv2D(4, 3, name="a")(x))
+    model = keras.Model(x, layers.Conv2D(4, 1, name="b")(a))
+    again = plan_quantization(model)
+    assert "mine" not in [entry.name for entry in again.quantizers]  # nothing to add
+    plan = plan_quantization(quantize_model(model, unsigned=True))
+    assert not [entry for entry in plan.quantizers if entry.kind == "activation"]
+
+
+@pytest.mark.parametrize("other", ["relu", None])
+def test_a_quantizer_that_comes_to_serve_a_negative_tensor_is_signed(other: str | None) -> None:
+    x = keras.Input((8, 8, 3), name="x")
+    a = TensorQuantizer(name="mine", unsigned=True)(layers.Conv2D(4, 3, activation="relu", name="a")(x))
+    b = layers.Conv2D(4, 3, activation=other, name="b")(x)
+    both = layers.Concatenate(name="both")([a, b])
+    model = keras.Model(x, layers.Conv2D(2, 1, name="last")(both))
+    result = quantize_model(model, custom_qdq_cases=[TensorRTQDQCase()])
+    tied = model_quantizers(result)["mine"]
+    assert tied.unsigned == (other == "relu")
+    assert len(tied._inbound_nodes) == 3  # on both branches and on what the last layer reads
+
+
+def test_a_plan_with_an_unsigned_weight_is_refused(model: keras.Model) -> None:
+    plan = plan_quantization(model)
+    changed = tuple(replace(entry, unsigned=entry.kind == "weight") for entry in plan.quantizers)
+    with pytest.raises(PlanError, match="only activations can be"):
+        apply_plan(model, replace(plan, quantizers=changed))
 
 
 def test_it_trains(model: keras.Model) -> None:
