@@ -15,7 +15,7 @@ from components.settings import QATSettings
 def finetune_qat(
     dataset: Path, baseline: Path, ptq: Path, out: Path, *, qat: QATSettings, seed: int, progress: Progress
 ) -> dict[str, float]:
-    """Fine-tune the calibrated model and keep the epoch with the least validation loss, epoch 0 (PTQ) included.
+    """Fine-tune the calibrated model and keep the best epoch, if its gain over the calibrated model is no chance.
 
     Args:
         dataset: directory of the prepared data.
@@ -28,7 +28,8 @@ def finetune_qat(
         progress: told of every batch.
 
     Returns:
-        Accuracy on the validation and test parts, and its change against the baseline.
+        Accuracy on the validation and test parts, its change against the baseline, and the epoch whose weights were
+        kept (0: the calibrated model, see :func:`components.runtime.history.is_clear_gain`).
     """
     import numpy as np
 
@@ -56,6 +57,7 @@ def finetune_qat(
         "test_accuracy": fitting.accuracy(outputs, dataset, "test"),
         "validation_accuracy": fitting.split_accuracy(network, dataset, "validation"),
     }
+    metrics["kept_epoch"] = next(row["epoch"] for row in history if row["kept"])
     metrics["test_accuracy_change"] = metrics["test_accuracy"] - before["test_accuracy"]
     network.save(model_file(out))
     np.save(out / "predictions.npy", outputs.astype(np.float32))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from components.runtime.events import Progress
+from components.runtime.history import History
 from components.runtime.model_source import gives_probabilities
 from components.runtime.reader import load_info, load_split, numpy_batches, tf_dataset
 from components.settings import QATSettings, TrainingSettings
@@ -44,15 +44,15 @@ def fit(
         seed: seed of shuffling and augmentation.
         progress: told of every batch.
         label_smoothing: in [0, 1).
-        keep_best: whether to end with the weights of the epoch with the least validation loss, those from before the
-            first epoch included.
+        keep_best: whether to end with the weights of the epoch with the least validation loss; where none is better
+            than the model as it came by more than chance explains, with those (:func:`history.is_clear_gain`).
         teacher: a trained model of the same outputs whose probabilities serve as soft targets (Hinton et al. 2015,
             https://arxiv.org/abs/1503.02531, at temperature 1), or None.
         distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
 
     Returns:
         One record an epoch: epoch, loss, accuracy, val_loss, val_accuracy, lr, seconds. With ``keep_best`` the first
-        record is epoch 0, the model as it came.
+        record is epoch 0, the model as it came, and each says with ``kept`` whether its weights are the final ones.
     """
     info = load_info(dataset)
     steps = math.ceil(info.splits["train"] / schedule.batch_size)
@@ -61,12 +61,12 @@ def fit(
     validation = tf_dataset(dataset, "validation", schedule.batch_size)
     if teacher is not None and distillation > 0:
         train = train.map(_soft_targets(teacher, len(info.classes), distillation))
-    record = _History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    record = History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
     if keep_best:
         record.start()
     if schedule.epochs:
         model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
-    record.restore_best()
+    record.restore_kept()
     # Else its file would hold the optimizer's variables, and a loss that only this package can load.
     model.optimizer, model.compiled = None, False
     return record.rows
@@ -143,48 +143,3 @@ def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
         return x, (1.0 - weight) * tf.one_hot(y, classes) + weight * soft
 
     return blend
-
-
-class _History(keras.callbacks.Callback):
-    """Collects a record an epoch, tells the progress of every batch, and remembers the best weights."""
-
-    def __init__(
-        self, model: Any, validation: Any, steps: int, epochs: int, progress: Progress, *, keep_best: bool
-    ) -> None:
-        super().__init__()
-        self.trained, self.validation = model, validation
-        self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
-        self.rows: list[dict[str, float]] = []
-        self.best: tuple[float, list[np.ndarray]] | None = None
-        self.started = 0.0
-        self.done = 0
-
-    def start(self) -> None:
-        """Record the model as it came, as epoch 0."""
-        self._add(0, {})
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.started = time.monotonic()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.done += 1
-        numbers = {key: float(value) for key, value in (logs or {}).items() if key in ("loss", "accuracy")}
-        self.progress.update("training", self.done, self.steps * self.epochs, **numbers)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._add(epoch + 1, dict(logs or {}))
-
-    def _add(self, epoch: int, logs: dict[str, float]) -> None:
-        seconds = time.monotonic() - self.started if epoch else 0.0
-        found = self.trained.evaluate(self.validation, verbose=0, return_dict=True)
-        row = {"epoch": float(epoch), **{k: float(v) for k, v in logs.items() if k in ("loss", "accuracy")}}
-        row |= {"val_loss": float(found["loss"]), "val_accuracy": float(found["accuracy"])}
-        row |= {"lr": float(self.trained.optimizer.learning_rate), "seconds": seconds}
-        self.rows.append(row)
-        if self.keep_best and (self.best is None or row["val_loss"] < self.best[0]):
-            self.best = (row["val_loss"], self.trained.get_weights())
-
-    def restore_best(self) -> None:
-        """Put the best epoch's weights back."""
-        if self.best is not None:
-            self.trained.set_weights(self.best[1])

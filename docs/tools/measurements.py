@@ -80,10 +80,10 @@ def photographs() -> list[str]:
     return [
         "## And on photographs?\n",
         block(f"uv run python benchmarks/cifar_accuracy.py --seeds {' '.join(figures['seeds'])}"),
-        "A ResNet-20 with the weights of a public repository on 10,000 training and 2,000 test images of CIFAR-10 that\n"
-        f"went through JPEG: fine-tuned in FP32 ({figures['epochs']} epochs), quantized, calibrated, fine-tuned again "
-        f"({figures['epochs']} epochs); INT8 is the\naccuracy of the engine. Fine-tuning is training as well, so the "
-        "second column is FP32 after as many epochs in all.\n",
+        "A ResNet-20 with the weights of a public repository, on 10,000 training and 2,000 test images of CIFAR-10\n"
+        f"that went through JPEG: fine-tuned in FP32 ({figures['epochs']} epochs), quantized, calibrated, fine-tuned "
+        f"again\n({figures['epochs']} epochs). INT8 is the accuracy of the engine. Fine-tuning is training as well, so "
+        "the second column is\nFP32 after as many epochs in all.\n",
         table(["CIFAR-10", *names.values()], rows),
         measured(figures, "tensorflow", "keras", "openvino"),
     ]

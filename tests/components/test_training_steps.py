@@ -109,11 +109,17 @@ def test_frozen_ranges_stay_as_calibrated_through_fine_tuning(steps: dict[str, P
             assert after[name]["amax"] == item["amax"]
 
 
-def test_fine_tuning_keeps_the_epoch_with_the_least_validation_loss(steps: dict[str, Path]) -> None:
-    history = read(steps["qat"] / "history.json")
+def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
+    import qat_lib
+
+    history, metrics = read(steps["qat"] / "history.json"), read(steps["qat"] / "metrics.json")
     assert [row["epoch"] for row in history] == [0, 1]
-    best = min(history, key=lambda row: row["val_loss"])
-    assert read(steps["qat"] / "metrics.json")["validation_accuracy"] == pytest.approx(best["val_accuracy"])
+    (kept,) = [row for row in history if row["kept"]]
+    assert metrics["kept_epoch"] == kept["epoch"]
+    assert metrics["validation_accuracy"] == pytest.approx(kept["val_accuracy"])
+    weights = [qat_lib.load_model(steps[step] / "model.keras").get_weights() for step in ("ptq", "qat")]
+    same = all(np.array_equal(before, after) for before, after in zip(*weights, strict=True))
+    assert same == (kept["epoch"] == 0)
 
 
 def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path: Path) -> None:
