@@ -60,6 +60,19 @@ def training_charts(baseline: Sequence[Mapping[str, Any]], qat: Sequence[Mapping
     return charts
 
 
+def kept_epoch(qat: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the epoch of the fine-tuning whose weights the QAT model has; empty where none says it."""
+    kept = [index for index, epoch in enumerate(qat) if epoch.get("kept")]
+    if not kept:
+        return ""
+    if kept[0] == 0:
+        return (
+            "No epoch of the fine-tuning was better on the validation part by more than chance explains: "
+            "the QAT model is the calibrated one."
+        )
+    return f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the validation part."
+
+
 def _series(phase: str, history: Sequence[Mapping[str, Any]], name: str, offset: int) -> list[Series]:
     found = []
     for part, key in (("training", name), ("validation", f"val_{name}")):

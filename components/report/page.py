@@ -84,6 +84,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "speed": attempt("the speed by batch size", lambda: speed.speed_table(run), None),
         "agreement": attempt("the agreement", lambda: _agreement(run), []),
         "charts": attempt("the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []),
+        "kept": attempt("the kept epoch", lambda: curves.kept_epoch(run.qat_history), ""),
         "activations": activations,
         "weights": weights,
         "graph": picture,

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
+from sample_run import VERDICT
 from sample_run import graph as sample_graph
 
-from components.report import ReportFolders, numbers, svg
+from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
-from components.report.curves import training_charts
+from components.report.curves import kept_epoch, training_charts
 from components.report.graph import GraphView, read_graph, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
@@ -26,6 +27,7 @@ from components.report.layout import layered
 from components.report.ranges import range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
+from components.settings import GateSettings
 
 
 @pytest.mark.parametrize(
@@ -212,6 +214,17 @@ def test_analysis_decides_the_precision(view: GraphView) -> None:
     adds = [{"name": "quant_block1_add/Add", "precision": "int8", "fused_into": "quant_block1_conv2/Conv"}]
     node = next(node for node in with_analysis(view, {"adds": adds}).nodes if node.title == "block1_add")
     assert (node.precision, node.fused) == ("int8", "block1_conv2")
+
+
+def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:
+    rows = [{"epoch": float(i), "val_loss": 0.1, "val_accuracy": 0.9, "kept": 0.0} for i in range(3)]
+    assert kept_epoch(rows) == kept_epoch([]) == ""
+    rows[2]["kept"] = 1.0
+    assert "has the weights of epoch 2 of the fine-tuning" in kept_epoch(rows)
+    (folders.qat / "history.json").write_text(json.dumps(rows))
+    assert kept_epoch(rows) in render_report(folders, verdict=VERDICT, gate=GateSettings(), seed=0)
+    rows[2]["kept"], rows[0]["kept"] = 0.0, 1.0
+    assert "the QAT model is the calibrated one" in kept_epoch(rows)
 
 
 def test_loss_over_orders_of_magnitude_is_drawn_logarithmically() -> None:
