@@ -150,7 +150,8 @@ def _check_type(graph: OnnxGraph, node: Node, dtype: str) -> Iterator[Finding]:
             node,
             "P5",
             f"the quantized type is UINT8: TensorRT {what}.",
-            "Quantize to signed INT8 with zero point 0; in ONNX Runtime QuantType.QInt8 for activations.",
+            "Quantize to signed INT8 with zero point 0: unsigned=False and target='tensorrt' in qatline, "
+            "QuantType.QInt8 for activations in ONNX Runtime.",
         )
     elif dtype == "int32":
         yield rule_finding(
