@@ -57,7 +57,8 @@ def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
     arguments = [str(folder / "m.keras"), "-o", str(model), "--data", str(folder / "x.npy"), "--unsigned"]
     assert runner.invoke(app, ["quantize", *arguments]).exit_code == 0
     found = qat_lib.model_quantizers(qat_lib.load_model(model))
-    assert [name for name, quantizer in found.items() if quantizer.unsigned] == ["flatten_quantizer"]
+    (name,) = [name for name, quantizer in found.items() if quantizer.unsigned]
+    assert name.startswith("flatten")
     refused = runner.invoke(app, ["export", str(model), "-o", str(tmp_path / "q.onnx")])
     assert refused.exit_code == 1
     assert "TensorRT runs no unsigned integers" in refused.stderr
