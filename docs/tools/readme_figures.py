@@ -67,7 +67,7 @@ def pictures(page: Path, chromium: str) -> None:
         command = [chromium, *options, f"--screenshot={shot}", page.absolute().as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         image = Image.open(shot).convert("RGB")
-        for name, box in (("report", (0, 0, 1280, 1220)), ("report-graph", (80, 2010, 1200, 3080))):
+        for name, box in (("report", (0, 0, 1280, 1220)), ("report-graph", (80, 2187, 1200, 3257))):
             image.crop(box).quantize(256).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
 
 
