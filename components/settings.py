@@ -121,7 +121,7 @@ class QuantizationSettings(Settings):
     )
     unsigned: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="Whether tensors that are never negative, as behind a ReLU, get unsigned integers: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless export.target is tensorrt.",
+        description="Whether tensors that are never negative, as behind a ReLU, get unsigned integers: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless target or backend is tensorrt.",
     )
     batch_size: int = Field(64, ge=1, description="Batch size of the calibration pass.")
 

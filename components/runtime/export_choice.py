@@ -68,17 +68,18 @@ def choose_unsigned(quantization: QuantizationSettings, export: ExportSettings, 
     Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.
 
     Raises:
-        ConfigError: they are asked for, and the target is TensorRT.
+        ConfigError: they are asked for, and the target or the backend is TensorRT.
     """
     if quantization.unsigned == "never":
         return False
     try:
+        backend = _choose("auto") if engine.backend == "auto" else engine.backend
         target = choose_export(export, engine).target
     except BackendUnavailableError:
         return quantization.unsigned == "always"
-    if (problem := sign_problem(quantization.unsigned, target, engine.backend)) is not None:
+    if (problem := sign_problem(quantization.unsigned, target, backend)) is not None:
         raise ConfigError(problem)
-    return quantization.unsigned == "always" or target != "tensorrt"
+    return "tensorrt" not in (target, backend)
 
 
 def target_problem(target: str, backend: str) -> str | None:

@@ -148,6 +148,7 @@ def test_an_unsigned_model_is_analyzed_in_its_signed_form(digits_dataset, steps,
         ("auto", "auto", "onnxruntime", True),
         ("auto", "auto", "tensorrt", False),
         ("auto", "tensorrt", "openvino", False),
+        ("auto", "onnxruntime", "tensorrt", False),
         ("always", "onnxruntime", "onnxruntime", True),
         ("never", "openvino", "openvino", False),
     ],
@@ -160,6 +161,14 @@ def test_the_sign_follows_the_target(unsigned, target, backend, expected):
 def test_unsigned_integers_for_tensorrt_are_refused():
     with pytest.raises(ConfigError, match=r"Set quantization\.unsigned to auto or never"):
         choose_unsigned(QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings(backend="tensorrt"))
+
+
+def test_a_gpu_that_auto_finds_gets_signed_integers(monkeypatch):
+    monkeypatch.setattr("qat_lib.engines.choose_backend", lambda wanted: "tensorrt")
+    sections = ExportSettings(target="onnxruntime"), EngineSettings()
+    assert not choose_unsigned(QuantizationSettings(), *sections)
+    with pytest.raises(ConfigError, match=r"Received: engine\.backend=tensorrt"):
+        choose_unsigned(QuantizationSettings(unsigned="always"), *sections)
 
 
 def test_where_no_backend_works_the_integers_are_those_that_all_run(monkeypatch):
