@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from queue import SimpleQueue
 from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
@@ -24,12 +23,15 @@ from qat_lib.engines.environment import cpu_device, cpu_refusal
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
 from qat_lib.engines.openvino_layers import read_layers
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer
-from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineLoadError
+from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
 logger = logging.getLogger(__name__)
 
+# One request more than OpenVINO computes at once: its input and output are copied while another one computes.
+_REQUESTS_AHEAD = 1
 _INT8_PROPERTIES = {"SNIPPETS_MODE": "DISABLE"}
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
@@ -84,49 +86,42 @@ class OpenVINOBackend:
         """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
         return cpu_refusal("OpenVINO", self.version(), manifest)
 
-    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
         """Import the compiled model."""
-        return OpenVINOEngine(data, manifest)
+        return OpenVINOEngine(data, manifest, limits)
 
 
 class OpenVINOEngine(Engine):
-    """An imported OpenVINO model with one infer request per stream."""
+    """An imported OpenVINO model with its infer requests."""
 
-    def __init__(self, data: bytes, manifest: EngineManifest) -> None:
+    def __init__(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None) -> None:
         super().__init__(manifest)
         self._data = data
-        self._config = {**(manifest.properties or _config(BuildSpec.from_dict(manifest.spec)))}
-        compiled = _import(data, manifest, self._config)
+        compiled = _import(data, manifest, dict(manifest.properties))
         self._tensor = _openvino().Tensor
         self._ports = [compiled.input(info.name) for info in manifest.inputs]
         self._names = [info.name for info in manifest.outputs]
         self._compiled = compiled
-        self._requests: SimpleQueue[Any] = SimpleQueue()
         self.clients = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        for _ in range(self.clients):
-            self._requests.put(compiled.create_infer_request())
+        self._open_requests(compiled.create_infer_request, self.clients + _REQUESTS_AHEAD, limits)
 
-    def close(self) -> None:
-        """Drop the compiled model and its requests."""
-        self._requests = SimpleQueue()
-        self._compiled = None
+    def _free(self, requests: list[Any]) -> None:
+        requests.clear()
+        self._compiled, self._ports = None, []
 
-    def _run(self, values: list[Array]) -> dict[str, Array]:
-        if self._compiled is None:
-            raise EngineLoadError("The engine is closed. Load it again with load_engine.")
-        request = self._requests.get()
+    def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
         try:
             for port, value in zip(self._ports, values, strict=True):
                 request.set_tensor(port, self._tensor(value, shared_memory=True))
             request.infer()
-            return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
-        finally:
-            self._requests.put(request)
+        except RuntimeError as error:
+            raise EngineError(f"OpenVINO failed on the batch: {_reason(error)}.") from error
+        return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
 
-    def _layers(self, timed: bool) -> list[EngineLayer]:
+    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
-            compiled = _import(self._data, self.manifest, {**self._config, "PERF_COUNT": True})
+            compiled = _import(self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True})
         return read_layers(compiled, self.manifest.nodes, timed=timed)[0]
 
 
