@@ -49,21 +49,21 @@ class OpenVINOBackend:
 
     def float_precisions(self) -> tuple[str, ...]:
         """Return fp32 and what else this CPU computes in."""
-        capabilities = _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        return tuple(name for name in ("fp32", "fp16", "bf16") if name.upper() in capabilities)
+        return tuple(float_hints())
 
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Compile the graph and export the compiled model."""
         core = _openvino().Core()
-        if request.spec.float_precision not in self.float_precisions():
+        hints = float_hints()
+        if request.spec.float_precision not in hints:
             raise ConfigError(
-                f"This CPU computes in {', '.join(self.float_precisions())}. "
-                f"Received: float_precision={request.spec.float_precision}."
+                f"This CPU computes in {', '.join(hints)}. Received: float_precision={request.spec.float_precision}."
             )
+        plain = _config(request.spec, hints[request.spec.float_precision])
         try:
             model = core.read_model(str(request.onnx))
             model.reshape({name: _partial_shape(profile) for name, profile in request.spec.shapes.items()})
-            compiled, properties = _compile(core, model, request)
+            compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()
         except RuntimeError as error:
             raise EngineBuildError(
@@ -144,21 +144,26 @@ def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> An
         ) from error
 
 
-def _config(spec: BuildSpec) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": _FLOATS[spec.float_precision],
-        "PERFORMANCE_HINT": spec.hint.upper(),
-    }
+def float_hints() -> dict[str, str]:
+    """Return OpenVINO's name of each float precision that this CPU computes in.
+
+    FP16 needs AVX512-FP16 or AMX-FP16, BF16 needs AVX512-BF16 or AMX-BF16.
+    """
+    capabilities = _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return {name: hint for name, hint in _FLOATS.items() if name.upper() in capabilities}
+
+
+def _config(spec: BuildSpec, float_hint: str) -> dict[str, Any]:
+    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": float_hint, "PERFORMANCE_HINT": spec.hint.upper()}
     return config | ({"INFERENCE_NUM_THREADS": spec.threads} if spec.threads else {})
 
 
-def _compile(core: Any, model: Any, request: BuildRequest) -> tuple[Any, dict[str, Any]]:
+def _compile(core: Any, model: Any, request: BuildRequest, plain: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the compiled model and the properties it was compiled with.
 
     The plugin does not list the properties for INT8 graphs among those that it supports, and another version of it
     may not know them: then it refuses them by name, and the model is compiled without.
     """
-    plain = _config(request.spec)
     tuned = plain | (_INT8_PROPERTIES if request.graph.weights is not None else {})
     asked = dict(request.spec.properties)
     try:
