@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from components.runtime.credentials import scrub
 from components.runtime.fingerprints import library_versions
-from components.runtime.tracking_store import probe, scrub, translated
+from components.runtime.tracking_store import probe, translated
 
 # MLflow's own default is seven tries with growing pauses: minutes, for a server that went away. System metrics are
 # noise here, and a uv project that happens to lie around is not what a logged model needs.
@@ -157,10 +158,17 @@ def open_run(step: str) -> MlflowRun:
             experiment = os.environ.get("MLFLOW_EXPERIMENT_ID") or None
             if parent and experiment is None:
                 experiment = mlflow.get_run(parent).info.experiment_id
-            run = mlflow.start_run(run_name=step, parent_run_id=parent, experiment_id=experiment)
+            run = mlflow.start_run(run_name=step, parent_run_id=parent, experiment_id=experiment, tags=_context_tags())
         tracker = MlflowRun(mlflow, run.info.run_id)
     tracker.set_tags({"qatline.step": step})
     return tracker
+
+
+def _context_tags() -> dict[str, str]:
+    """Return the tags that MLflow gives a run by itself; the address of a git repository may hold a token."""
+    from mlflow.tracking.context.registry import resolve_tags
+
+    return {name: scrub(str(value)) for name, value in resolve_tags().items()}
 
 
 def _signature(model: Any) -> Any:
