@@ -13,6 +13,7 @@ from typing import Any
 
 from components.runtime.credentials import scrub
 from components.runtime.fingerprints import library_versions
+from components.runtime.model_names import logged_name
 from components.runtime.tracking_store import probe, translated
 
 # MLflow's own default is seven tries with growing pauses: minutes, for a server that went away. System metrics are
@@ -72,7 +73,7 @@ class MlflowRun:
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with its signature, without running it: nothing here imports TensorFlow."""
         with translated(f"the ONNX model {path.name} can't be recorded"):
-            self._log_model(path, name=name)
+            self._log_model(path, name=logged_name(name))
 
     def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Register an ONNX model and move the alias ``champion`` to its version, unless the champion is this file."""
@@ -85,7 +86,8 @@ class MlflowRun:
                 champion = None
             if champion is not None and champion.tags.get(_DIGEST_TAG) == digest:
                 return
-            version = str(self._log_model(path, name=model, registered_model_name=model).registered_model_version)
+            logged = self._log_model(path, name=logged_name(model), registered_model_name=model)
+            version = str(logged.registered_model_version)
             self._client.set_model_version_tag(model, version, _DIGEST_TAG, digest)
             self._client.set_model_version_tag(model, version, "qatline.run_id", self.run_id)
             self._client.set_registered_model_alias(model, _CHAMPION, version)
