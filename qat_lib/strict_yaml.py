@@ -46,9 +46,9 @@ class _StrictLoader(yaml.SafeLoader):
         self._extent: dict[int, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self._open >= _DEPTH:
-            raise _problem(f"expected at most {_DEPTH} levels, received more", self)
         is_alias = self.check_event(yaml.AliasEvent)
+        if self._open >= _DEPTH:
+            raise _problem(f"expected at most {_DEPTH} levels, received more", self.current_event)
         self._open += 1
         node = super().compose_node(parent, index)
         self._open -= 1

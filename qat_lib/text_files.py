@@ -68,9 +68,9 @@ def parse_json(text: str, source: str, *, error: type[QatlineError], unique: boo
     try:
         return json.loads(text, object_pairs_hook=_unique if unique else None)
     except RecursionError as problem:
-        raise error(f"{source}: expected JSON, received lists or objects nested too deeply.") from problem
+        raise error(f"{source}: received JSON that is nested too deeply.") from problem
     except ValueError as problem:
-        raise error(f"{source}: expected JSON: {problem}.") from problem
+        raise error(f"{source}: received no valid JSON: {problem}.") from problem
 
 
 def read_json(
@@ -78,7 +78,7 @@ def read_json(
 ) -> Any:
     """Read a JSON file; see :func:`read_text` and :func:`parse_json`."""
     text = read_text(path, what=what, error=error, limit=limit)
-    return parse_json(text, str(path), error=error, unique=unique)
+    return parse_json(text, f"Expected {what} at {path}", error=error, unique=unique)
 
 
 def _read(path: str | Path, limit: int) -> tuple[str | None, bytes]:

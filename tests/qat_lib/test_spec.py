@@ -165,7 +165,7 @@ def test_integers_of_numpy_are_integers() -> None:
 
 
 def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(SpecError, match="expected JSON"):
+    with pytest.raises(SpecError, match="no valid JSON"):
         QuantizationSpec.from_json("[")
     with pytest.raises(SpecError, match="list of entries"):
         QuantizationSpec.from_json("{}")

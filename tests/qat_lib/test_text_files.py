@@ -52,11 +52,11 @@ def test_read_text_refuses_at_once_what_is_no_text_file(tmp_path: Path, kind: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "x: expected JSON: Expecting value"),
+        ("", "x: received no valid JSON: Expecting value"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a":' * 200_000, "nested too deeply"),
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is given twice"),
-        ("9" * 5000, "x: expected JSON: Exceeds the limit"),
+        ("9" * 5000, "x: received no valid JSON: Exceeds the limit"),
     ],
 )
 def test_parse_json_refuses_in_one_message(text: str, message: str) -> None:
