@@ -14,6 +14,7 @@ from typing import Any
 
 from components.runtime.artifacts import as_storage_error
 from components.runtime.atomic_file import written_beside
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from components.runtime.stored_file import StoredFile
 from qat_lib.errors import StorageError
 
@@ -27,8 +28,10 @@ def s3_client() -> Any:
     """Return a boto3 client that retries in the standard mode and does not wait for ever.
 
     Raises:
+        ConfigError: the address of the server, in an environment variable, holds credentials.
         StorageError: boto3 is not installed, or its configuration is wrong.
     """
+    check_variables(*S3_ENDPOINT_VARIABLES)
     if importlib.util.find_spec("boto3") is None:
         raise StorageError("s3:// locations need boto3: pip install 'qatline[pipeline]'")
     import boto3

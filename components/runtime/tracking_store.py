@@ -1,4 +1,4 @@
-"""The tracking store itself: is it there, is its database ready, and how to name it without its password."""
+"""The tracking store itself: is it there, and is its database ready."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from urllib.parse import urlsplit
 
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address, check_variables, scrub
 from components.runtime.disk_errors import AFTER_FULL, is_disk_full
 from components.runtime.tracking_database import database_path, prepared_database
-from qat_lib.errors import TrackingError
+from qat_lib.errors import ConfigError, TrackingError
 
 PROBE_SECONDS = 3.0
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _AWAY = frozenset({502, 503, 504})
-
-
-def scrub(text: str) -> str:
-    """Return ``text`` with ``user:password@`` in each URI replaced by ``***@``."""
-    return _CREDENTIALS.sub("***@", text)
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
@@ -31,8 +26,11 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     credentials, or serve ``/health`` elsewhere. A URI that is not HTTP is not probed here.
 
     Raises:
+        ConfigError: the URI, or the address of the object store behind it, holds credentials.
         TrackingError: nothing answers.
     """
+    check_address(uri, "the tracking URI")
+    check_variables(*S3_ENDPOINT_VARIABLES)
     if not uri.startswith(("http://", "https://")):
         return
     outcome: list[str] = []
@@ -83,7 +81,7 @@ def translated(what: str) -> Iterator[None]:
     """Turn what MLflow and the libraries below it raise into a TrackingError without credentials."""
     try:
         yield
-    except TrackingError:
+    except (ConfigError, TrackingError):
         raise
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         raise TrackingError(f"{what}: {_reason(error)}") from error

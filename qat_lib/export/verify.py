@@ -27,6 +27,7 @@ from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_model
+from qat_lib.text_files import read_text
 
 
 def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[Finding]:
@@ -83,12 +84,9 @@ def plan_names(plan: Any) -> set[str]:
     from qat_lib.plan import QuantizationPlan
 
     if isinstance(plan, str | os.PathLike):
-        try:
-            plan = QuantizationPlan.from_json(Path(plan).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ExportError(
-                f"Expected the JSON of a quantization plan. Received {plan}: {error.strerror}."
-            ) from error
+        plan = QuantizationPlan.from_json(
+            read_text(Path(plan), what="the JSON of a quantization plan", error=ExportError)
+        )
     elif isinstance(plan, Mapping):
         plan = QuantizationPlan.from_dict(plan)
     return {entry.name for entry in plan.quantizers}
