@@ -17,6 +17,8 @@ LARGEST = float(np.finfo(np.float16).max)
 LEAST_SCALE = np.float16(2.0**-24)
 KEEP_FLOAT_INPUTS = {"Resize": (1, 2)}
 """Operator -> inputs that ONNX wants in float32 whatever the data are (scales of a Resize)."""
+SATURATING = ("Clip", "Min", "Max", "Where")
+"""Operators with bounds and masks as constants, which stand for infinity: float16's largest number does as well."""
 
 
 def _is_float(value: ir.Value | None) -> bool:
@@ -52,8 +54,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
         return
     finite = np.isfinite(array)
     if np.any(np.abs(array[finite]) > LARGEST):
-        clips = all(is_op(use.node, "Clip") for use in uses)
-        if not clips:
+        if not all(is_op(use.node, *SATURATING) for use in uses):
             raise ExportError(
                 f"Expected constants within float16's range (+-65504). Received {np.abs(array[finite]).max():g} in "
                 f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
