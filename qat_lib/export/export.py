@@ -165,6 +165,7 @@ def lower(
         steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
     steps += [
         passes.use_nearest_resize,
+        passes.recover_prelu,
         passes.merge_batched_dense,
         passes.remove_transposes,
         passes.fold_constants,
