@@ -90,7 +90,7 @@ def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterat
                 channel_axes=None if config.per_channel is False else axes,
                 num_bits=config.num_bits or 8,
                 calibrator="max",
-                range_policy="current",
+                range_policy=config.weight_range_policy or "current",
                 reason=decision.source,
             )
         for name in _internal(operation) if config.quantize_input else ():
