@@ -107,6 +107,14 @@ def test_entropy_clips_a_long_tail_and_keeps_a_uniform_one() -> None:
     assert range_from_histogram(histogram_of(uniform), "entropy") > 0.9
 
 
+@pytest.mark.parametrize("zeros", [1, 10])
+def test_entropy_ignores_the_zeros_of_a_relu(zeros: int) -> None:
+    positive = np.abs(normal())
+    sparse = np.concatenate([positive, np.zeros(zeros * len(positive), np.float32)])
+    expected = range_from_histogram(histogram_of(positive), "entropy")
+    assert range_from_histogram(histogram_of(sparse), "entropy") == pytest.approx(expected, rel=0.05)
+
+
 def test_an_unknown_method_or_percentile_is_refused() -> None:
     histogram = histogram_of(normal())
     with pytest.raises(CalibrationError, match="among max, percentile"):
