@@ -16,6 +16,7 @@ from rich.table import Table
 from pipelines.result_table import format_milliseconds, format_size
 from pipelines.run_folder import write_text
 from qat_lib.errors import ConfigError, DataError
+from qat_lib.output_files import check_output
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
@@ -47,6 +48,7 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         ConfigError: It can't be written there.
     """
+    check_output(path)
     try:
         write_text(path, text)
     except OSError as error:
@@ -59,6 +61,7 @@ def write_model(path: Path, model: Any) -> None:
     Raises:
         ConfigError: It can't be written there.
     """
+    check_output(path)
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         model.save(beside)

@@ -100,9 +100,9 @@ class QuantizationSpec:
 
     Example:
         >>> spec = QuantizationSpec()
-        >>> spec.add("conv2d_1", quantize_input=False)
-        >>> spec.add("Add", is_keras_class=True)
-        >>> spec.add(r"block3_.*", is_regex=True, calibrator="max")
+        >>> spec = spec.add("conv2d_1", quantize_input=False).add("Add", is_keras_class=True)
+        >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
+        ['conv2d_1', 'Add', 'block3_.*']
 
     A layer's own name wins over a regular expression, that over its class, and any of them over the default;
     among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both False the layer is left

@@ -47,7 +47,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
 
     Example:
         >>> from qat_lib import verify_onnx
-        >>> verify_onnx("model.onnx")  # doctest: +SKIP
+        >>> verify_onnx("model.onnx")
         []
     """
     path = Path(path)
