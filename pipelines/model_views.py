@@ -28,17 +28,18 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def read_inputs(path: Path) -> Any:
-    """Read a ``.npy`` of model inputs.
+    """Return the array of a ``.npy`` file of model inputs, mapped from disk.
 
     Raises:
         DataError: The file is missing or is no array of numbers.
     """
-    import numpy as np
+    from qat_lib.npy import load_npy
 
     try:
-        return np.load(path, allow_pickle=False)
+        return load_npy(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}.") from error
 
 
 def write_file(path: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from qat_lib.errors import ConfigError
 UNPACKED_VARIABLE = "QATLINE_MAX_UNPACKED"
 PIXELS_VARIABLE = "QATLINE_MAX_IMAGE_PIXELS"
 
-UNPACKED_FLOOR = 512 << 20
+UNPACKED_FLOOR = 256 << 20
 """Bytes that any archive may unpack to."""
 
 UNPACKED_RATIO = 16

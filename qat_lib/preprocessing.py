@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qat_lib.errors import DataError
+from qat_lib.regular_files import read_json
 
 FloatBatch = npt.NDArray[np.float32]
 
@@ -114,7 +115,7 @@ class Preprocessing:
             DataError: there is no such file, or it holds something else.
         """
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_json(path)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: expected a preprocessing definition: {error}") from error
         if not isinstance(data, dict):

@@ -54,10 +54,10 @@ def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
 
 
 def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "is missing"
+    if not os.path.isdir(root):
+        what = "is a file" if os.path.exists(root) else "is missing"
         raise DataError(f"the image folder {root} {what}: expected a folder with one sub-folder a class")
-    found = [path.name for path in _entries(root) if path.is_dir() and not path.name.startswith(".")]
+    found = [path.name for path in _entries(root) if os.path.isdir(path) and not path.name.startswith(".")]
     if wanted is None and len(found) > 1 and set(found) <= _PARTS:
         raise DataError(
             f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set data.path to one of "
@@ -103,7 +103,7 @@ class _Walk:
             return
         seen.add(identity)
         for path in _entries(folder):
-            if path.is_dir():
+            if os.path.isdir(path):
                 self._enter(path, label, seen, above | {identity}, depth + 1)
             elif path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
                 self._add_file(path, label)

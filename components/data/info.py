@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import DataError
+from qat_lib.regular_files import read_json
 
 INFO_NAME = "dataset.json"
 SPLITS = ("train", "calibration", "validation", "test")
@@ -53,7 +54,7 @@ class DatasetInfo:
         """
         path = dataset / INFO_NAME
         try:
-            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            data: dict[str, Any] = read_json(path)
             height, width, channels = data.pop("image_shape")
             return cls(classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data)
         except OSError as error:

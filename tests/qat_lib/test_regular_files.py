@@ -1,0 +1,35 @@
+"""Pipes, devices, long files and JSON that nobody means."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qat_lib.regular_files import parse_json, read_json, read_regular
+
+
+def test_read_regular_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, kind in (("pipe", "a pipe"), ("zero", "a device"), (".", "a folder")):
+        with pytest.raises(OSError, match=f"it is {kind}, expected a regular file"):
+            read_regular(tmp_path / name, 100)
+
+
+def test_read_regular_refuses_a_file_beyond_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(101))
+    assert read_regular(tmp_path / "x", 101) == bytes(101)
+    with pytest.raises(OSError, match="it has 101 bytes, expected at most 100"):
+        read_regular(tmp_path / "x", 100)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":' * 100_000, "9" * 5_000])
+def test_parse_json_refuses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_read_json_refuses_what_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b'"\xff"')
+    with pytest.raises(ValueError, match="utf-8"):
+        read_json(tmp_path / "x")
