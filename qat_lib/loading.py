@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import keras
 import qat_lib.quantize_wrappers  # registers the wrappers with Keras
 import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
 from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.foreign_errors import describe
 from qat_lib.keras_archive import KerasArchive, inspect_archive
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
 from qat_lib.recursion import deep_graphs
@@ -18,11 +18,6 @@ from qat_lib.variable_budget import variable_budget
 
 # Beyond the weights in the file: seeds, counters, and weights stored in half precision.
 _SPARE_BYTES = 64 << 20
-
-_LONGEST_REASON = 2_000
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# Keras puts a layer's whole configuration before the reason.
-_REASON = re.compile(r".*Exception encountered: ", re.DOTALL)
 
 
 def load_model(path: str | Path) -> Any:
@@ -57,15 +52,6 @@ def bind_weights(model: Any) -> None:
         if isinstance(layer, WeightedBaseQuantizeWrapper) and layer.weight_quantizers and layer.kernels:
             for kernel, quantizer in zip(layer.kernels, layer.weight_quantizers, strict=True):
                 quantizer.bind_weight(layer.kernel_variable(kernel))
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception's text on one line: without colours, and without what Keras puts before the reason."""
-    text = _ANSI.sub("", str(error))
-    text = " ".join(_REASON.sub("", text).split()).rstrip(".")
-    if len(text) > _LONGEST_REASON:
-        text = text[:_LONGEST_REASON] + " ..."
-    return text or type(error).__name__
 
 
 def _inspect(file: Path) -> KerasArchive:

@@ -18,6 +18,7 @@ from typing import Any
 
 from qat_lib.analysis.report import FusionReport
 from qat_lib.errors import ConfigError
+from qat_lib.regular_files import read_json
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
@@ -132,7 +133,7 @@ def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[
     content: Any = source
     if isinstance(source, (str, Path)):
         try:
-            content = json.loads(Path(source).read_text(encoding="utf-8"))
+            content = read_json(source)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"Expected the layers of an engine, from trtexec --exportLayerInfo, the engine inspector or qatline. "

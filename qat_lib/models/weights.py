@@ -10,9 +10,9 @@ import numpy as np
 
 from qat_lib.archives import check_unpacked, open_archive
 from qat_lib.errors import ConfigError
+from qat_lib.foreign_errors import describe
 from qat_lib.hdf5 import stored_bytes
 from qat_lib.keras_archive import inspect_archive, read_npz_headers
-from qat_lib.loading import describe
 from qat_lib.regular_files import open_regular
 
 _SUFFIXES = (".h5", ".keras", ".npz")

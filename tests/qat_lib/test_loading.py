@@ -13,7 +13,6 @@ import pytest
 
 from qat_lib import load_model
 from qat_lib.errors import ConfigError, UnsupportedModelError
-from qat_lib.loading import describe
 from qat_lib.models.weights import load_weights
 
 Edit = Callable[[bytes], bytes]
@@ -161,14 +160,6 @@ def test_load_model_names_a_lambda(tmp_path: Path) -> None:
     keras.Model(x, keras.layers.Lambda(lambda t: t + 1)(x)).save(tmp_path / "code.keras")
     with pytest.raises(UnsupportedModelError, match="Lambda layer, whose code safe mode does not run"):
         load_model(tmp_path / "code.keras")
-
-
-def test_describe_drops_colours_and_the_configuration() -> None:
-    error = TypeError(
-        "<class 'X'> could not be ... config={'a': 1}.\n\nException encountered: \x1b[1mBad\x1b[0m\n value."
-    )
-    assert describe(error) == "Bad value"
-    assert describe(KeyError()) == "KeyError"
 
 
 def test_load_weights_checks_a_file_first(saved: Path, tmp_path: Path) -> None:
