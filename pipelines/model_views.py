@@ -42,13 +42,15 @@ def read_inputs(path: Path) -> Any:
         raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}.") from error
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text file that the user asked for.
+def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
+    """Write a text file that the user asked for; with ``make_folder`` its folder need not exist.
 
     Raises:
         ConfigError: It can't be written there.
     """
     try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except OSError as error:
         raise ConfigError(f"Could not write {path}: {error}") from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import bad_arguments
 import bad_contents
 from bad_files import Make, altered, flipped, unusable
 
@@ -95,8 +96,8 @@ def cases(good: Path, flips: int = 8) -> Iterator[Case]:
     for case_name, make in bad_contents.folders():
         arguments = ["prepare-data", "images", "folder", "out"]
         yield Case(name=f"prepare-data images {case_name}", arguments=arguments, bad="images", make=make)
-    for arguments in bad_contents.ARGUMENTS:
-        yield Case(name=" ".join(arguments), arguments=arguments)
+    for arguments in bad_arguments.arguments():
+        yield Case(name=" ".join(arguments)[:80], arguments=arguments)
 
 
 def _of_file(name: str, command: list[str], data: bytes, random: Random, flips: int) -> Iterator[Case]:

@@ -316,38 +316,3 @@ def folders() -> Iterator[tuple[str, Make]]:
         parent, itself, everything, sibling, same_file, pipe, device, bomb, deep, odd_name, postscript, no_class
     ):  # fmt: skip
         yield make.__name__, make
-
-
-_QUANTIZE = ["quantize", "model.keras"]
-_CALIBRATE = [*_QUANTIZE, "--data", "x.npy"]
-_BUILD = ["build-engine", "model.onnx", "-o", "new.engine", "--backend", "onnxruntime"]
-_BENCH = ["bench-engine", "model.engine"]
-
-ARGUMENTS: list[list[str]] = [
-    *(
-        [*_QUANTIZE, "--case", case]
-        for case in (":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A", "os:_exit2")
-    ),
-    *([*_QUANTIZE, "--mode", mode] for mode in ("", "all", "partial")),
-    *([*_CALIBRATE, "-o", place] for place in ("q.h5", "no/q.keras", "images/.keras", "/dev/null", ".keras", "/proc/q.keras")),
-    *([*_CALIBRATE, "-o", "q.keras", "--percentile", value] for value in ("0", "101", "nan", "x")),
-    *([*_CALIBRATE, "-o", "q.keras", "--batch-size", value] for value in ("0", "-1", "x")),
-    *([*_QUANTIZE, "--plan", place] for place in ("no/p.json", "images", "/dev/full", "/proc/p")),
-    *(["export", "model.keras", "-o", place] for place in ("images", "/proc/x.onnx", "x.npy/y.onnx")),
-    *(["export", "model.keras", "-o", "new.onnx", "--opset", value] for value in ("12", "99", "x")),
-    *(["export", "model.keras", "-o", "new.onnx", "--batch", value] for value in ("0", "-1")),
-    ["export", "model.keras", "-o", "new.onnx", "--layers", "--target", "x"],
-    *([*_BUILD, "--shapes", value] for value in ("x", ":", "x:", "x:0", "x:1x2", "image:axb", "image:-1x8x8x3", "image:" + "9" * 99)),
-    *([*_BUILD, "--max-batch", value] for value in ("0", "-1")),
-    *([*_BUILD, "--property", value] for value in ("", "a", "=", "=b")),
-    *([*_BUILD, "--workspace", value] for value in ("x", "-1", "9ZiB")),
-    *([*_BENCH, "--batch-size", value] for value in ("0", "-5", "100000", "99999999999")),
-    *([*_BENCH, "--seconds", value] for value in ("0", "-1", "nan", "x")),
-    *(["config", "show", "--set", value] for value in ("", "=", "a", "a=", "seed=x", ".=1", "a.b.c=1", "seed.x=1", "seed=[" + "[" * 5_000)),
-    *(["config", "show", "--profile", value] for value in ("", "x")),
-    *(["compile", "-o", place] for place in ("images", "/proc/x.yaml", "x.npy/y.yaml")),
-    *(["analyze", "model.onnx", "--html", place] for place in ("no/x.html", "images", "/proc/x.html")),
-    *(["config", "schema", "-o", place] for place in ("images", "/proc/x.json", "x.npy/y.json")),
-    *(["compare", place, "-o", "runs"] for place in ("x", "images", "x.npy", "..", "a/../b")),
-    *(["ui", place, "-o", "runs"] for place in ("x", "images", "x.npy")),
-]  # fmt: skip
