@@ -26,6 +26,7 @@ from typing import Any
 from components.runtime.artifacts import as_storage_error, is_disk_full
 from components.runtime.events import EVENTS_VARIABLE, emit
 from components.runtime.parent import LAUNCHER_VARIABLE
+from components.runtime.scrubbed_output import scrub_output
 from components.runtime.step_store import STORE_VARIABLE
 from pipelines.collect import collect_result, link_artifacts
 from pipelines.processes import follow_parent
@@ -45,6 +46,7 @@ class StepStoppedError(StepError):
 
 def main(arguments: list[str]) -> int:
     """Run the pipeline of one run folder; return the exit code of the process."""
+    scrub_output()  # kfp prints here what the steps print: both are the run's log
     folder = RunFolder(path=Path(arguments[0]))
     follow_parent(int(arguments[1]))
     signal.signal(signal.SIGTERM, _end_with_children)

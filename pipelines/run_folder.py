@@ -30,6 +30,7 @@ import yaml
 
 from pipelines.config import RunConfig, build_config
 from pipelines.yaml_config import read_yaml_mapping
+from qat_lib import text_files
 from qat_lib.errors import ConfigError, StorageError
 
 Status = Literal["running", "finished", "failed", "interrupted"]
@@ -234,10 +235,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         StorageError: The file is missing or holds something else.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"Expected JSON in {path}; it can't be read: {error}") from error
+    content = text_files.read_json(path, what="a run's record", error=StorageError)
     if not isinstance(content, dict):
         raise StorageError(f"Expected a JSON object in {path}, received {type(content).__name__}.")
     return content

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from components.runtime.artifacts import read_manifest
+from components.runtime.credentials import scrub
 from components.runtime.events import emit
 from components.runtime.steps import load_step
 from components.runtime.tracked import environment_tags, flatten, log_outputs, log_settings
 from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
-from components.runtime.tracking_store import ensure_store, scrub, translated
+from components.runtime.tracking_store import ensure_store, translated
 from pipelines.config import RunConfig
 from pipelines.run_folder import RunFolder, read_json, write_json
 from pipelines.steps import STEP_ARTIFACTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from typing import Any
 from qat_lib.archives import check_unpacked, open_archive
 from qat_lib.hdf5 import stored_bytes
 from qat_lib.npy import read_header
-from qat_lib.regular_files import JSON_BYTES, open_regular, parse_json
+from qat_lib.regular_files import open_regular
+from qat_lib.text_files import JSON_BYTES
 
 MAX_LAYERS = 20_000
 MAX_DEPTH = 400
@@ -76,8 +78,8 @@ def _classes(archive: zipfile.ZipFile) -> set[str]:
     if archive.getinfo(_CONFIG).file_size > JSON_BYTES:
         raise ValueError(f"its {_CONFIG} has more than {JSON_BYTES:,} bytes")
     try:
-        config = parse_json(_read(archive, _CONFIG).decode())
-    except ValueError as error:
+        config = json.loads(_read(archive, _CONFIG))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"its {_CONFIG} is no JSON ({error})") from error
     if not isinstance(config, dict) or not isinstance(config.get("config"), dict):
         raise ValueError(f"its {_CONFIG} describes no model")

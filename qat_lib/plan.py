@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qat_lib.errors import PlanError
-from qat_lib.regular_files import parse_json, read_json
+from qat_lib.text_files import parse_json, read_json
 
 _T = TypeVar("_T")
 
@@ -164,11 +164,7 @@ class QuantizationPlan:
         Raises:
             PlanError: the text is not JSON or no plan.
         """
-        try:
-            data = parse_json(text)
-        except ValueError as error:
-            raise PlanError(f"The quantization plan is not JSON: {error}.") from error
-        return cls.from_dict(data)
+        return cls.from_dict(parse_json(text, "The quantization plan", error=PlanError))
 
     @classmethod
     def load(cls, path: str | Path) -> QuantizationPlan:
@@ -177,13 +173,8 @@ class QuantizationPlan:
         Raises:
             PlanError: the file can't be read, has more than 16 MiB, is not JSON, or holds no plan.
         """
-        try:
-            data = read_json(path)
-        except OSError as error:
-            raise PlanError(f"Expected the JSON of a quantization plan. Received {path}: {error.strerror}.") from error
-        except ValueError as error:
-            raise PlanError(f"Expected the JSON of a quantization plan. Received {path}: {error}.") from error
-        return cls.from_dict(data)
+        what = "the JSON of a quantization plan"
+        return cls.from_dict(read_json(path, what=what, error=PlanError))
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's content, in hexadecimal."""

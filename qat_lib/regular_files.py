@@ -1,24 +1,21 @@
 """Read files that anyone may have made: regular ones only, and no more of them than is allowed.
 
-A pipe never ends, nor does a link to ``/dev/zero``. What can't be read raises an OSError or a ValueError with
-the reason, which the caller puts into an exception of its own.
+A pipe never ends, nor does a link to ``/dev/zero``. What can't be read raises an OSError with the
+reason, which the caller puts into an exception of its own.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
-
-JSON_BYTES = 16 << 20
-"""Longest JSON text: parsed, it takes up to 30 times its size."""
+from typing import BinaryIO
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
@@ -52,25 +49,3 @@ def read_regular(path: str | Path, limit: int) -> bytes:
             reason = f"it has {size:,} bytes, expected at most {limit:,}"
             raise OSError(errno.EINVAL, reason, str(path))
         return stream.read(size)
-
-
-def read_json(path: str | Path, limit: int = JSON_BYTES) -> Any:
-    """Return what a JSON file holds.
-
-    Raises:
-        OSError: as :func:`read_regular`.
-        ValueError: it is not UTF-8, not JSON, nested too deep, or holds a number of thousands of digits.
-    """
-    return parse_json(read_regular(path, limit).decode())
-
-
-def parse_json(text: str) -> Any:
-    """Return what a JSON text holds.
-
-    Raises:
-        ValueError: as :func:`read_json`.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error

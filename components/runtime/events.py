@@ -21,6 +21,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from components.runtime.credentials import scrub
+
 EVENTS_VARIABLE = "QATLINE_EVENTS"
 _LEAST_INTERVAL = 0.1
 
@@ -75,12 +77,15 @@ def emit(event: str, step: str, **fields: Any) -> None:
     """Append one event to the file named by ``QATLINE_EVENTS``; do nothing when it is unset.
 
     An event that can't be written (a full disk, say) is dropped with a line in the log: reporting must
-    not end the work that it reports on. Numbers that are not finite become null, as JSON has none.
+    not end the work that it reports on. Secrets are masked; numbers that are not finite become null, as JSON has
+    none.
     """
     path = os.environ.get(EVENTS_VARIABLE)
     if not path:
         return
-    line = json.dumps(_finite({"event": event, "step": step, "time": time.time(), **fields}), allow_nan=False) + "\n"
+    line = (
+        json.dumps(_recordable({"event": event, "step": step, "time": time.time(), **fields}), allow_nan=False) + "\n"
+    )
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -91,11 +96,13 @@ def emit(event: str, step: str, **fields: Any) -> None:
         _log.warning("the event %s of step %s can't be written to %s: %s", event, step, path, error)
 
 
-def _finite(value: Any) -> Any:
+def _recordable(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _recordable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_recordable(item) for item in value]
     return value

@@ -21,7 +21,7 @@ from components.data.part import Labels, Split
 from qat_lib.errors import DataError
 from qat_lib.npy import load_npy
 from qat_lib.preprocessing import FloatBatch, Preprocessing
-from qat_lib.regular_files import read_json
+from qat_lib.text_files import read_json
 
 # A million images have a list of some 50 MiB.
 _LISTING_BYTES = 1 << 30
@@ -181,6 +181,9 @@ def _load_array(path: Path) -> npt.NDArray[Any]:
 
 def _load_files(path: Path) -> list[tuple[str, int]]:
     try:
-        return [(str(name), int(label)) for name, label in read_json(path, _LISTING_BYTES)]
-    except (OSError, ValueError, TypeError) as error:
+        listed = read_json(path, what="a list of images", error=DataError, limit=_LISTING_BYTES)
+        return [(str(name), int(label)) for name, label in listed]
+    except DataError:
+        raise
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from components.runtime.artifacts import as_storage_error
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from components.runtime.stored_file import StoredFile, written_beside
 from qat_lib.errors import StorageError
 
@@ -26,8 +27,10 @@ def s3_client() -> Any:
     """Return a boto3 client that retries in the standard mode and does not wait for ever.
 
     Raises:
+        ConfigError: the address of the server, in an environment variable, holds credentials.
         StorageError: boto3 is not installed, or its configuration is wrong.
     """
+    check_variables(*S3_ENDPOINT_VARIABLES)
     if importlib.util.find_spec("boto3") is None:
         raise StorageError("s3:// locations need boto3: pip install 'qatline[pipeline]'")
     import boto3

@@ -30,7 +30,8 @@ from components.runtime.artifacts import (
 )
 from components.runtime.events import EventProgress, emit
 from components.runtime.fingerprints import code_digest, library_versions, machine_identity, settings_files
-from components.runtime.parent import die_with_launcher
+from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
+from components.runtime.scrubbed_output import scrub_output
 from components.runtime.step_store import StepStore, step_key, work_directory
 from components.runtime.steps import MACHINE_BOUND, StepDefinition, load_step
 from components.runtime.tracked import log_outputs, log_settings
@@ -72,6 +73,8 @@ def run_component(
         QatlineError: the step failed for a reason that the user can act on; an ``error`` event says the same.
     """
     die_with_launcher()
+    if os.environ.get(KFP_EXECUTOR_VARIABLE):  # what this process prints is the log of a pod
+        scrub_output()
     # Last, so that a folder of the user's called components or pipelines does not stand in front of ours.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -1,9 +1,8 @@
-"""The tracking store itself: is it there, is its database ready, and how to name it without its password."""
+"""The tracking store itself: is it there, and is its database ready."""
 
 from __future__ import annotations
 
 import fcntl
-import re
 import threading
 import urllib.error
 import urllib.request
@@ -12,16 +11,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from qat_lib.errors import TrackingError
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address, check_variables, scrub
+from qat_lib.errors import ConfigError, TrackingError
 
 PROBE_SECONDS = 3.0
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _AWAY = frozenset({502, 503, 504})
-
-
-def scrub(text: str) -> str:
-    """Return ``text`` with ``user:password@`` in each URI replaced by ``***@``."""
-    return _CREDENTIALS.sub("***@", text)
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
@@ -31,8 +25,11 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     credentials, or serve ``/health`` elsewhere. A URI that is not HTTP is not probed here.
 
     Raises:
+        ConfigError: the URI, or the address of the object store behind it, holds credentials.
         TrackingError: nothing answers.
     """
+    check_address(uri, "the tracking URI")
+    check_variables(*S3_ENDPOINT_VARIABLES)
     if not uri.startswith(("http://", "https://")):
         return
     outcome: list[str] = []
@@ -83,7 +80,7 @@ def translated(what: str) -> Iterator[None]:
     """Turn what MLflow and the libraries below it raise into a TrackingError without credentials."""
     try:
         yield
-    except TrackingError:
+    except (ConfigError, TrackingError):
         raise
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         raise TrackingError(f"{what}: {scrub(str(error)) or type(error).__name__}") from error
@@ -98,7 +95,7 @@ def _database_lock(uri: str) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("w") if path else nullcontext()
     except OSError as error:
-        raise TrackingError(f"the tracking database {uri} can't be opened: {error}") from error
+        raise TrackingError(f"the tracking database {scrub(uri)} can't be opened: {error}") from error
     with stream as file:
         if file is not None:
             fcntl.flock(file, fcntl.LOCK_EX)

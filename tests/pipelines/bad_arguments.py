@@ -12,9 +12,9 @@ _SHOW = ["config", "show"]
 # Command, option, and values that must be refused.
 _VALUES: list[tuple[list[str], str, list[str]]] = [
     (_QUANTIZE, "--case", [":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A"]),
-    (_QUANTIZE, "--mode", ["", "all", "partial"]),
-    (_QUANTIZE, "--plan", ["no/p.json", "images", "/dev/full", "/proc/p"]),
-    (_CALIBRATE, "-o", ["q.h5", "no/q.keras", "/dev/null", ".keras", "/proc/q.keras"]),
+    (_QUANTIZE, "--mode", ["", "all"]),
+    (_QUANTIZE, "--plan", ["no/p.json", "images", "/proc/p"]),
+    (_CALIBRATE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--percentile", ["0", "101", "nan", "x"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--batch-size", ["0", "-1", "x"]),
     (["export", "model.keras"], "-o", ["images", "/proc/x.onnx", "x.npy/y.onnx"]),

@@ -94,7 +94,7 @@ def test_a_held_folder_is_refused_and_a_dead_holder_is_none(tmp_path: Path) -> N
 def test_damaged_files_are_told(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.record_file.write_text('{"run_id": "x"')
-    with pytest.raises(StorageError, match=r"run.json; it can't be read"):
+    with pytest.raises(StorageError, match=r"run.json: received no valid JSON"):
         folder.record()
     write_json(folder.record_file, {"run_id": "x", "pipeline": "y", "colour": "z"})
     with pytest.raises(StorageError, match="another version of qatline"):

@@ -1,11 +1,11 @@
-"""Pipes, devices, long files and JSON that nobody means."""
+"""Pipes, devices and long files."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from qat_lib.regular_files import parse_json, read_json, read_regular
+from qat_lib.regular_files import read_regular
 
 
 def test_read_regular_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
@@ -21,15 +21,3 @@ def test_read_regular_refuses_a_file_beyond_the_limit(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "x", 101) == bytes(101)
     with pytest.raises(OSError, match="it has 101 bytes, expected at most 100"):
         read_regular(tmp_path / "x", 100)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":' * 100_000, "9" * 5_000])
-def test_parse_json_refuses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        parse_json(text)
-
-
-def test_read_json_refuses_what_is_not_utf8(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b'"\xff"')
-    with pytest.raises(ValueError, match="utf-8"):
-        read_json(tmp_path / "x")
