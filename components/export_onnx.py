@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kfp import dsl
 
@@ -14,6 +14,9 @@ from components.runtime.events import Progress
 from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
+
+if TYPE_CHECKING:
+    from qat_lib.export.options import Target
 
 VARIANTS = ("fp32", "ptq", "qat")
 """The files that every export has; ``fp16.onnx`` is written beside them where the engine takes FP16 from the graph."""
@@ -131,7 +134,7 @@ def _export_file(
     report = qat_lib.export_onnx(
         model,
         path,
-        target=export.target,
+        target=cast("Target", export.target),  # `auto` was resolved by choose_export
         opset=export.opset,
         weights=export.weights,
         remainder=export.remainder,

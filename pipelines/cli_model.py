@@ -183,7 +183,10 @@ def analyze(
         from qat_lib.analysis import analyze_onnx, to_html
         from qat_lib.analysis import compare as score
         from qat_lib.analysis.findings import fail_on as gate
+        from qat_lib.output_files import check_output
 
+        if html is not None:
+            check_output(html, inputs=[model])
         version: Any = int(tensorrt.value)
         report = analyze_onnx(model, tensorrt=version)
         comparison = score(report, compare) if compare is not None else None

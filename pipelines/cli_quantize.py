@@ -64,6 +64,7 @@ def quantize(
         from components.settings import QuantizationSettings
         from pipelines import model_views
         from qat_lib.errors import ConfigError
+        from qat_lib.output_files import check_output
 
         if (output is None) != (data is None):
             raise ConfigError(
@@ -72,6 +73,8 @@ def quantize(
             )
         if output is not None and output.suffix != ".keras":
             raise ConfigError(f"--output must end with .keras. Received: {output}.")
+        for written in filter(None, (output, plan)):
+            check_output(written, inputs=[model, *filter(None, (data, spec))])
         settings = QuantizationSettings(
             mode=mode.value,
             spec=None if spec is None else str(spec),

@@ -22,12 +22,13 @@ from types import FrameType
 from typing import Any
 
 from pipelines.config import RunConfig
-from pipelines.event_tail import EventTail
+from pipelines.event_tail import EventTail, file_size
 from pipelines.processes import end_group
 from pipelines.progress_view import ProgressView
 from pipelines.run_folder import RunFolder
 from pipelines.run_progress import RunProgress
 from pipelines.steps import STEP_ARTIFACTS
+from pipelines.temporary import clear_temporary
 from qat_lib.errors import QatlineError
 
 MAIN_PIPELINE = "pipelines.qat_pipeline:qat_pipeline"
@@ -81,13 +82,14 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
     """
     started = time.monotonic()
     with folder.hold() as lock:
-        if again:
-            record = folder.record()
-            folder.write_record(replace(record, status="running", ended=None, attempts=record.attempts + 1))
+        record = folder.record()
+        attempts = record.attempts + 1 if again else record.attempts
+        folder.write_record(replace(record, status="running", ended=None, attempts=attempts))
+        clear_temporary(folder.run_id)
         folder.result_file.unlink(missing_ok=True)
         tail = EventTail.from_end(folder.events_file)
         progress = RunProgress.of(list(STEP_ARTIFACTS))
-        log_start = folder.log_file.stat().st_size if folder.log_file.exists() else 0
+        log_start = file_size(folder.log_file)
         try:
             with _signals_raise(folder), view:
                 code = _follow(_start(folder, lock), tail, progress, view)
@@ -95,6 +97,8 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
             with contextlib.suppress(OSError):
                 folder.finish("interrupted")
             raise
+        finally:
+            clear_temporary(folder.run_id)  # of a launcher that was killed
         if code != 0 or not folder.result_file.exists():
             with contextlib.suppress(OSError):  # a disk that is full is what ended the run, not how it is reported
                 folder.finish("failed")

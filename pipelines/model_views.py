@@ -16,6 +16,7 @@ from rich.table import Table
 from pipelines.result_table import format_milliseconds, format_size
 from pipelines.run_folder import write_text
 from qat_lib.errors import ConfigError, DataError
+from qat_lib.output_files import check_output
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
@@ -48,7 +49,7 @@ def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
     Raises:
         ConfigError: It can't be written there.
     """
-    _check_place(path)
+    check_output(path)
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,19 +58,13 @@ def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
         raise ConfigError(f"Could not write {path}: {error}") from error
 
 
-def _check_place(path: Path) -> None:
-    """A file is renamed into its place: a folder would refuse that, a device such as /dev/null would be lost."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ConfigError(f"Could not write {path}: it is no regular file. Name a file.")
-
-
 def write_model(path: Path, model: Any) -> None:
     """Save a Keras model, whole or not at all.
 
     Raises:
         ConfigError: It can't be written there.
     """
-    _check_place(path)
+    check_output(path)
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         model.save(beside)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from components.runtime.artifacts import read_manifest
 from components.runtime.credentials import scrub
@@ -22,6 +21,7 @@ from components.runtime.events import emit
 from components.runtime.steps import load_step
 from components.runtime.tracked import environment_tags, flatten, log_outputs, log_settings
 from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
+from components.runtime.tracking_database import database_uri
 from components.runtime.tracking_store import ensure_store, translated
 from pipelines.config import RunConfig
 from pipelines.run_folder import RunFolder, read_json, write_json
@@ -48,7 +48,7 @@ class NullParentRun:
 
 def default_uri(output: Path) -> str:
     """Return the tracking URI of the runs in ``output``: a SQLite file beside them."""
-    return f"sqlite:///{quote(str(output.absolute()), safe='/')}/mlflow.db"
+    return database_uri(output.absolute() / "mlflow.db")
 
 
 @contextmanager

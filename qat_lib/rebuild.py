@@ -141,6 +141,8 @@ class _Rebuild:
             self.tensors[name] = tensor
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
             copy_state(call.operation, copy)
+            for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():
+                quantizer.fit_weight()
         if call.name == call.layer and isinstance(layer, BaseQuantizeWrapper):
             self._settle(call, layer)
 
@@ -255,7 +257,7 @@ def _class_of(model: Any) -> Any:
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
     """Give a quantizer the switches of the first one that it stands for, and a range that covers those of all."""
-    copy_state(replaced[0], quantizer)
+    quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)
 

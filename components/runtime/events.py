@@ -5,6 +5,7 @@ nowhere. Each line is written with one ``write`` to a file opened for appending,
 share it and a reader never sees half a line of a living writer.
 
     {"event": "step_started",  "step": "finetune_qat", "time": 1718000000.0}
+    {"event": "waiting",       ..., "holder": "run 2026..."}    which computes the same at present; "": no longer
     {"event": "progress",      ..., "phase": "training", "current": 3, "total": 40, "metrics": {"loss": 0.2}}
     {"event": "warning",       ..., "message": "..."}
     {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5, "metrics": {...}}

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from components.runtime.artifacts import as_storage_error
+from components.runtime.atomic_file import written_beside
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
-from components.runtime.stored_file import StoredFile, written_beside
+from components.runtime.stored_file import StoredFile
 from qat_lib.errors import StorageError
 
 _ATTEMPTS = 4

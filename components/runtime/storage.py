@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from components.runtime.artifacts import as_storage_error
-from components.runtime.stored_file import Storage, StoredFile, written_beside
+from components.runtime.atomic_file import written_beside
+from components.runtime.stored_file import Storage, StoredFile
 from qat_lib.errors import StorageError
 
-__all__ = ["CACHE_VARIABLE", "LocalStorage", "Storage", "StoredFile", "fetch_cached", "open_storage", "written_beside"]
+__all__ = ["CACHE_VARIABLE", "LocalStorage", "Storage", "StoredFile", "fetch_cached", "open_storage"]
 
 CACHE_VARIABLE = "QATLINE_CACHE"
 

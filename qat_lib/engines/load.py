@@ -12,13 +12,14 @@ from qat_lib.engines.backend import get_backend
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest, read_manifest
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BACKENDS, BuildSpec
 from qat_lib.errors import EngineLoadError
 
 logger = logging.getLogger(__name__)
 
 
-def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
+def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits | None = None) -> Engine:
     """Load an engine file after checking it against its manifest and this machine.
 
     Args:
@@ -26,6 +27,7 @@ def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
         rebuild: where the engine was built by another library version or for another device, build it again in
             memory from the ONNX file that the manifest names, if that file is still there unchanged. The engine
             file itself is not touched. TensorRT engines are never rebuilt silently: that takes minutes.
+        limits: how many threads the engine serves at once, how many wait, and how long.
 
     Raises:
         EngineLoadError: file or manifest is missing, damaged, or made for another version or device.
@@ -38,7 +40,7 @@ def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
     backend = get_backend(manifest.backend)
     refusal = backend.refusal(manifest)
     if refusal is None:
-        return backend.open(data, manifest)
+        return backend.open(data, manifest, limits)
     if not rebuild or manifest.backend == "tensorrt":
         raise EngineLoadError(f"{engine} can't run here: {refusal} Build the engine again on this machine.")
     onnx = Path(manifest.source["path"])
@@ -50,7 +52,7 @@ def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
     logger.warning("%s can't run here: %s It is rebuilt from %s.", engine, refusal, onnx)
     with tempfile.TemporaryDirectory(prefix="qatline-rebuild-") as directory:
         artifact = build_engine(onnx, BuildSpec.from_dict(manifest.spec), output=Path(directory) / engine.name)
-        return backend.open(artifact.path.read_bytes(), artifact.manifest)
+        return backend.open(artifact.path.read_bytes(), artifact.manifest, limits)
 
 
 def _read(engine: Path) -> tuple[bytes, EngineManifest]:
