@@ -139,7 +139,7 @@ def _export_file(
         opset=export.opset,
         weights=export.weights,
         remainder=export.remainder,
-        plan=qat_lib.QuantizationPlan.from_json(plan.read_text(encoding="utf-8")) if plan.is_file() else None,
+        plan=qat_lib.QuantizationPlan.load(plan) if plan.is_file() else None,
         **about,
     )
     return model, report

@@ -265,7 +265,7 @@ def test_a_model_name_that_leads_nowhere_is_refused(
     ("settings", "error", "message"),
     [
         ({"cases": ["ResNetV1QDQCas"]}, ConfigError, "Did you mean ResNetV1QDQCase"),
-        ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be made"),
+        ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be imported"),
         ({"spec": [{"name": "Convolution2D9", "is_keras_class": True}]}, SpecError, "No wrapper supports"),
         ({"spec": [{"nam": "head"}]}, SpecError, "unknown key 'nam'"),
         ({"spec": "missing.yaml"}, SpecError, "can't be read"),
