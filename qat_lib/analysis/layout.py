@@ -99,7 +99,8 @@ def _spread(layer: list[int], x: dict[int, float], count: int, wanted: dict[int,
             groups.pop()
             shift = end_offset + gap
             total = last_start * len(last) + (start - shift) * len(group)
-            group = [*last, *((member, offset + shift) for member, offset in group)]
+            last.extend([(member, offset + shift) for member, offset in group])
+            group = last
             start = total / len(group)
         groups.append((start, group))
     for start, group in groups:
