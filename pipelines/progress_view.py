@@ -132,14 +132,15 @@ class LiveView:
             return _row(self._spinner, Text(message))
         elapsed = Text(f"{max(time.time() - step.started, 0.0):.0f} s", style="dim")
         head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), elapsed)
+        table = Table.grid()
+        table.add_row(head)
         if step.waiting_for:
-            return _row(self._spinner, Text(_head(progress, step.name), style="bold"), Text(_wait(step)), elapsed)
+            table.add_row(Text(f"    {_wait(step)}"))
+            return table
         if not step.phase:
             return head
         bar = ProgressBar(total=step.total or 1.0, completed=step.current, width=_BAR)
         left = Text(_left(step), style="cyan", no_wrap=True)
-        table = Table.grid()
-        table.add_row(head)
         table.add_row(_row(Text(f"    {step.phase}", no_wrap=True), bar, Text(_metrics(step), no_wrap=True), left))
         return table
 

@@ -120,6 +120,27 @@ def test_live_view_shows_bar_metrics_and_rest() -> None:
     assert re.search(r"training ━+╸?━* +loss 0.2500 +0:06 left", text)
 
 
+def test_views_show_for_whom_a_step_waits() -> None:
+    waiting = {"event": "waiting", "step": "train_baseline", "time": 3.0, "holder": "run 2026-a (process 7 on host)"}
+    lines, live = io.StringIO(), io.StringIO()
+    console = Console(file=live, width=80, force_terminal=True, color_system=None)
+    line_view, live_view, progress = LineView(Console(file=lines, width=200)), LiveView(console), RunProgress.of([])
+    for event in (*EVENTS[:4], waiting):
+        progress.apply(event)
+        line_view.show(event, progress)
+        live_view.show(event, progress)
+    console.print(live_view._render())
+    text = "waiting for run 2026-a (process 7 on host), which computes the same"
+    assert f"step 2/2 train_baseline {text}" in lines.getvalue()
+    assert text in live.getvalue()
+    over = {**waiting, "holder": ""}
+    progress.apply(over)
+    line_view.show(over, progress)
+    live_view.show(over, progress)
+    console.print(live_view._render())
+    assert lines.getvalue().count("waiting") == live.getvalue().count("waiting") == 1
+
+
 def test_live_view_keeps_a_training_line_in_one_row() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
