@@ -13,6 +13,7 @@
     │   ├── BackendUnavailableError   the backend's library, driver or device is not there
     │   ├── EngineBuildError          the build failed
     │   └── EngineLoadError           the engine file can't be used here
+    ├── MissingPackageError           a package of an extra is not installed
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
     └── StepError                     a pipeline step failed
@@ -77,6 +78,10 @@ class EngineBuildError(EngineError):
 
 class EngineLoadError(EngineError):
     """The engine file can't be used on this machine or is damaged."""
+
+
+class MissingPackageError(QatlineError, ImportError):
+    """A package that one of qatline's extras brings is not installed."""
 
 
 class StorageError(QatlineError, OSError):

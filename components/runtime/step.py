@@ -37,7 +37,8 @@ from components.runtime.steps import MACHINE_BOUND, StepDefinition, load_step
 from components.runtime.tracked import log_outputs, log_settings
 from components.runtime.tracking import step_run
 from components.settings import Settings
-from qat_lib.errors import QatlineError, StepError
+from qat_lib.errors import MissingPackageError, QatlineError, StepError
+from qat_lib.extras import missing_hint
 
 
 class MetricsArtifact(Protocol):
@@ -196,6 +197,8 @@ def _translated(error: Exception, output: Path) -> Exception:
         return error
     if is_disk_full(error):
         return as_storage_error(error, output)
+    if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
+        return MissingPackageError(hint)
     return as_data_error(error) or error
 
 

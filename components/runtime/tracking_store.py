@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address, check_variables, scrub
 from qat_lib.errors import ConfigError, TrackingError
+from qat_lib.extras import missing_hint
 
 PROBE_SECONDS = 3.0
 _AWAY = frozenset({502, 503, 504})
@@ -82,6 +83,8 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (ConfigError, TrackingError):
         raise
+    except ImportError as error:
+        raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         raise TrackingError(f"{what}: {scrub(str(error)) or type(error).__name__}") from error
 

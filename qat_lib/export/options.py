@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 from qat_lib.errors import ExportError
 
+OLDEST_OPSET = 13
+"""QuantizeLinear has an axis since operator set 13."""
+
+NEWEST_OPSET = 21
+"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
+weights. float16 Q/DQ scales need 19."""
+
 TARGETS = ("tensorrt", "openvino", "onnxruntime")
 WEIGHTS = ("int8", "qdq")
 REMAINDERS = ("fp32", "fp16")
