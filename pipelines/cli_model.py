@@ -113,6 +113,7 @@ def export(
         import qat_lib
         from pipelines import model_views
 
+        model_views.check_outputs(output)
         network = qat_lib.load_model(model)
         report = qat_lib.export_onnx(
             network,
@@ -182,6 +183,7 @@ def analyze(
         from qat_lib.analysis import compare as score
         from qat_lib.analysis.findings import fail_on as gate
 
+        model_views.check_outputs(html)
         version: Any = int(tensorrt.value)
         report = analyze_onnx(model, tensorrt=version)
         comparison = score(report, compare) if compare is not None else None
@@ -245,6 +247,7 @@ def build_engine(
             version_compatible=version_compatible,
             profile=profile,
         )
+        model_views.check_outputs(output, timing_cache)
         with build_progress() as on_progress:
             artifact = engines.build_engine(model, spec, output=output, on_progress=on_progress)
         if json_:

@@ -72,6 +72,7 @@ def quantize(
             )
         if output is not None and output.suffix != ".keras":
             raise ConfigError(f"--output must end with .keras. Received: {output}.")
+        model_views.check_outputs(output, plan)
         settings = QuantizationSettings(
             mode=mode.value,
             spec=None if spec is None else str(spec),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from rich.table import Table
 from pipelines.result_table import format_milliseconds, format_size
 from pipelines.run_folder import write_text
 from qat_lib.errors import ConfigError, DataError
+from qat_lib.output_files import check_target
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
@@ -39,6 +41,23 @@ def read_inputs(path: Path) -> Any:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {error}") from error
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Check, before the work, that the files that the user asked for can be put where they should go.
+
+    Raises:
+        ConfigError: Something else than a file is there, or the folder is no folder.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        try:
+            check_target(path)
+            if path.parent.exists() and not path.parent.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"Could not write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_file(path: Path, text: str) -> None:

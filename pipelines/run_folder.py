@@ -32,6 +32,7 @@ from pipelines.config import RunConfig, build_config
 from pipelines.yaml_config import read_yaml_mapping
 from qat_lib import text_files
 from qat_lib.errors import ConfigError, StorageError
+from qat_lib.output_files import check_target
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 
@@ -215,13 +216,22 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place, then rename it: a reader sees all of it or nothing."""
+    """Write a file beside its place, then rename it: a reader sees all of it or nothing.
+
+    Raises:
+        OSError: It can't be written there, or something else than a file is there.
+    """
+    check_target(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qat_lib.errors import EngineBuildError
+from qat_lib.output_files import check_target
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
@@ -55,6 +56,7 @@ def draft(path: Path, data: bytes) -> Iterator[Callable[[Path], None]]:
 
     Where the file system can, the file has no name until then, so that not even a killed process leaves it behind.
     """
+    check_target(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = _open_nameless(path.parent)
     nameless = descriptor is not None

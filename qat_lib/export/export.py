@@ -22,6 +22,7 @@ from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
 from qat_lib.export.verify import verify_onnx
+from qat_lib.output_files import check_target
 from qat_lib.preprocessing import Preprocessing
 
 EXTERNAL_DATA_ABOVE = 1_900_000_000
@@ -250,6 +251,7 @@ def _write(graph: ir.Model, path: Path, plan: Any | None, options: ExportOptions
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
     draft = folder / path.name
     try:
+        check_target(path)
         folder.mkdir(parents=True)
         ir.save(graph, draft, external_data=_data_path(path).name if external else None)
         findings = verify_onnx(draft, plan)
