@@ -248,8 +248,6 @@ def _texts() -> Iterator[Content]:
         "aliases": _ALIASES + "model: {options: {x: *a11}}",
         "deep": "model: {options: " + "[" * 20_000,
         "long_integer": "seed: " + "9" * 5_000,
-        "colon": "model: {name: ':'}",
-        "case": "quantization: {cases: [':']}",
     }
     for name, text in configs.items():
         yield Content(file="config.yaml", name=name, make=writer(text.encode()))
