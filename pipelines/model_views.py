@@ -29,27 +29,30 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def read_inputs(path: Path) -> Any:
-    """Read a ``.npy`` of model inputs.
+    """Return the array of a ``.npy`` file of model inputs, mapped from disk.
 
     Raises:
         DataError: The file is missing or is no array of numbers.
     """
-    import numpy as np
+    from qat_lib.npy import load_npy
 
     try:
-        return np.load(path, allow_pickle=False)
+        return load_npy(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}.") from error
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text file that the user asked for.
+def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
+    """Write a text file that the user asked for; with ``make_folder`` its folder need not exist.
 
     Raises:
         ConfigError: It can't be written there.
     """
     check_output(path)
     try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except OSError as error:
         raise ConfigError(f"Could not write {path}: {error}") from error

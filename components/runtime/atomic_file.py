@@ -23,7 +23,6 @@ def written_beside(target: Path) -> Iterator[Path]:
 
     Whatever the body raises, a full disk included, the file beside is gone afterwards.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(unfinished_name(target.name))
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
