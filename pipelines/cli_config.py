@@ -39,10 +39,10 @@ def schema(
     """Print the JSON schema of a config file."""
     with reported():
         from pipelines.config_schema import schema_text
-        from pipelines.model_views import write_file
 
         if output is None:
             sys.stdout.write(schema_text())
         else:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write_file(output, schema_text())
+            from pipelines.model_views import write_file
+
+            write_file(output, schema_text(), make_folder=True)

@@ -10,8 +10,10 @@ import yaml
 
 from pipelines.cluster_tasks import for_pods, request
 from pipelines.config import RunConfig
-from pipelines.model_views import check_outputs, write_file
+from pipelines.run_folder import write_text
 from pipelines.steps import step_of_task
+from qat_lib.errors import ConfigError
+from qat_lib.output_files import check_output
 
 
 def compile_pipeline(config: RunConfig, output: Path) -> None:
@@ -22,8 +24,12 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
     Raises:
         ConfigError: The file can't be written, or the cluster section does not fit the engine's backend.
     """
-    check_outputs(output)
-    write_file(output, pipeline_ir(config))
+    check_output(output)
+    text = pipeline_ir(config)
+    try:
+        write_text(output, text)
+    except OSError as error:
+        raise ConfigError(f"Could not write {output}: {error}") from error
 
 
 def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:

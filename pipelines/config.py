@@ -47,7 +47,7 @@ class RunConfig(Settings):
 
     Example:
         >>> RunConfig().training.epochs
-        20
+        60
     """
 
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of splits, initial weights, shuffling and augmentation.")

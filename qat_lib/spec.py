@@ -18,6 +18,7 @@ from qat_lib.text_files import parse_json
 
 CALIBRATORS = ("max", "percentile", "entropy", "mse")
 RANGE_POLICIES = ("frozen", "ema", "last", "learned")
+WEIGHT_RANGE_POLICIES = ("current", "frozen", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class LayerConfig:
         per_channel: whether weights get one range for each output channel; None = yes.
         calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
         range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's default.
+        weight_range_policy: what it does to those of its weights: ``"current"`` they are always the weights' own,
+            ``"learned"`` they begin there and are trained, ``"frozen"`` they stay there; None = ``"current"``.
     """
 
     name: str
@@ -47,6 +50,7 @@ class LayerConfig:
     per_channel: bool | None = None
     calibrator: str | None = None
     range_policy: str | None = None
+    weight_range_policy: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value once."""
@@ -64,6 +68,7 @@ class LayerConfig:
             raise SpecError(f"per_channel of {self.name!r} must be true or false. Received: {self.per_channel!r}.")
         _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
         _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
+        _check_choice(self.name, "weight_range_policy", self.weight_range_policy, WEIGHT_RANGE_POLICIES)
         if self.is_regex:
             try:
                 re.compile(self.name)
@@ -102,9 +107,9 @@ class QuantizationSpec:
 
     Example:
         >>> spec = QuantizationSpec()
-        >>> spec.add("conv2d_1", quantize_input=False)
-        >>> spec.add("Add", is_keras_class=True)
-        >>> spec.add(r"block3_.*", is_regex=True, calibrator="max")
+        >>> spec = spec.add("conv2d_1", quantize_input=False).add("Add", is_keras_class=True)
+        >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
+        ['conv2d_1', 'Add', 'block3_.*']
 
     A layer's own name wins over a regular expression, that over its class, and any of them over the default;
     among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both False the layer is left
@@ -126,6 +131,7 @@ class QuantizationSpec:
         per_channel: bool | Sequence[bool | None] | None = None,
         calibrator: str | Sequence[str | None] | None = None,
         range_policy: str | Sequence[str | None] | None = None,
+        weight_range_policy: str | Sequence[str | None] | None = None,
     ) -> QuantizationSpec:
         """Add one entry, or several at once when ``name`` is a list.
 
@@ -148,6 +154,7 @@ class QuantizationSpec:
             "per_channel": per_channel,
             "calibrator": calibrator,
             "range_policy": range_policy,
+            "weight_range_policy": weight_range_policy,
         }
         if not isinstance(name, (list, tuple)):
             single: Any = name

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import QatlineError
+from qat_lib.regular_files import read_regular
 
 MIB = 1 << 20
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe: write it to a file first"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+JSON_BYTES = 16 * MIB
+"""Largest JSON file: parsed, it takes up to 30 times its size."""
 
 
 def read_text(path: str | Path, *, what: str, error: type[QatlineError], limit: int = 64 * MIB) -> str:
@@ -35,15 +29,11 @@ def read_text(path: str | Path, *, what: str, error: type[QatlineError], limit: 
         QatlineError: ``error``: the file is missing, no regular file, too large, can't be read or is no UTF-8.
     """
     try:
-        kind, content = _read(path, limit)
+        content = read_regular(path, limit)
     except FileNotFoundError as missing:
         raise error(f"Expected {what} at {path}; there is none. Check the path.") from missing
     except (OSError, ValueError) as problem:
         raise error(f"Could not read {what} {path}: {getattr(problem, 'strerror', None) or problem}.") from problem
-    if kind is not None:
-        raise error(f"Expected {what} at {path}, received {kind}.")
-    if len(content) > limit:
-        raise error(f"Expected {what} of at most {_size(limit)} at {path}, received a larger file.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -74,26 +64,11 @@ def parse_json(text: str, source: str, *, error: type[QatlineError], unique: boo
 
 
 def read_json(
-    path: str | Path, *, what: str, error: type[QatlineError], limit: int = 64 * MIB, unique: bool = True
+    path: str | Path, *, what: str, error: type[QatlineError], limit: int = JSON_BYTES, unique: bool = True
 ) -> Any:
     """Read a JSON file; see :func:`read_text` and :func:`parse_json`."""
     text = read_text(path, what=what, error=error, limit=limit)
     return parse_json(text, f"Expected {what} at {path}", error=error, unique=unique)
-
-
-def _read(path: str | Path, limit: int) -> tuple[str | None, bytes]:
-    """Return what the file is, None for a regular one, and the first ``limit + 1`` bytes of a regular one."""
-    # Without O_NONBLOCK, opening a pipe waits for whoever writes into it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        kind = next((name for test, name in _KINDS if test(mode)), None)
-        if kind is not None:
-            return kind, b""
-        with open(descriptor, "rb", closefd=False) as stream:
-            return None, stream.read(limit + 1)
-    finally:
-        os.close(descriptor)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,7 +77,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {twice[:100]!r} is given twice")
     return content
-
-
-def _size(limit: int) -> str:
-    return f"{limit // MIB} MiB" if limit >= MIB else f"{limit >> 10} KiB"

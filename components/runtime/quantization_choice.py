@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from typing import Any
 
 import qat_lib
+from components.runtime.user_code import call, import_callable
 from components.settings import QuantizationSettings
 from qat_lib.errors import ConfigError
 from qat_lib.spec import QuantizationSpec
@@ -57,11 +57,4 @@ def _open_case(name: str) -> Any:
     check_case_name(name)
     if ":" not in name:
         return getattr(qat_lib, name)()
-    module_name, _, class_name = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"quantization.cases: {name!r} can't be made: {error}. Expected module:Class on the Python path, "
-            "with a constructor that needs no arguments."
-        ) from error
+    return call("quantization.cases", name, import_callable("quantization.cases", name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from qat_lib.errors import ExportError
 
@@ -13,7 +14,10 @@ NEWEST_OPSET = 21
 """Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
 weights. float16 Q/DQ scales need 19."""
 
-TARGETS = ("tensorrt", "openvino", "onnxruntime")
+Target = Literal["tensorrt", "openvino", "onnxruntime"]
+"""What a graph is lowered for."""
+
+TARGETS = get_args(Target)
 WEIGHTS = ("int8", "qdq")
 REMAINDERS = ("fp32", "fp16")
 

@@ -1,47 +1,47 @@
+"""Output paths: what must not be replaced by a result is refused."""
+
+from __future__ import annotations
+
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from pipelines.model_views import check_outputs
-from pipelines.run_folder import write_text
 from qat_lib.errors import ConfigError
-from qat_lib.output_files import check_target
+from qat_lib.output_files import check_output
 
 
-def test_check_target_takes_a_file_and_a_free_place(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for name in ("file", "new", "folder/new"):
-        check_target(tmp_path / name)
+def test_check_output_takes_a_new_file_and_a_regular_one(tmp_path: Path) -> None:
+    check_output(tmp_path / "new.onnx")
+    check_output(tmp_path / "missing" / "new.onnx")
+    (tmp_path / "old.onnx").touch()
+    check_output(tmp_path / "old.onnx", inputs=[tmp_path / "model.keras"])
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"), [("folder", "Is a directory"), ("pipe", "found a device, a pipe"), ("link", "found a device")]
-)
-def test_what_is_no_file_is_never_replaced(tmp_path: Path, name: str, problem: str) -> None:
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("pipe")
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(OSError, match=problem):
-        check_target(tmp_path / name)
-    with pytest.raises(OSError, match=problem):
-        write_text(tmp_path / name, "text")
-    with pytest.raises(ConfigError, match=f"Could not write .*{name}: .*{problem}"):
-        check_outputs(None, tmp_path / name)
-    assert sorted(tmp_path.iterdir()) == before
-    assert (tmp_path / "pipe").is_fifo()
+def test_check_output_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for name, kind in (
+        ("/dev/null", "a device"),
+        ("null", "a device"),
+        ("fifo", "a FIFO"),
+        ("socket", "a socket"),
+        (".", "a directory"),
+        ("loop", "symbolic links"),
+        ("nul\0byte", "null byte"),
+    ):
+        with pytest.raises(ConfigError, match=kind):
+            check_output(tmp_path / name)
 
 
-def test_check_outputs_names_a_folder_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="Not a directory"):
-        check_outputs(tmp_path / "file" / "x")
-    with pytest.raises(ConfigError, match="Is a directory"):
-        check_outputs(Path(""))
-
-
-def test_write_text_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
-    with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "a", "\udcff")
-    assert list(tmp_path.iterdir()) == []
+def test_check_output_refuses_an_input_by_any_of_its_names(tmp_path: Path) -> None:
+    model = tmp_path / "model.keras"
+    model.touch()
+    os.link(model, tmp_path / "other.keras")
+    for name in ("model.keras", "other.keras", "../" + tmp_path.name + "/model.keras"):
+        with pytest.raises(ConfigError, match="other than the inputs"):
+            check_output(tmp_path / name, inputs=[tmp_path / "missing", model])

@@ -77,9 +77,9 @@ def test_a_deleted_experiment_is_told(store: tuple[str, str], tracked_here: Any)
 
 def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database")
-    with pytest.raises(TrackingError, match="can't be opened"):
+    with pytest.raises(TrackingError, match=r"can't be used.*exists"):
         ensure_store(f"sqlite:///{tmp_path}/file/mlflow.db", "x")
-    with pytest.raises(TrackingError, match="can't be used"):
+    with pytest.raises(TrackingError, match="file is no SQLite database"):
         ensure_store(f"sqlite:///{tmp_path}/file", "x")
     with pytest.raises(TrackingError, match="can't be used"):
         ensure_store("nonsense://host", "x")
