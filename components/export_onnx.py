@@ -5,6 +5,7 @@
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -160,7 +161,8 @@ def _analyze(path: Path, out: Path) -> dict[str, float]:
     from qat_lib.analysis import analyze_onnx, fail_on, to_html
     from qat_lib.errors import VerificationError
 
-    fusion = analyze_onnx(path)
+    # Not where the file happens to lie now: that would make every export another one.
+    fusion = replace(analyze_onnx(path), model="qat.onnx")
     (out / "analysis.json").write_text(fusion.to_json() + "\n", encoding="utf-8")
     (out / "analysis.html").write_text(to_html(fusion), encoding="utf-8")
     errors = fail_on(fusion.findings, "error")

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from components.runtime.disk_errors import as_storage_error, is_disk_full
 from pipelines.config import RunConfig
 from pipelines.event_tail import EventTail, file_size
 from pipelines.processes import end_group
@@ -76,10 +77,19 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
         again: Whether this is one more attempt at a run that was cut short.
 
     Raises:
-        StorageError: Another process holds the folder.
+        StorageError: Another process holds the folder, or the disk is full.
         RunFailedError: A step or the launcher failed.
         RunInterruptedError: A signal ended the run.
     """
+    try:
+        return _execute(folder, view, again=again)
+    except OSError as error:
+        if is_disk_full(error):
+            raise as_storage_error(error, folder.path) from error
+        raise
+
+
+def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcome:
     started = time.monotonic()
     with folder.hold() as lock:
         record = folder.record()

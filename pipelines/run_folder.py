@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from typing import Any, Literal
 import yaml
 
 from components.runtime.atomic_file import sweep_unfinished, written_beside
+from components.runtime.disk_errors import as_storage_error
+from components.runtime.work_directory import work_directory
 from pipelines.config import RunConfig, build_config
 from pipelines.yaml_config import read_yaml_mapping
 from qat_lib import text_files
@@ -182,7 +185,7 @@ class RunFolder:
             self._acquire(descriptor, time.monotonic() + patience)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            for place in (self.path, self.artifacts_dir):
+            for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
                 sweep_unfinished(place)
             yield descriptor
         finally:
@@ -210,14 +213,18 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
         StorageError: The folder can't be written.
     """
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    folder = RunFolder(path=Path(config.output).absolute() / run_id)
+    output = Path(config.output).absolute()
+    work = work_directory(output, run_id)
+    unfinished = RunFolder(path=work)
     try:
-        folder.log_file.parent.mkdir(parents=True)
-        write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
-        folder.write_record(RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version))
+        unfinished.log_file.parent.mkdir()
+        write_text(unfinished.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
+        unfinished.write_record(RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version))
+        return RunFolder(path=work.rename(output / run_id))
     except OSError as error:
-        raise StorageError(f"Could not write the run folder {folder.path}: {error}. Check 'output'.") from error
-    return folder
+        raise as_storage_error(error, output / run_id) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def find_run(output: Path, run_id: str | None) -> RunFolder:
@@ -230,7 +237,8 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
     Raises:
         ConfigError: There is no such run.
     """
-    runs = [RunFolder(path=path.parent) for path in sorted(output.absolute().glob("*/run.json"))]
+    records = sorted(output.absolute().glob("[!.]*/run.json"))  # a hidden folder is one that is being made
+    runs = [RunFolder(path=path.parent) for path in records]
     if run_id is not None:
         return _named_run(runs, output, run_id)
     created = {run.path: record.created for run in runs if (record := run.settle()).status != "finished"}

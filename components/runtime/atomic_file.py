@@ -1,10 +1,11 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,6 @@ def written_beside(target: Path) -> Iterator[Path]:
 
     Whatever the body raises, a full disk included, the file beside is gone afterwards.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(unfinished_name(target.name))
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -39,5 +39,9 @@ def sweep_unfinished(folder: Path) -> None:
     """Remove what killed processes left beside their files; nobody may be writing in ``folder``."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if _UNFINISHED.fullmatch(path.name) and (path.is_file() or path.is_symlink()):
+            if not _UNFINISHED.fullmatch(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
                 path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ def as_storage_error(error: BaseException, place: Path) -> StorageError:
     if isinstance(error, StorageError):
         return error
     if not is_disk_full(error):
-        return StorageError(f"{place} can't be written: {error}")
+        return StorageError(f"{place} can't be written: {error}. Correct that, or choose another place.")
     free = ""
     with suppress(OSError):
         usage = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists()))

@@ -88,9 +88,12 @@ def emit(event: str, step: str, **fields: Any) -> None:
         json.dumps(_recordable({"event": event, "step": step, "time": time.time(), **fields}), allow_nan=False) + "\n"
     )
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line.encode())
+            size = os.fstat(descriptor).st_size
+            # A killed process, or a disk that was full for a while, may have left half a line.
+            whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+            os.write(descriptor, (line if whole else f"\n{line}").encode())
         finally:
             os.close(descriptor)
     except OSError as error:

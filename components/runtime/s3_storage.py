@@ -74,12 +74,14 @@ class S3Storage:
         """Download an object, in parallel parts when it is large, and check its size and that it did not change."""
         bucket, key = split_location(location)
         before = self._existing(location)
-        with _translated(location), written_beside(target) as unfinished:
-            self._client.download_file(bucket, key, str(unfinished), Config=_transfer())
-            if (size := unfinished.stat().st_size) != before.size:
-                raise StorageError(f"{location}: received {size} bytes, expected {before.size}")
-            if self._existing(location) != before:
-                raise StorageError(f"{location} changed while it was fetched: run again")
+        with _translated(location):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                self._client.download_file(bucket, key, str(unfinished), Config=_transfer())
+                if (size := unfinished.stat().st_size) != before.size:
+                    raise StorageError(f"{location}: received {size} bytes, expected {before.size}")
+                if self._existing(location) != before:
+                    raise StorageError(f"{location} changed while it was fetched: run again")
         return before
 
     def put(self, source: Path, location: str) -> StoredFile:

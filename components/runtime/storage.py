@@ -50,8 +50,10 @@ class LocalStorage:
         before = self.describe(str(source))
         if before is None:
             raise StorageError(f"{source} is missing: expected a file")
-        with _translated(target), written_beside(target) as unfinished:
-            shutil.copyfile(source, unfinished)
+        with _translated(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                shutil.copyfile(source, unfinished)
         return StoredFile(location=location, size=before.size, tag=before.tag)
 
 

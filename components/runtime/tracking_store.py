@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address, check_variables, scrub
 from components.runtime.disk_errors import AFTER_FULL, is_disk_full
 from components.runtime.tracking_database import database_path, prepared_database
-from qat_lib.errors import ConfigError, TrackingError
+from qat_lib.errors import QatlineError, TrackingError
+from qat_lib.extras import missing_hint
 
 PROBE_SECONDS = 3.0
 _AWAY = frozenset({502, 503, 504})
@@ -81,8 +82,10 @@ def translated(what: str) -> Iterator[None]:
     """Turn what MLflow and the libraries below it raise into a TrackingError without credentials."""
     try:
         yield
-    except (ConfigError, TrackingError):
+    except QatlineError:
         raise
+    except ImportError as error:
+        raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         raise TrackingError(f"{what}: {_reason(error)}") from error
 

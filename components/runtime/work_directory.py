@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
-import tempfile
 from pathlib import Path
 
 from components.runtime.disk_errors import as_storage_error
@@ -20,9 +20,11 @@ def work_directory(parent: Path, name: str) -> Path:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         sweep(parent)
-        return Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-{name[:12]}-", dir=parent))
+        work = parent / f"{_prefix()}{os.getpid()}-{name[:12]}-{secrets.token_hex(6)}"
+        work.mkdir()
     except OSError as error:
         raise as_storage_error(error, parent) from error
+    return work
 
 
 def sweep(parent: Path) -> None:

@@ -11,9 +11,10 @@ from qat_lib.engines import files
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.manifest import EngineManifest, read_manifest
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.request_pool import RequestLimits
-from qat_lib.engines.spec import BACKENDS, BuildSpec
+from qat_lib.engines.spec import BuildSpec
 from qat_lib.errors import EngineLoadError
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,6 @@ def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits
     """
     engine = Path(path)
     data, manifest = _read(engine)
-    if manifest.backend not in BACKENDS:
-        raise EngineLoadError(f"{engine} is for the backend {manifest.backend!r}; this version knows {BACKENDS}.")
     backend = get_backend(manifest.backend)
     refusal = backend.refusal(manifest)
     if refusal is None:
@@ -58,17 +57,18 @@ def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits
 def _read(engine: Path) -> tuple[bytes, EngineManifest]:
     try:
         with files.locked(engine.parent, exclusive=False):
-            data = engine.read_bytes()
+            size = files.regular_size(engine)
             manifest = read_manifest(engine)
+            if size != manifest.bytes:
+                raise EngineLoadError(
+                    f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
+                    "one that the manifest describes. Copy both again, or build the engine again."
+                )
+            data = files.read_regular(engine, limit=size)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EngineLoadError(f"There is no engine file at {engine}. Build it first.") from error
     except OSError as error:
         raise EngineLoadError(f"The engine file {engine} can't be read: {error.strerror or error}.") from error
-    if len(data) != manifest.bytes:
-        raise EngineLoadError(
-            f"{engine} has {len(data)} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
-            "one that the manifest describes. Copy both again, or build the engine again."
-        )
     digest = sha256(data).hexdigest()
     if digest != manifest.digest:
         raise EngineLoadError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from typing import Any
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.onnx_graph import bounded, check_file
 from qat_lib.engines.onnxruntime_layers import read_layers
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
-from qat_lib.engines.values import Array, EngineLayer
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo
 from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
 _TIMED_RUNS = 50
@@ -34,8 +35,9 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     """Return an ``onnxruntime.InferenceSession`` that runs ``onnx`` node by node, with no optimization: the reference.
 
     Raises:
-        EngineBuildError: ONNX Runtime can't run the graph.
+        EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
     """
+    check_file(Path(onnx))
     runtime = _onnxruntime()
     options = _options(0, threads)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow everything else
@@ -112,6 +114,7 @@ class OnnxRuntimeEngine(Engine):
             raise EngineLoadError(
                 f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build the engine again."
             ) from error
+        check_tensors(manifest, _tensor_infos(self._session.get_inputs()), _tensor_infos(self._session.get_outputs()))
         self._names = [info.name for info in manifest.inputs]
         self._results = [info.name for info in manifest.outputs]
         run = self._session.run  # it may be called from several threads
@@ -170,6 +173,17 @@ def _options(level: int, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     return options
+
+
+def _tensor_infos(arguments: Sequence[Any]) -> list[TensorInfo]:
+    """Return what a session says of its inputs or outputs; their dtypes are named as in C."""
+    names = {"float": "float32", "double": "float64"}
+    infos = []
+    for argument in arguments:
+        kind = argument.type.removeprefix("tensor(").removesuffix(")")
+        shape = tuple(size if isinstance(size, int) else None for size in argument.shape)
+        infos.append(TensorInfo(name=argument.name, shape=shape, dtype=names.get(kind, kind)))
+    return infos
 
 
 def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[str, float]:

@@ -14,18 +14,19 @@ tensors, 0.89 to 0.96. ``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` swi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
 from qat_lib.engines.openvino_layers import read_layers
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
-from qat_lib.engines.values import Array, EngineLayer
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo
 from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,10 @@ class OpenVINOEngine(Engine):
         self._data = data
         compiled = _import(data, manifest, dict(manifest.properties))
         self._tensor = _openvino().Tensor
+        known = {info.name for info in (*manifest.inputs, *manifest.outputs)}
+        check_tensors(
+            manifest, *([_tensor_info(port, known) for port in side] for side in (compiled.inputs, compiled.outputs))
+        )
         self._ports = [compiled.input(info.name) for info in manifest.inputs]
         self._names = [info.name for info in manifest.outputs]
         self._compiled = compiled
@@ -133,6 +138,13 @@ def _openvino() -> Any:
             f"The openvino backend needs the openvino package ({error}). Install it with: pip install 'qatline[engine]'"
         ) from error
     return openvino
+
+
+def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
+    """Return what the engine says of an input or output; of its names, which may be several, the known one."""
+    name = next((name for name in port.get_names() if name in known), port.get_any_name())
+    shape = tuple(None if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
+    return TensorInfo(name=name, shape=shape, dtype=port.get_element_type().to_dtype().name)
 
 
 def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from components.evaluate import evaluate
 from components.evaluation.infrastructure import check_in_fresh_process, summarize
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
+from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.errors import DataError, EngineLoadError
@@ -162,7 +163,7 @@ def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path)
 def test_an_engine_that_preprocesses_itself_is_refused(steps: dict[str, Path], tmp_path: Path) -> None:
     engines = shutil.copytree(steps["engines"], tmp_path / "engines")
     manifest = json.loads((engines / "ptq.engine.json").read_text())
-    (engines / "ptq.engine.json").write_text(json.dumps({**manifest, "preprocessing_embedded": True}))
+    (engines / "ptq.engine.json").write_text(seal({**manifest, "preprocessing_embedded": True}))
     with pytest.raises(DataError, match="Export the model without embed_preprocessing"):
         evaluate(**{**steps, "engines": engines}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
 

@@ -37,7 +37,7 @@ def test_the_store_is_shared_unless_asked_otherwise(tmp_path: Path) -> None:
 
 def test_an_output_that_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Could not write the run folder"):
+    with pytest.raises(StorageError, match="file can't be written"):
         make(tmp_path / "file")
 
 
@@ -130,6 +130,16 @@ def test_a_write_on_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatc
     assert mode == (tmp_path / "plain").stat().st_mode
 
 
+def test_create_run_on_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        make(tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_settle_notes_a_run_whose_process_is_gone(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.events_file.write_text("")
@@ -156,6 +166,9 @@ def test_hold_removes_what_a_killed_process_left(tmp_path: Path) -> None:
     (folder.path / unfinished_name("run.json")).write_text("{")
     (folder.artifacts_dir / unfinished_name("dataset")).symlink_to("nowhere")
     (folder.path / ".mine.tmp").write_text("of somebody else")
+    task = folder.attempt_dir(1) / "qatline-2026" / "prepare-data-component"
+    (task / unfinished_name("dataset") / "sub").mkdir(parents=True)
     with folder.hold():
         assert sorted(path.name for path in folder.path.glob(".*")) == [".lock", ".mine.tmp"]
         assert list(folder.artifacts_dir.iterdir()) == []
+        assert list(task.iterdir()) == []

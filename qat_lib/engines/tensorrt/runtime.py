@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from qat_lib.engines.engine import Batch, Engine
+from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import parse_profile
@@ -34,6 +35,7 @@ class TensorRTEngine(Engine):
         log = BuildLog()
         version_compatible = bool(manifest.spec.get("version_compatible"))
         self._plan = LoadedPlan(trt, data, log, version_compatible=version_compatible)
+        check_tensors(manifest, *self._plan.tensors())
         profiles = {name: parse_profile(text) for name, text in manifest.spec["shapes"].items()}
         make = partial(Execution, self._plan, device, manifest, profiles, log)
         self._open_requests(make, _PARALLEL, limits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -173,18 +172,27 @@ def test_a_failure_to_make_a_request_is_not_counted() -> None:
     assert pool.close() == [held]
 
 
-def test_ctrl_c_while_waiting_loses_nothing() -> None:
+@pytest.mark.parametrize("called", [False, True])
+def test_ctrl_c_while_waiting_loses_nothing(called: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it comes before the caller is called or after."""
     pool = make_pool()
     held = pool.take()
 
-    def interrupt() -> None:
-        wait_until(lambda: bool(pool._queue))
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    class InterruptedLock:
+        def acquire(self, timeout: float) -> bool:
+            if called:
+                pool.give(held)
+            raise KeyboardInterrupt
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+        def release(self) -> None:
+            pass
+
+    class InterruptedTicket:
+        request, called = None, InterruptedLock()
+
+    monkeypatch.setattr("qat_lib.engines.request_pool._Ticket", InterruptedTicket)
     with pytest.raises(KeyboardInterrupt):
         pool.take()
-    thread.join(30)
-    pool.give(held)
+    if not called:
+        pool.give(held)
     assert pool.close() == [held]
