@@ -17,6 +17,8 @@ from qat_lib.errors import ExportError
 from qat_lib.export.keras_reference import KerasReference, batches, nudged
 from qat_lib.export.metadata import Recorded, read_metadata, read_names
 from qat_lib.export.session import ReferenceSession
+from qat_lib.onnx_view.bounds import check_bounds
+from qat_lib.onnx_view.loading import load_model
 
 FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float rounding)."""
@@ -120,10 +122,9 @@ def check_parity(
         >>> check_parity(load_model("model.keras"), "model.onnx", images).passed
         True
     """
-    import onnx
-
     path = Path(path)
-    proto = onnx.load(str(path), load_external_data=False)
+    proto = load_model(path)
+    check_bounds(path, proto)
     metadata = read_metadata(proto)
     tensors = read_names(metadata, "tensors") if layers else {}
     reference = KerasReference(model, list(tensors))

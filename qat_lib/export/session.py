@@ -10,6 +10,7 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.export.metadata import read_names
+from qat_lib.onnx_view.loading import load_model
 from qat_lib.preprocessing import Preprocessing
 from qat_lib.text_files import parse_json
 
@@ -110,7 +111,7 @@ def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, int]:
     """Return the model with inner tensors as outputs, and how many were added; external data stay where they are."""
     import onnx
 
-    proto = onnx.load(str(path), load_external_data=False)
+    proto = load_model(path)
     have = {value.name for value in proto.graph.output}
     added = [name for name in names if name not in have]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
