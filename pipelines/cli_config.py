@@ -43,5 +43,6 @@ def schema(
         if output is None:
             sys.stdout.write(schema_text())
         else:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(schema_text(), encoding="utf-8")
+            from pipelines.model_views import write_file
+
+            write_file(output, schema_text(), make_folder=True)

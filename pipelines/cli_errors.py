@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from components.runtime.credentials import scrub
 from qat_lib.errors import QatlineError
 
 
@@ -28,7 +29,7 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
         raise
     except QatlineError as error:
         if debug:
-            traceback.print_exc()
+            _say(traceback.format_exc())
             _log_tail(error)
         _say(f"Error: {error}")
         if as_json:
@@ -42,7 +43,7 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(1) from error
     except Exception as error:  # a defect of ours: the user gets the message, the report gets the traceback
         if debug:
-            traceback.print_exc()
+            _say(traceback.format_exc())
         _say(
             f"Error: {type(error).__name__}: {error}\n"
             "This is a bug in qatline. Run again with --debug and report what it shows."
@@ -53,7 +54,7 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
 
 
 def _as_object(error: Exception) -> dict[str, Any]:
-    content: dict[str, Any] = {"error": {"type": type(error).__name__, "message": str(error)}}
+    content: dict[str, Any] = {"error": {"type": type(error).__name__, "message": scrub(str(error))}}
     folder = getattr(error, "folder", None)
     if folder is not None:
         content = {"run_id": folder.run_id, "run_dir": str(folder.path), **content}
@@ -68,4 +69,4 @@ def _log_tail(error: QatlineError) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(scrub(text) + "\n")

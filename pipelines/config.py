@@ -43,7 +43,7 @@ class RunConfig(Settings):
 
     Example:
         >>> RunConfig().training.epochs
-        20
+        60
     """
 
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of splits, initial weights, shuffling and augmentation.")
@@ -62,6 +62,8 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         """Refuse at once what a step would refuse after hours of training."""
+        if "://" in self.output:
+            raise ValueError(f"output: expected a folder on this machine, received {self.output}")
         target = self.engine.backend if self.export.target == "auto" else self.export.target
         problem = target_problem(target, self.engine.backend) or sign_problem(
             self.quantization.unsigned, target, self.engine.backend
@@ -178,7 +180,7 @@ def _absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
     result = _merge({}, layer)
     for section, *rest in PATH_KEYS:
         if not rest:
-            if isinstance(result.get(section), str):
+            if isinstance(result.get(section), str) and "://" not in result[section]:
                 result[section] = str(_resolve(result[section], base))
             continue
         inner = result.get(section)

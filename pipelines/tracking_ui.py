@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from components.runtime.tracking_store import scrub
+from components.runtime.credentials import check_address
 from pipelines.run_folder import find_run, read_json
 from qat_lib.errors import TrackingError
 
@@ -30,11 +30,12 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
     if not folder.tracking_file.exists():
         raise TrackingError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
     tracking = read_json(folder.tracking_file)
+    check_address(tracking["uri"], f"the tracking URI of run {folder.run_id}")
     place = f"#/experiments/{tracking['experiment_id']}/runs/{tracking['run_id']}"
     console = Console(highlight=False)
     if tracking["uri"].startswith(("http://", "https://")):
         url = f"{tracking['uri'].rstrip('/')}/{place}"
-        console.print(scrub(url), soft_wrap=True)
+        console.print(url, soft_wrap=True)
         webbrowser.open(url)
         return
     console.print(f"http://127.0.0.1:{port}/{place}", soft_wrap=True)

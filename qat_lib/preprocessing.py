@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qat_lib.errors import DataError
+from qat_lib.text_files import read_json
 
 FloatBatch = npt.NDArray[np.float32]
 
@@ -113,10 +114,7 @@ class Preprocessing:
         Raises:
             DataError: there is no such file, or it holds something else.
         """
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: expected a preprocessing definition: {error}") from error
+        data = read_json(path, what="a preprocessing definition", error=DataError)
         if not isinstance(data, dict):
             raise DataError(f"{path}: expected a JSON object, received {type(data).__name__}")
         return cls.from_dict(data)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from qat_lib.cloning import clone_operation, copy_state, has_same_variables
+from qat_lib.cloning import call_copy, clone_operation, copy_state, has_same_variables
 from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
@@ -136,11 +136,13 @@ class _Rebuild:
         args, kwargs = call.fill(lambda index: self._read(call, index))
         if call.training is not None and isinstance(layer, keras.layers.Layer) and layer._call_has_training_arg:
             kwargs["training"] = call.training
-        outputs = keras.tree.flatten(layer(*args, **kwargs))
+        outputs = keras.tree.flatten(call_copy(layer, args, kwargs))
         for name, tensor in zip(call.outputs, outputs, strict=True):
             self.tensors[name] = tensor
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
             copy_state(call.operation, copy)
+            for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():
+                quantizer.fit_weight()
         if call.name == call.layer and isinstance(layer, BaseQuantizeWrapper):
             self._settle(call, layer)
 
@@ -264,7 +266,7 @@ def _class_of(model: Any) -> Any:
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
     """Give a quantizer the switches of the first one that it stands for, and a range that covers those of all."""
-    copy_state(replaced[0], quantizer)
+    quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)
 

@@ -13,9 +13,12 @@ from typing import Any
 import yaml
 
 from qat_lib.errors import SpecError
+from qat_lib.strict_yaml import parse_yaml, read_yaml
+from qat_lib.text_files import parse_json
 
 CALIBRATORS = ("max", "percentile", "entropy", "mse")
 RANGE_POLICIES = ("frozen", "ema", "last", "learned")
+WEIGHT_RANGE_POLICIES = ("current", "frozen", "learned")
 
 
 ALL = "all"
@@ -39,6 +42,8 @@ class LayerConfig:
         per_channel: whether weights get one range for each output channel; None = yes.
         calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
         range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's default.
+        weight_range_policy: what it does to those of its weights: ``"current"`` they are always the weights' own,
+            ``"learned"`` they begin there and are trained, ``"frozen"`` they stay there; None = ``"current"``.
     """
 
     name: str
@@ -52,6 +57,7 @@ class LayerConfig:
     per_channel: bool | None = None
     calibrator: str | None = None
     range_policy: str | None = None
+    weight_range_policy: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value once."""
@@ -69,6 +75,7 @@ class LayerConfig:
             raise SpecError(f"per_channel of {self.name!r} must be true or false. Received: {self.per_channel!r}.")
         _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
         _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
+        _check_choice(self.name, "weight_range_policy", self.weight_range_policy, WEIGHT_RANGE_POLICIES)
         if self.is_regex:
             try:
                 re.compile(self.name)
@@ -131,9 +138,9 @@ class QuantizationSpec:
 
     Example:
         >>> spec = QuantizationSpec()
-        >>> spec.add("conv2d_1", quantize_input=False)
-        >>> spec.add("Add", is_keras_class=True)
-        >>> spec.add(r"block3_.*", is_regex=True, calibrator="max")
+        >>> spec = spec.add("conv2d_1", quantize_input=False).add("Add", is_keras_class=True)
+        >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
+        ['conv2d_1', 'Add', 'block3_.*']
 
     A layer's own name wins over a regular expression, that over its class, and any of them over the default;
     among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both False the layer is left
@@ -155,6 +162,7 @@ class QuantizationSpec:
         per_channel: bool | Sequence[bool | None] | None = None,
         calibrator: str | Sequence[str | None] | None = None,
         range_policy: str | Sequence[str | None] | None = None,
+        weight_range_policy: str | Sequence[str | None] | None = None,
     ) -> QuantizationSpec:
         """Add one entry, or several at once when ``name`` is a list.
 
@@ -177,6 +185,7 @@ class QuantizationSpec:
             "per_channel": per_channel,
             "calibrator": calibrator,
             "range_policy": range_policy,
+            "weight_range_policy": weight_range_policy,
         }
         if not isinstance(name, (list, tuple)):
             single: Any = name
@@ -222,12 +231,10 @@ class QuantizationSpec:
         Raises:
             SpecError: the file can't be read, is not YAML, or holds no list of entries.
         """
-        is_text = "\n" in str(source)
-        try:
-            data = yaml.safe_load(str(source) if is_text else Path(source).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            name = "text" if is_text else repr(str(source))
-            raise SpecError(f"The quantization spec {name} can't be read: {error}.") from error
+        if "\n" in str(source):
+            data = parse_yaml(str(source), "The quantization spec", error=SpecError)
+        else:
+            data = read_yaml(source, what="a quantization spec", error=SpecError)
         return cls.from_list(data if data is not None else [])
 
     def to_json(self) -> str:
@@ -241,11 +248,7 @@ class QuantizationSpec:
         Raises:
             SpecError: the text is not JSON or holds no list of entries.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpecError(f"The quantization spec is not JSON: {error}.") from error
-        return cls.from_list(data)
+        return cls.from_list(parse_json(text, "the quantization spec", error=SpecError))
 
     def __len__(self) -> int:
         """Return the number of entries."""

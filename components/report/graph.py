@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from components.report.numbers import significant
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.names import keras_layer
 
 _FOLDED = {
     "Relu": "ReLU",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from components.runtime.disk_errors import as_storage_error, is_disk_full
 from components.runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest, verify
+from components.runtime.work_directory import work_directory
 from qat_lib.errors import StorageError
 
 __all__ = [
@@ -91,7 +92,7 @@ def _rename(tmp: Path, final: Path) -> bool:
             verify(final)
         except StorageError:
             # Left by a tool that writes in place or damaged later: move it away in one step, then try again.
-            aside = final.with_name(f".{final.name}.{os.getpid()}.bad")
+            aside = work_directory(final.parent, "damaged")
             with suppress(FileNotFoundError):
                 final.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)

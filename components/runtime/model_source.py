@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
 
+from components.runtime.user_code import call, import_callable
 from components.settings import ModelSettings
 from qat_lib.errors import ConfigError, UnsupportedModelError
 
@@ -80,17 +80,12 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
 
 
 def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
-    module_name, _, function_name = settings.name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"model.name {settings.name!r} can't be imported: {error}. Expected module:function, on the Python path."
-        ) from error
+    function = import_callable("model.name", settings.name)
     given = {"input_shape": input_shape, "classes": classes, **settings.options}
     accepted = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-    return function(**{k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options})
+    taken = {k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options}
+    return call("model.name", settings.name, function, **taken)
 
 
 def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from typing import Any
 
+from components.runtime.user_code import call, import_callable
 from components.settings import QuantizationSettings
 from qat_lib.errors import ConfigError
 from qat_lib.spec import QuantizationSpec
@@ -43,11 +43,4 @@ def _open_case(name: str) -> Any:
             hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(known)}, or module:Class."
             raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
         return getattr(custom_qdq_cases, name)()
-    module_name, _, class_name = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"quantization.cases: {name!r} can't be made: {error}. Expected module:Class on the Python path, "
-            "with a constructor that needs no arguments."
-        ) from error
+    return call("quantization.cases", name, import_callable("quantization.cases", name))

@@ -18,6 +18,7 @@ from typing import Any
 
 from qat_lib.analysis.report import FusionReport
 from qat_lib.errors import ConfigError
+from qat_lib.text_files import read_json
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
@@ -131,13 +132,8 @@ def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[
     """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
     content: Any = source
     if isinstance(source, (str, Path)):
-        try:
-            content = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"Expected the layers of an engine, from trtexec --exportLayerInfo, the engine inspector or qatline. "
-                f"Received {source}: {error}."
-            ) from error
+        what = "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or qatline)"
+        content = read_json(source, what=what, error=ConfigError, unique=False)
     entries = content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, (str, Mapping)) for entry in entries):
         raise ConfigError(

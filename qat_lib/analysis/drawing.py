@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.names import keras_layer
 
 
 @dataclass(frozen=True, kw_only=True)

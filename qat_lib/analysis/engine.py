@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, grow_chains, per_tensor
 from qat_lib.analysis.flow import Flow, Read, Scale
-from qat_lib.analysis.graph import Node, OnnxGraph
 from qat_lib.analysis.propagation import is_mover, is_rectifier, propagate
 from qat_lib.analysis.residual import PlacedAdd, alone_end, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 KernelKind: TypeAlias = Literal["weighted", "pool", "concat", "shape", "elementwise", "other", "reformat", "requantize"]
 

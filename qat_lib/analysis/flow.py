@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qat_lib.analysis.graph import Node, OnnxGraph
 from qat_lib.analysis.rules.pair import DEQUANTIZE, OTHER_TYPES, QUANTIZE, quantized_type, well_formed
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 

@@ -20,6 +20,7 @@ from qat_lib.engines.saturation import saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
 from qat_lib.errors import EngineBuildError
+from qat_lib.output_files import check_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,11 @@ def build_engine(
     Raises:
         EngineBuildError: the graph can't be read or built, or the engine can't be written.
         BackendUnavailableError: the backend's library, driver or device is missing.
-        ConfigError: the spec does not fit the graph.
+        ConfigError: the spec does not fit the graph, or the output is no place for a file.
     """
     onnx, spec = Path(onnx_path), spec or BuildSpec()
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
+    check_output(path, inputs=[onnx])
     graph = read_graph(onnx)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
     backend = get_backend(spec.backend)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from qat_lib.errors import ExportError
 
-TARGETS = ("tensorrt", "openvino", "onnxruntime")
+Target = Literal["tensorrt", "openvino", "onnxruntime"]
+"""What a graph is lowered for."""
+
+TARGETS = get_args(Target)
 WEIGHTS = ("int8", "qdq")
 REMAINDERS = ("fp32", "fp16")
 

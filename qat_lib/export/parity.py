@@ -115,8 +115,10 @@ def check_parity(
         ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no data.
 
     Example:
-        >>> from qat_lib import check_parity
-        >>> check_parity(model, "model.onnx", images).passed  # doctest: +SKIP
+        >>> import numpy as np
+        >>> from qat_lib import check_parity, load_model
+        >>> images = np.random.default_rng(0).normal(size=(16, 8, 8, 3)).astype("float32")
+        >>> check_parity(load_model("model.keras"), "model.onnx", images).passed
         True
     """
     import onnx

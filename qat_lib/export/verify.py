@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.graph import OnnxGraph
-from qat_lib.analysis.loading import load_model
 from qat_lib.analysis.rules import check_parser_rules
-from qat_lib.errors import ExportError, PlanError
+from qat_lib.errors import PlanError
 from qat_lib.export.metadata import Recorded, read_metadata
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
+from qat_lib.onnx_view.graph import OnnxGraph
+from qat_lib.onnx_view.loading import load_model
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -50,7 +50,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
 
     Example:
         >>> from qat_lib import verify_onnx
-        >>> verify_onnx("model.onnx")  # doctest: +SKIP
+        >>> verify_onnx("model.onnx")
         []
     """
     path = Path(path)
@@ -81,8 +81,7 @@ def read_plan(plan: Any) -> QuantizationPlan:
     """Return a plan from itself, its dict form, or the path of its JSON.
 
     Raises:
-        ExportError: there is no such file.
-        PlanError: ``plan`` is no quantization plan.
+        PlanError: ``plan`` is no quantization plan, or its file can't be read.
     """
     from qat_lib.plan import QuantizationPlan
 
@@ -90,15 +89,11 @@ def read_plan(plan: Any) -> QuantizationPlan:
         return plan
     if isinstance(plan, Mapping):
         return QuantizationPlan.from_dict(plan)
-    if not isinstance(plan, str | os.PathLike):
-        raise PlanError(
-            f"Expected a QuantizationPlan, its dict form or the path of its JSON. Received: {type(plan).__name__}."
-        )
-    try:
-        text = Path(plan).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ExportError(f"Expected the JSON of a quantization plan. Received {plan}: {error.strerror}.") from error
-    return QuantizationPlan.from_json(text)
+    if isinstance(plan, str | os.PathLike):
+        return QuantizationPlan.load(Path(plan))
+    raise PlanError(
+        f"Expected a QuantizationPlan, its dict form or the path of its JSON. Received: {type(plan).__name__}."
+    )
 
 
 def _check_file(path: Path) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from qat_lib.errors import SpecError
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.decisions import kernels
+from qat_lib.planner.maxima import maximum_behind
 from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
@@ -49,6 +50,10 @@ def activation_entries(
     changed = {groups.get(root, root) for root, found in readers.items() if any(found.values())}
     non_negative = non_negative_tensors(wants.graph)
     signed = {groups.get(root, root) for root in readers if root not in non_negative}
+    maxima: dict[str, str] = {}
+    for root, found in readers.items():
+        if (maximum := maximum_behind(wants.graph, found)) is not None:
+            maxima.setdefault(groups.get(root, root), maximum)
     names: dict[str, str] = {}
     used = {name for name, _ in wants.graph.layers()} | set(taken)
     for root in sorted(readers, key=lambda t: order[t]):
@@ -65,6 +70,11 @@ def activation_entries(
         # A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which may be negative.
         asked = unsigned if kept is None else kept.operation.unsigned
         from_zero = asked and (key not in signed or (kept is not None and root not in groups))
+        notes = ["never negative: unsigned"] if from_zero else []
+        calibrator = _agreed(configs, "calibrator", root) or options.calibrator
+        if calibrator is None and key in maxima:
+            calibrator = "max"
+            notes.append(f"{maxima[key]} takes its maximum: not clipped")
         yield QuantizerEntry(
             name=names[key],
             kind="activation",
@@ -73,9 +83,9 @@ def activation_entries(
             group=f"{key} (Concatenate)" if root in groups else None,
             num_bits=_agreed(configs, "num_bits", root) or options.num_bits,
             unsigned=from_zero,
-            calibrator=_agreed(configs, "calibrator", root) or options.calibrator,
+            calibrator=calibrator,
             range_policy=_agreed(configs, "range_policy", root) or options.range_policy,
-            reason="; ".join([*reasons, *(["never negative: unsigned"] if from_zero else [])]) or "quantized already",
+            reason="; ".join([*reasons, *notes]) or "quantized already",
         )
 
 
@@ -93,7 +103,7 @@ def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterat
                 channel_axes=None if config.per_channel is False else axes,
                 num_bits=config.num_bits or 8,
                 calibrator="max",
-                range_policy="current",
+                range_policy=config.weight_range_policy or "current",
                 reason=decision.source,
             )
         for name in _internal(operation) if config.quantize_input else ():

@@ -1,6 +1,8 @@
 """``qatline quantize``: from a Keras file to a quantized one, or to the plan alone."""
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import keras
@@ -82,10 +84,10 @@ def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
         (["m.keras", "-o", "q.keras"], 2, "Expected --output and --data together"),
         (["m.keras", "-o", "q.h5", "--data", "x.npy"], 2, "must end with .keras"),
         (["m.keras", "-o", "q.keras", "--data", "nope.npy"], 1, "can't be read"),
-        (["m.keras", "-o", "q.keras", "--data", "small.npy"], 1, "Expected calibration inputs of shape nx8x8x3"),
-        (["m.keras", "-o", "q.keras", "--data", "text.npy"], 1, "Expected calibration inputs that are numbers"),
+        (["m.keras", "-o", "q.keras", "--data", "small.npy"], 1, "Expected model inputs of shape nx8x8x3"),
+        (["m.keras", "-o", "q.keras", "--data", "text.npy"], 1, "Expected model inputs that are numbers"),
         (["m.keras", "-o", "q.keras", "--data", "nan.npy"], 1, "NaN or infinite values"),
-        (["m.keras", "-o", "q.keras", "--data", "empty.npy"], 1, "calibration data is empty"),
+        (["m.keras", "-o", "q.keras", "--data", "empty.npy"], 1, "Expected at least one sample"),
         (["m.keras", "-o", "no/such/q.keras", "--data", "x.npy"], 2, "Could not write no/such/q.keras"),
         (["m.keras", "--mode", "partial", "--case", "MaxPool"], 2, "Did you mean MaxPoolQDQCase?"),
         (["m.keras", "--spec", "nope.yaml"], 1, "nope.yaml"),
@@ -101,3 +103,11 @@ def test_bad_input_ends_with_one_message(
     assert done.stderr.startswith("Error: ")
     assert message in done.stderr
     assert set(folder.iterdir()) == before
+
+
+def test_a_plan_replaces_no_pipe(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = runner.invoke(app, ["quantize", str(folder / "m.keras"), "--plan", str(tmp_path / "pipe")])
+    assert done.exit_code == 2
+    assert "it is no regular file. Name a file." in done.stderr
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, Engine, is_average_pool
 from qat_lib.analysis.findings import Confidence, Finding, make_finding
 from qat_lib.analysis.flow import Read
-from qat_lib.analysis.graph import Node
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.rules.attention import between_products
+from qat_lib.onnx_view.graph import Node
+from qat_lib.onnx_view.names import keras_layer
 
 _NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
 

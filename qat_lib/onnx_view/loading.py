@@ -15,8 +15,8 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from qat_lib.analysis.wire import WireError, check_wire
 from qat_lib.errors import ExportError
+from qat_lib.onnx_view.wire import WireError, check_wire
 
 #: Protobuf's own limit for one message.
 MAX_FILE_BYTES = 2**31 - 1

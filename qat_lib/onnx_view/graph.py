@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 import onnx.external_data_helper
 
-from qat_lib.analysis.loading import load_model, subgraphs_of
-from qat_lib.analysis.shapes import Dim, TensorType, infer_types
 from qat_lib.errors import ExportError
+from qat_lib.onnx_view.loading import load_model, subgraphs_of
+from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 
 SMALL = 1 << 20
 _RANDOM = frozenset(
@@ -97,7 +97,7 @@ class OnnxGraph:
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxGraph:
-        """Read an ONNX file, see :func:`~qat_lib.analysis.loading.load_model`."""
+        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_model`."""
         return cls(load_model(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:
