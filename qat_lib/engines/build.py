@@ -16,7 +16,7 @@ from qat_lib.engines.agreement import REDUCED_BOUND
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
-from qat_lib.engines.onnx_graph import OnnxGraph, check_size, open_model, resolve, summarize
+from qat_lib.engines.onnx_graph import OnnxGraph, check_buildable, open_model, resolve, summarize
 from qat_lib.engines.saturation import difference_warnings, saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
@@ -81,7 +81,7 @@ def build_engine(
     model = open_model(onnx)
     graph = summarize(onnx, model)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
-    check_size(onnx, model, spec)
+    check_buildable(onnx, model, spec)
     del model  # the weights of a large network
     backend = get_backend(spec.backend)
     digest = files.sha256(onnx)
