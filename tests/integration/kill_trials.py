@@ -50,7 +50,8 @@ def kill_first_run(start: Start, folder: Path, kill: Kill) -> bool:
     while left := [pid for pid in family if _is_alive(pid)]:
         assert time.monotonic() < deadline, f"processes {left} outlived the run: {err}"
         time.sleep(0.05)
-    return process.returncode != 0
+    records = [json.loads(path.read_text()) for path in folder.glob("runs/[!.]*/run.json")]
+    return process.returncode != 0 and all(record["status"] != "finished" for record in records)
 
 
 def _kill(command: int, family: Sequence[int], victim: str) -> None:
@@ -69,7 +70,7 @@ def _kill(command: int, family: Sequence[int], victim: str) -> None:
 
 def resume(start: Start, folder: Path) -> dict[str, Any]:
     """Go on with the killed run of ``folder``, or start it again when it was killed before it had a record."""
-    begun = list(folder.glob("runs/*/run.json"))
+    begun = list(folder.glob("runs/[!.]*/run.json"))
     return outcome(start(folder, ["--resume", "--json"] if begun else ["--json"]))
 
 
