@@ -226,9 +226,9 @@ def test_operator_that_the_backend_lacks_is_named(cpu_backend: str, tmp_path: Pa
 def test_unreadable_onnx_is_named(cpu_backend: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
-    with pytest.raises(EngineBuildError, match=r"not a readable ONNX model|holds no ONNX graph"):
+    with pytest.raises(EngineBuildError, match="Expected an ONNX"):
         build_engine(broken, BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
-    with pytest.raises(EngineBuildError, match="There is no ONNX file"):
+    with pytest.raises(EngineBuildError, match="No such file"):
         build_engine(tmp_path / "missing.onnx", BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == [broken]
 
