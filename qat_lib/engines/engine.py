@@ -64,11 +64,12 @@ class Engine(ABC):
             EngineLoadError: the engine is closed.
         """
         values = self._checked(batch)
-        request = self._pool.take()
+        pool = self._pool
+        request = pool.take()
         try:
             return self._run(request, values)
         finally:
-            self._pool.give(request)
+            pool.give(request)
 
     def layers(self, *, timed: bool = False) -> list[EngineLayer]:
         """Return the engine's layers in execution order, as the backend reports them.

@@ -110,7 +110,9 @@ class RequestPool(Generic[Request]):
                 ticket.called.release()
                 return
             self._idle.append(request)
-            self._count_back()
+            self._lent -= 1
+            if self._closed and not self._lent:
+                self._drained.notify_all()
 
     @contextmanager
     def lend(self) -> Iterator[Request]:
@@ -148,7 +150,9 @@ class RequestPool(Generic[Request]):
             no_room = isinstance(error, EngineError)
             with self._lock:
                 self._unmade = 0 if no_room else self._unmade + 1
-                self._count_back()
+                self._lent -= 1
+                if self._closed and not self._lent:
+                    self._drained.notify_all()
             if not no_room:
                 raise
             logger.warning("the engine runs fewer requests at once than it may: %s", error)
@@ -186,9 +190,3 @@ class RequestPool(Generic[Request]):
                 return False
             self._queue.remove(ticket)
             return True
-
-    def _count_back(self) -> None:
-        """Count one request less as lent; the lock is held."""
-        self._lent -= 1
-        if self._closed and not self._lent:
-            self._drained.notify_all()

@@ -44,7 +44,7 @@ def swap_samples(answers: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime", "tensorrt"])
 def test_engine_that_answers_otherwise_is_not_written(
-    backend: Any, int8_onnx: Path, tmp_path: Path, spoil: Spoil, monkeypatch: pytest.MonkeyPatch
+    backend: Any, fp32_onnx: Path, tmp_path: Path, spoil: Spoil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeTensorRT("10.16", FakeDevice())
     monkeypatch.setattr(tensorrt_backend, "import_tensorrt", lambda: fake.module)
@@ -55,11 +55,11 @@ def test_engine_that_answers_otherwise_is_not_written(
     )
     spec = BuildSpec(backend=backend, max_batch=8)
     with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does") as caught:
-        build_engine(int8_onnx, spec, output=tmp_path / "m.engine")
+        build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
     for part in ("output logits differs", "1x1x8x8: ", "3x1x8x8: ", "8x1x8x8: ", "nothing was written"):
         assert part in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-    artifact = build_engine(int8_onnx, spec, output=tmp_path / "m.engine", verify=False)
+    artifact = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine", verify=False)
     assert read_manifest(artifact.path).verification is None
     assert fake.device.leaked == 0
 
@@ -71,13 +71,13 @@ def test_engine_that_answers_nan_is_not_written(fp32_onnx: Path, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_old_engine_survives_a_wrong_one(int8_onnx: Path, tmp_path: Path, spoil: Spoil) -> None:
+def test_old_engine_survives_a_wrong_one(fp32_onnx: Path, tmp_path: Path, spoil: Spoil) -> None:
     spec = BuildSpec(backend="onnxruntime", max_batch=2)
-    artifact = build_engine(int8_onnx, spec, output=tmp_path / "m.engine")
+    artifact = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     spoil(OnnxRuntimeEngine, swap_samples)
     with pytest.raises(EngineBuildError):
-        build_engine(int8_onnx, spec, output=artifact.path)
+        build_engine(fp32_onnx, spec, output=artifact.path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
