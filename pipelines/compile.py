@@ -13,6 +13,7 @@ from pipelines.config import RunConfig
 from pipelines.run_folder import write_text
 from pipelines.steps import step_of_task
 from qat_lib.errors import ConfigError
+from qat_lib.output_files import check_output
 
 
 def compile_pipeline(config: RunConfig, output: Path) -> None:
@@ -23,6 +24,7 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
     Raises:
         ConfigError: The file can't be written, or the cluster section does not fit the engine's backend.
     """
+    check_output(output)
     text = pipeline_ir(config)
     try:
         write_text(output, text)

@@ -7,7 +7,8 @@ from typing import Any
 
 import keras
 
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.errors import QatlineError, UnsupportedModelError
+from qat_lib.foreign_errors import describe
 
 
 def clone_operation(operation: Any, name: str) -> Any:
@@ -32,7 +33,7 @@ def clone_operation(operation: Any, name: str) -> Any:
         copy = type(operation).from_config({**operation.get_config(), "name": name})
     except Exception as error:  # a custom layer's from_config may raise anything
         raise UnsupportedModelError(
-            f"{type(operation).__name__} {operation.name!r} can't be copied from its configuration: {error} "
+            f"{type(operation).__name__} {operation.name!r} can't be copied from its configuration: {describe(error)}. "
             "Give the class a get_config that returns its constructor's arguments."
         ) from error
     # A layer without a build of its own is built by its first call.
@@ -47,6 +48,23 @@ def _clone_plain(operation: Any, name: str) -> Any:
         return type(operation).from_config({**operation.get_config(), "name": name})
     except Exception:  # a bare operation has no state, so the original serves as well  # noqa: BLE001
         return operation
+
+
+def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
+    """Call a copy on what the original was called on.
+
+    Raises:
+        UnsupportedModelError: it fails, as a layer does whose class needs more than its configuration says.
+    """
+    try:
+        return layer(*args, **kwargs)
+    except (QatlineError, RecursionError):
+        raise
+    except Exception as error:  # a custom layer's call may raise anything
+        raise UnsupportedModelError(
+            f"The copy of {layer.name!r} ({type(layer).__name__}) can't be called as the original was: "
+            f"{type(error).__name__}: {describe(error)}."
+        ) from error
 
 
 def has_same_variables(source: Any, target: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from qat_lib.cloning import clone_operation, copy_state, has_same_variables
+from qat_lib.cloning import call_copy, clone_operation, copy_state, has_same_variables
 from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
@@ -136,11 +136,13 @@ class _Rebuild:
         args, kwargs = call.fill(lambda index: self._read(call, index))
         if call.training is not None and isinstance(layer, keras.layers.Layer) and layer._call_has_training_arg:
             kwargs["training"] = call.training
-        outputs = keras.tree.flatten(layer(*args, **kwargs))
+        outputs = keras.tree.flatten(call_copy(layer, args, kwargs))
         for name, tensor in zip(call.outputs, outputs, strict=True):
             self.tensors[name] = tensor
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
             copy_state(call.operation, copy)
+            for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():
+                quantizer.fit_weight()
         if call.name == call.layer and isinstance(layer, BaseQuantizeWrapper):
             self._settle(call, layer)
 
@@ -226,8 +228,17 @@ class _Rebuild:
             quantize_internal=bool(internal),
             weight_options=_weight_options(weights),
             input_options=_input_options(internal),
-            name=f"quant_{name}",
+            name=self._wrapper_name(name),
         )
+
+    def _wrapper_name(self, layer: str) -> str:
+        """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
+        base = name = f"quant_{layer}"
+        number = 0
+        while name in self.old_layers and name not in self.wrapped:
+            number += 1
+            name = f"{base}_{number}"
+        return name
 
     def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
         """Switch off what the wrapper has beyond the plan: one tensor or weight, one quantizer."""
@@ -255,7 +266,7 @@ def _class_of(model: Any) -> Any:
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
     """Give a quantizer the switches of the first one that it stands for, and a range that covers those of all."""
-    copy_state(replaced[0], quantizer)
+    quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)
 

@@ -49,7 +49,7 @@ class _Histograms:
         self.cut: set[str] = set()
 
     def observe(self, quantizer: TensorQuantizer, tensor: Any) -> None:
-        if quantizer.range_policy == "current":
+        if quantizer.range_policy == "current" or quantizer.of_weight:
             return
         magnitude = quantizer.magnitude(tensor)
         if quantizer.unsigned and quantizer.name not in self.cut and tf.reduce_min(tensor) < 0:
@@ -73,7 +73,7 @@ def calibrate(
     freeze: bool = True,
     on_batch: Callable[[int], None] | None = None,
 ) -> CalibrationReport:
-    """Set the range of every activation quantizer from data.
+    """Set the range of every activation quantizer from data, and those of weights from the weights.
 
     Args:
         model: a quantized model; its ranges are set in place.
@@ -115,6 +115,9 @@ def calibrate(
             len(histograms.cut),
             min(histograms.cut),
         )
+    for quantizer in quantizers.values():
+        if quantizer.of_weight:
+            quantizer.fit_weight()
     report = {}
     for name, histogram in histograms.found.items():
         quantizer = quantizers[name]

@@ -14,6 +14,9 @@ from qat_lib.calibration.histogram import Histogram
 from qat_lib.errors import CalibrationError
 
 CANDIDATES = 100
+"""Ranges among which the mean squared error is least."""
+ENTROPY_BINS = 2048
+"""Bins of the histogram that entropy is taken of, as published."""
 
 
 def range_from_histogram(
@@ -75,27 +78,32 @@ def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
 
 def _entropy(histogram: Histogram, percentile: float, steps: int) -> float:
     levels = steps + 1
-    counts = histogram.counts.astype(np.float64)
-    counts[0] = counts[1] if len(counts) > 1 else counts[0]  # zeros (after a ReLU) say nothing about the range
-    last = int(np.max(np.nonzero(histogram.counts)[0])) + 1
+    counts = histogram.counts.reshape(-1, len(histogram.counts) // ENTROPY_BINS).sum(axis=1).astype(np.float64)
+    counts[0] = counts[1]  # zeros (after a ReLU) say nothing about the range
+    last = int(np.max(np.nonzero(counts)[0], initial=0)) + 1
     if last <= levels:
         return histogram.observed_max
-    ends = np.unique(np.linspace(levels, last, min(CANDIDATES, last - levels + 1)).astype(int))
-    divergences = [_divergence(counts[:last], int(end), levels) for end in ends]
-    return float(histogram.edges[int(ends[int(np.argmin(divergences))])])
+    # Every bin is a candidate: the divergence is least where the levels get equally many bins, at few of them.
+    ends = np.arange(levels, last + 1)
+    divergences = np.array([_divergence(counts[:last], int(end), levels) for end in ends])
+    best = int(ends[np.flatnonzero(divergences == divergences.min())[-1]])  # of equal ones the one that clips least
+    return histogram.upper * best / ENTROPY_BINS
 
 
 def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
     """Kullback-Leibler divergence of the clipped distribution from its quantized form."""
-    clipped = counts[:end].copy()
-    clipped[-1] += counts[end:].sum()
+    inside = counts[:end]
+    outliers = counts[end:].sum()
+    if inside[-1] == 0 and outliers > 0:
+        return np.inf  # all of them are in a bin that the quantized form leaves empty
+    clipped = inside.copy()
+    clipped[-1] += outliers
     group = np.arange(end) * levels // end
-    sums = np.bincount(group, weights=counts[:end], minlength=levels)
-    filled = np.bincount(group, weights=(counts[:end] > 0).astype(float), minlength=levels)
-    quantized = np.where(counts[:end] > 0, sums[group] / np.maximum(filled[group], 1), 0.0)
-    p, q = clipped / clipped.sum(), quantized / max(quantized.sum(), 1e-12)
-    used = p > 0
-    return float(np.sum(p[used] * np.log(p[used] / np.maximum(q[used], 1e-12))))
+    filled = inside > 0
+    sums = np.bincount(group, weights=inside, minlength=levels)
+    quantized = sums[group] / np.maximum(np.bincount(group, weights=filled, minlength=levels)[group], 1)
+    p, q = clipped[filled] / clipped.sum(), quantized[filled] / inside.sum()
+    return float(np.sum(p * np.log(p / q)))
 
 
 METHODS: dict[str, Callable[[Histogram, float, int], float]] = {

@@ -12,7 +12,8 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from qat_lib.errors import EngineBuildError
@@ -31,6 +32,43 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def regular_size(path: Path) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+        OSError: it is missing, or is a directory, a pipe or a device; nothing is opened.
+    """
+    return _checked_size(path, os.stat(path))
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """Read a file that other programs may have replaced by anything: without waiting for a pipe, and bounded.
+
+    Args:
+        path: the file, or a link to it.
+        limit: most bytes that it may have.
+
+    Raises:
+        OSError: it can't be read, is a directory, a pipe or a device, or is larger than ``limit``.
+    """
+    regular_size(path)
+    # The file may be another one by now: O_NONBLOCK does not wait for a pipe's writer either.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:
+        size = _checked_size(path, os.fstat(descriptor))
+        data = stream.read(limit + 1) if size <= limit else b""
+    if size > limit or len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, at most {limit} were expected")
+    return data
+
+
+def _checked_size(path: Path, status: os.stat_result) -> int:
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+    return status.st_size
+
+
 def write_together(contents: Mapping[Path, bytes]) -> None:
     """Write files of one directory so that all of them appear, or none.
 
@@ -40,18 +78,69 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     Raises:
         EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
     """
-    directory = next(iter(contents)).parent
-    with writing(directory), contextlib.ExitStack() as drafts:
-        directory.mkdir(parents=True, exist_ok=True)
-        written = [(path, drafts.enter_context(draft(path, data))) for path, data in contents.items()]
-        with locked(directory, exclusive=True):
-            for path, place in written:
-                place(path)
+    with together(next(iter(contents)).parent) as drafts:
+        for path, data in contents.items():
+            drafts.add(path, data)
+
+
+class Drafts:
+    """Files of one directory that wait for their names."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._waiting: list[tuple[Path, Draft]] = []
+
+    def add(self, path: Path, data: bytes) -> Draft:
+        """Write ``data`` without its name; raise EngineBuildError where there is no room."""
+        with writing(path.parent):
+            written = self._stack.enter_context(draft(path, data))
+        self._waiting.append((path, written))
+        return written
+
+    def place(self) -> None:
+        """Give all files their names, in the order in which they were added."""
+        for path, written in self._waiting:
+            written.place(path)
 
 
 @contextlib.contextmanager
-def draft(path: Path, data: bytes) -> Iterator[Callable[[Path], None]]:
-    """Write ``data`` beside ``path``, synced to disk; what is given puts it into place. Else nothing is left.
+def together(directory: Path) -> Iterator[Drafts]:
+    """Collect files of ``directory``; at the end all of them appear, and none if the block raises.
+
+    Raises:
+        EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
+    """
+    with contextlib.ExitStack() as stack:
+        with writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        drafts = Drafts(stack)
+        yield drafts
+        with writing(directory), locked(directory, exclusive=True):
+            drafts.place()
+
+
+class Draft:
+    """A file that was written and synced, but has no name yet."""
+
+    def __init__(self, descriptor: int, temporary: Path, *, nameless: bool) -> None:
+        self._descriptor, self._temporary, self._nameless = descriptor, temporary, nameless
+
+    def read(self) -> bytes:
+        """Read the file again."""
+        with open(self._descriptor, "rb", closefd=False) as stream:
+            stream.seek(0)
+            return stream.read()
+
+    def place(self, target: Path) -> None:
+        """Give the file its name, in place of what has it now."""
+        if self._nameless:  # with a directory's descriptor Python follows the link to the file behind it
+            os.link(f"/proc/self/fd/{self._descriptor}", self._temporary, src_dir_fd=self._descriptor)
+        os.replace(self._temporary, target)
+
+
+@contextlib.contextmanager
+def draft(path: Path, data: bytes) -> Iterator[Draft]:
+    """Write ``data`` beside ``path``, synced to disk; nothing is left of it unless it is given its name.
 
     Where the file system can, the file has no name until then, so that not even a killed process leaves it behind.
     """
@@ -59,19 +148,13 @@ def draft(path: Path, data: bytes) -> Iterator[Callable[[Path], None]]:
     descriptor = _open_nameless(path.parent)
     nameless = descriptor is not None
     if descriptor is None:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-
-    def place(target: Path) -> None:
-        if nameless:  # with a directory's descriptor Python follows the link to the file behind it
-            os.link(f"/proc/self/fd/{descriptor}", temporary, src_dir_fd=descriptor)
-        os.replace(temporary, target)
-
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(descriptor, "wb", closefd=False) as stream:
             stream.write(data)
             stream.flush()
             os.fsync(descriptor)
-        yield place
+        yield Draft(descriptor, temporary, nameless=nameless)
     finally:  # a cancelled build must not leave the file either
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
@@ -82,7 +165,7 @@ def _open_nameless(directory: Path) -> int | None:
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
-        return os.open(directory, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o666)
     except OSError as error:
         if error.errno not in _NO_NAMELESS:
             raise
@@ -113,7 +196,7 @@ def writing(directory: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def locked(directory: Path, *, exclusive: bool) -> Iterator[None]:
     """Hold the lock of ``directory``: one writer or many readers. File systems without locks go unlocked."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)

@@ -137,7 +137,11 @@ def summarize(path: Path, model: Any) -> OnnxGraph:
         nodes=names,
         weighted=tuple(_weighted(view)),
         order=order,
-        metadata={entry.key.removeprefix(_PREFIX): entry.value for entry in model.metadata_props},
+        metadata={
+            entry.key.removeprefix(_PREFIX): entry.value
+            for entry in model.metadata_props
+            if entry.key.startswith(_PREFIX)
+        },
         weights="int8" if stored else "qdq" if quantized else None,
         half=any(tensor.data_type in halves for tensor in graph.initializer),
         full_unsigned=_full_unsigned(graph),

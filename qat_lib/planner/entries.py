@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.decisions import kernels
+from qat_lib.planner.maxima import maximum_behind
 from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
@@ -20,12 +21,15 @@ from qat_lib.spec import LayerConfig
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 
 
-def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[QuantizerEntry]:
+def activation_entries(
+    wants: Wants, *, unsigned: bool = False, taken: Collection[str] = ()
+) -> Iterator[QuantizerEntry]:
     """Yield one entry for each tensor with a quantizer, in the order of the model.
 
     Args:
         wants: who wants which tensor quantized.
         unsigned: whether tensors that are never negative get unsigned quantizers, a tied group where all of its are.
+        taken: names that no quantizer may get, beside those of the layers.
 
     Raises:
         SpecError: the readers of a tensor ask for different options.
@@ -46,15 +50,19 @@ def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[Quan
     changed = {groups.get(root, root) for root, found in readers.items() if any(found.values())}
     non_negative = non_negative_tensors(wants.graph)
     signed = {groups.get(root, root) for root in readers if root not in non_negative}
+    maxima: dict[str, str] = {}
+    for root, found in readers.items():
+        if (maximum := maximum_behind(wants.graph, found)) is not None:
+            maxima.setdefault(groups.get(root, root), maximum)
     names: dict[str, str] = {}
-    taken = {name for name, _ in wants.graph.layers()}
+    used = {name for name, _ in wants.graph.layers()} | set(taken)
     for root in sorted(readers, key=lambda t: order[t]):
         key = groups.get(root, root)
         if key not in changed:  # nothing but a quantizer of the model's own, which stays
             continue
         kept = there.get(key)
         if key not in names:
-            names[key] = kept.layer if kept is not None else _free_name(root, taken)
+            names[key] = kept.layer if kept is not None else _free_name(root, used)
         options: Any = kept.operation if kept is not None else _DEFAULTS
         decisions = {c: d for c, d in readers[root].items() if d is not None}
         configs = [decision.config for decision in decisions.values()]
@@ -62,6 +70,11 @@ def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[Quan
         # A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which may be negative.
         asked = unsigned if kept is None else kept.operation.unsigned
         from_zero = asked and (key not in signed or (kept is not None and root not in groups))
+        notes = ["never negative: unsigned"] if from_zero else []
+        calibrator = _agreed(configs, "calibrator", root) or options.calibrator
+        if calibrator is None and key in maxima:
+            calibrator = "max"
+            notes.append(f"{maxima[key]} takes its maximum: not clipped")
         yield QuantizerEntry(
             name=names[key],
             kind="activation",
@@ -70,9 +83,9 @@ def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[Quan
             group=f"{key} (Concatenate)" if root in groups else None,
             num_bits=_agreed(configs, "num_bits", root) or options.num_bits,
             unsigned=from_zero,
-            calibrator=_agreed(configs, "calibrator", root) or options.calibrator,
+            calibrator=calibrator,
             range_policy=_agreed(configs, "range_policy", root) or options.range_policy,
-            reason="; ".join([*reasons, *(["never negative: unsigned"] if from_zero else [])]) or "quantized already",
+            reason="; ".join([*reasons, *notes]) or "quantized already",
         )
 
 
@@ -90,7 +103,7 @@ def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterat
                 channel_axes=None if config.per_channel is False else axes,
                 num_bits=config.num_bits or 8,
                 calibrator="max",
-                range_policy="current",
+                range_policy=config.weight_range_policy or "current",
                 reason=decision.source,
             )
         for name in _internal(operation) if config.quantize_input else ():

@@ -188,8 +188,8 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
             options = {"channel_axes": axes, "range_policy": "current", "narrow_range": True}
             options |= options_for(self.weight_options, _leaf(kernel))
             quantizer = TensorQuantizer(name=f"{self.layer.name}_{_leaf(kernel)}_quantizer", **options)
-            quantizer.build(tuple(variable.shape))
             quantizer.bind_weight(variable)
+            quantizer.build(tuple(variable.shape))
             self.weight_quantizers.append(quantizer)
 
     def kernel_variable(self, kernel: str) -> Any:

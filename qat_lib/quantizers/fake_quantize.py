@@ -49,13 +49,15 @@ def fake_quantize(
             QuantizeLinear does, at [-128, 127]; weights use True and stay within [-127, 127].
         unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` where signed ones have 127, and what
             is below zero becomes zero. Default False. TensorRT runs signed ones only.
-        learned: whether a gradient flows to ``amax`` (LSQ, Esser et al. 2020, https://arxiv.org/abs/1902.08153).
+        learned: whether a gradient flows to ``amax`` (LSQ, Esser et al. 2020, https://arxiv.org/abs/1902.08153). It is
+            that of the step ``s = amax / high`` in the paper, scaled by its ``1 / sqrt(N * high)`` with N the number of
+            elements that share a range: train ``s``, and pass ``amax = s * high``.
 
     Returns:
         A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate.
 
-    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where ``|x| <= amax`` (unsigned: where
-    ``0 <= x <= amax``), else 0.
+    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where the integers reach, else 0. They reach
+    from ``-amax``, or without ``narrow_range`` from one step below it, or unsigned from 0, to ``amax``.
     """
     low, high = integer_bounds(num_bits, narrow_range, unsigned)
     run = _learned_quantize if learned else _masked_quantize
@@ -70,7 +72,7 @@ def _masked_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
         y = tf.clip_by_value(tf.round(x / scale), low, high) * scale
 
         def grad(dy: Any) -> tuple[Any, None]:
-            return tf.where(_inside(x, amax, low), dy, tf.zeros_like(dy)), None
+            return tf.where(_inside(x, amax, low / high), dy, tf.zeros_like(dy)), None
 
         return y, grad
 
@@ -85,11 +87,12 @@ def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
         q = tf.clip_by_value(tf.round(ratio), low, high)
 
         def grad(dy: Any) -> tuple[Any, Any]:
-            inside = _inside(x, amax, low)
+            inside = _inside(x, amax, low / high)
             dx = tf.where(inside, dy, tf.zeros_like(dy))
             # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
             dscale = tf.where(inside, q - ratio, q) * dy
             size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
+            # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section 2.2).
             return dx, _sum_to(dscale, amax) / high / tf.sqrt(size * high)
 
         return q * scale, grad
@@ -98,8 +101,8 @@ def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
 
 
 def _inside(x: Any, amax: Any, low: float) -> Any:
-    """Return where a value is within the range, so that the gradient passes."""
-    return tf.abs(x) <= amax if low < 0 else (x >= 0) & (x <= amax)
+    """Return where a value is within the range, from ``low * amax`` to ``amax``, so that the gradient passes."""
+    return (x >= low * amax) & (x <= amax)
 
 
 def _sum_to(value: Any, like: Any) -> Any:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+import tensorflow as tf
+
 
 class Collector(Protocol):
     """What calibration hands to the quantizers of a model."""
@@ -51,3 +53,19 @@ def is_exporting() -> bool:
 def active_collector() -> Collector | None:
     """Return the collector of the enclosing :func:`collecting`, if any."""
     return _collector.get()
+
+
+def export_marker(x: Any, name: str) -> Any:
+    """Return ``x`` through an op that carries a quantizer's name into the graph; the export writes the true scales."""
+    y = tf.raw_ops.QuantizeAndDequantizeV3(
+        input=tf.cast(x, tf.float32),
+        input_min=-127.0,
+        input_max=127.0,
+        num_bits=8,
+        signed_input=True,
+        range_given=True,
+        narrow_range=False,
+        axis=-1,
+        name=f"qdq__{name}",
+    )
+    return tf.cast(y, x.dtype)

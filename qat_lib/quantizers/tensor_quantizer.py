@@ -11,17 +11,18 @@ import tensorflow as tf
 
 from qat_lib.errors import SpecError
 from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, integer_bounds
-from qat_lib.quantizers.modes import active_collector, is_exporting
+from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting
+from qat_lib.quantizers.ranges import least_step, range_shape, reduced_axes
+from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING, Switches
 
 RANGE_POLICIES = ("frozen", "ema", "last", "learned", "current")
 INITIAL_AMAX = 6.0
-_ENABLED, _TRACKING, _CALIBRATED = 0, 1, 2
 SHARED_FALL = 32.0
 """How many times slower the range of several tensors falls than it rises, so that it covers the widest of them."""
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
-class TensorQuantizer(keras.layers.Layer):
+class TensorQuantizer(Switches, keras.layers.Layer):
     """Fake-quantize a tensor and own its range.
 
     Args:
@@ -34,7 +35,8 @@ class TensorQuantizer(keras.layers.Layer):
             default, gives the whole tensor one range. Activations have one range.
         range_policy: what happens to the range while the model trains:
             ``"frozen"`` it stays; ``"ema"`` (default) it follows an exponential moving average of the batch's
-            largest magnitude; ``"last"`` it is the last batch's; ``"learned"`` it is trained (LSQ);
+            largest magnitude; ``"last"`` it is the last batch's; ``"learned"`` it is trained, as the step between two
+            integers with the gradient of LSQ (Esser et al. 2020, https://arxiv.org/abs/1902.08153);
             ``"current"`` it is always that of the tensor itself, in inference too (weights).
         momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
         calibrator: name of the method that ``calibrate`` uses for this tensor; None = the one given to ``calibrate``.
@@ -86,39 +88,38 @@ class TensorQuantizer(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Create the range and the switches; the range keeps one value for each kept axis, 1 elsewhere."""
-        self._amax = self.add_weight(
-            name="amax",
-            shape=self._range_shape(input_shape),
-            initializer=keras.initializers.Constant(INITIAL_AMAX),
-            trainable=self.range_policy == "learned",
+        # What LSQ trains is the step: an optimizer's steps on amax, 127 times as large, would hardly move it.
+        learned = self.range_policy == "learned"
+        self._range = self.add_weight(
+            name="step" if learned else "amax",
+            shape=range_shape(input_shape, self.channel_axes, self.name),
+            initializer=self._initial_range,
+            trainable=learned,
             # Below the floor a learned range would get no gradient, and stay there.
-            constraint=_not_below_the_floor if self.range_policy == "learned" else None,
+            constraint=_StepFloor(self._unit) if learned else None,
             dtype="float32",
             aggregation="mean",
         )
-        # One variable for the three switches: they must reach functions that were traced before a switch turned.
-        self._flags = self.add_weight(
-            name="flags",
-            shape=(3,),
-            initializer=_initial_flags,
-            trainable=False,
-            dtype="int32",
-            aggregation="only_first_replica",
-        )
+        self._add_switches()
         self.built = True
 
-    def _range_shape(self, input_shape: Any) -> tuple[int, ...]:
-        if self.channel_axes is None:
-            return ()
-        rank = len(input_shape)
-        if beyond := [axis for axis in self.channel_axes if not -rank <= axis < rank]:
-            raise SpecError(f"{self.name!r} keeps a range along axis {beyond[0]}, but its tensor has rank {rank}.")
-        kept = {axis % rank for axis in self.channel_axes}
-        if unknown := [i for i in kept if input_shape[i] is None]:
-            raise SpecError(
-                f"{self.name!r} keeps a range along axis {unknown[0]}, whose size is unknown: {input_shape}."
-            )
-        return tuple(input_shape[i] if i in kept else 1 for i in range(rank))
+    def _initial_range(self, shape: Any, dtype: Any = None) -> Any:
+        weight = None if self.range_policy == "current" else self._weight()
+        amax = tf.fill(shape, INITIAL_AMAX) if weight is None else self.range_of(tf.convert_to_tensor(weight))
+        return tf.cast(tf.maximum(amax, AMAX_FLOOR), dtype or "float32") / self._unit
+
+    @property
+    def _high(self) -> float:
+        return integer_bounds(self.num_bits, self.narrow_range, self.unsigned)[1]
+
+    @property
+    def _unit(self) -> float:
+        """How much of the range one unit of its variable is: a learned range is kept as its step."""
+        return self._high if self.range_policy == "learned" else 1.0
+
+    def _range_tensor(self) -> Any:
+        range_ = tf.convert_to_tensor(self._range)
+        return range_ if self._unit == 1 else range_ * self._unit
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Quantize ``inputs`` (any shape); the result has their shape and data type."""
@@ -127,12 +128,12 @@ class TensorQuantizer(keras.layers.Layer):
             collector.observe(self, inputs)
             return inputs
         if is_exporting():
-            return self._export_marker(inputs)
+            return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
-        enabled = flags[_ENABLED] > 0
+        enabled = flags[ENABLED] > 0
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, flags)
-        amax = self.range_of(inputs) if self.range_policy == "current" else tf.convert_to_tensor(self._amax)
+        amax = self.range_of(inputs) if self.range_policy == "current" else self._range_tensor()
         return tf.cond(enabled, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
 
     def _quantize(self, x: Any, amax: Any) -> Any:
@@ -150,9 +151,7 @@ class TensorQuantizer(keras.layers.Layer):
         magnitude = self.magnitude(x)
         if self.channel_axes is None:
             return tf.reduce_max(magnitude)
-        rank = len(x.shape)
-        kept = {axis % rank for axis in self.channel_axes}
-        return tf.reduce_max(magnitude, axis=[i for i in range(rank) if i not in kept], keepdims=True)
+        return tf.reduce_max(magnitude, axis=reduced_axes(len(x.shape), self.channel_axes), keepdims=True)
 
     def magnitude(self, x: Any) -> Any:
         """Return, in float32, how far each element of ``x`` lies from zero, in the directions that have integers."""
@@ -161,36 +160,19 @@ class TensorQuantizer(keras.layers.Layer):
 
     def _track(self, x: Any, flags: Any) -> None:
         """Move the range towards the batch's; the first batch of an uncalibrated quantizer sets it."""
-        old = tf.convert_to_tensor(self._amax)
-        moving = (flags[_TRACKING] > 0) & (flags[_ENABLED] > 0)
+        old = tf.convert_to_tensor(self._range)
+        moving = (flags[TRACKING] > 0) & (flags[ENABLED] > 0)
         # The reduction costs more than the quantization, so it runs only while the range moves. The assignment
         # stands outside of the condition: a distribution strategy can't aggregate inside of one.
         seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
         if len(self._inbound_nodes) > 1:
             keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
-        blended = tf.where(flags[_CALIBRATED] > 0, keep * old + (1.0 - keep) * seen, seen)
+        blended = tf.where(flags[CALIBRATED] > 0, keep * old + (1.0 - keep) * seen, seen)
         usable = moving & tf.reduce_all(tf.math.is_finite(seen))
-        self._amax.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
-        calibrated = tf.where(usable, tf.ones((), tf.int32), flags[_CALIBRATED])
-        self._flags.assign(tf.stack([flags[_ENABLED], flags[_TRACKING], calibrated]))
-
-    def _export_marker(self, x: Any) -> Any:
-        if not self.enabled:
-            return x
-        # Carries the quantizer's name into the graph; the export writes the true scales.
-        y = tf.raw_ops.QuantizeAndDequantizeV3(
-            input=tf.cast(x, tf.float32),
-            input_min=-127.0,
-            input_max=127.0,
-            num_bits=8,
-            signed_input=True,
-            range_given=True,
-            narrow_range=False,
-            axis=-1,
-            name=f"qdq__{self.name}",
-        )
-        return tf.cast(y, x.dtype)
+        self._range.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
+        calibrated = tf.where(usable, tf.ones((), tf.int32), flags[CALIBRATED])
+        self._flags.assign(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]))
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Return a symbolic tensor like ``inputs``."""
@@ -201,8 +183,21 @@ class TensorQuantizer(keras.layers.Layer):
         return input_shape
 
     def bind_weight(self, variable: Any) -> None:
-        """Name the weight that this quantizer quantizes, so that ``amax`` can follow it."""
+        """Name the weight that this quantizer quantizes: its range is the first one, and ``"current"`` follows it."""
         self._weight_ref = weakref.ref(variable)
+
+    def _weight(self) -> Any:
+        return None if self._weight_ref is None else self._weight_ref()
+
+    @property
+    def of_weight(self) -> bool:
+        """Whether this quantizes a weight, whose range needs no data."""
+        return self._weight() is not None
+
+    def fit_weight(self) -> None:
+        """Set the range to that of the weight as it is now; with ``"current"`` it always is."""
+        if self.range_policy != "current":
+            self.amax = self.range_of(tf.convert_to_tensor(self._weight())).numpy()
 
     @property
     def amax(self) -> np.ndarray:
@@ -210,15 +205,11 @@ class TensorQuantizer(keras.layers.Layer):
 
         Never below ``AMAX_FLOOR``. Set it to set the range by hand, which counts as calibration.
         """
-        if (
-            self.range_policy == "current"
-            and self._weight_ref is not None
-            and (weight := self._weight_ref()) is not None
-        ):
+        if self.range_policy == "current" and (weight := self._weight()) is not None:
             value = self.range_of(tf.convert_to_tensor(weight)).numpy()
         else:
             self._check_built()
-            value = keras.ops.convert_to_numpy(self._amax)
+            value = keras.ops.convert_to_numpy(self._range) * np.float32(self._unit)
         return np.maximum(np.asarray(value, np.float32), np.float32(AMAX_FLOOR))
 
     @amax.setter
@@ -227,64 +218,60 @@ class TensorQuantizer(keras.layers.Layer):
         if not np.all(np.isfinite(array)) or np.any(array < 0):
             raise SpecError(f"A range must be finite and not negative. Received for {self.name!r}: {value!r}.")
         self._check_built()
-        shape = tuple(self._amax.shape)
+        shape = tuple(self._range.shape)
         try:
             array = np.broadcast_to(np.maximum(array, np.float32(AMAX_FLOOR)), shape)
         except ValueError as error:
             raise SpecError(f"The range of {self.name!r} has the shape {shape}. Received: {array.shape}.") from error
-        self._amax.assign(array)
-        self._switch(_CALIBRATED, True)
+        self._assign_amax(array)
+        self._switch(CALIBRATED, True)
 
-    def _check_built(self) -> None:
-        if not self.built:
-            raise SpecError(f"The quantizer {self.name!r} is not built: call it on its tensor first.")
+    def _assign_amax(self, array: np.ndarray) -> None:
+        # Multiplied by its unit again, the step must not come out below the floor.
+        least = least_step(self._high) if self._unit != 1 else np.float32(AMAX_FLOOR)
+        self._range.assign(np.maximum(array / np.float32(self._unit), least))
 
     @property
     def scale(self) -> np.ndarray:
         """Step between two neighbouring quantized values: ``amax`` over the greatest integer, float32."""
-        return self.amax / np.float32(integer_bounds(self.num_bits, self.narrow_range, self.unsigned)[1])
-
-    def _switch(self, index: int, on: bool) -> None:
-        self._check_built()
-        flags = np.array(keras.ops.convert_to_numpy(self._flags))
-        flags[index] = int(on)
-        self._flags.assign(flags)
-
-    def _is_on(self, index: int) -> bool:
-        self._check_built()
-        with tf.init_scope():  # the export reads the switch while it traces a graph
-            return bool(keras.ops.convert_to_numpy(self._flags)[index])
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the tensor is quantized; when not, it passes through bit for bit."""
-        return self._is_on(_ENABLED)
+        return self.amax / np.float32(self._high)
 
     @property
     def frozen(self) -> bool:
         """Whether the range stays as it is while the model trains."""
-        return self.range_policy == "frozen" or not self._is_on(_TRACKING)
+        return self.range_policy == "frozen" or not self._is_on(TRACKING)
 
     @property
     def calibrated(self) -> bool:
-        """Whether the range was set by calibration, by training or by hand (always true for ``"current"``)."""
-        return self.range_policy == "current" or self._is_on(_CALIBRATED)
+        """Whether the range was set by calibration, by training or by hand (always true for weights)."""
+        return self.range_policy == "current" or self.of_weight or self._is_on(CALIBRATED)
 
-    def enable(self) -> None:
-        """Quantize from now on."""
-        self._switch(_ENABLED, True)
+    def take_over(self, other: TensorQuantizer) -> None:
+        """Take the range and the switches of another quantizer, whatever the policies of both are."""
+        if other._unit == self._unit:
+            self._range.assign(other._range.value)
+        else:
+            self._assign_amax(other.amax)
+        self._flags.assign(other._flags.value)
 
-    def disable(self) -> None:
-        """Pass the tensor through unchanged from now on."""
-        self._switch(_ENABLED, False)
+    def save_own_variables(self, store: Any) -> None:
+        """Save the range as amax, and if it is learned the step, too, which amax gives but for its rounding."""
+        if self.range_policy != "learned":
+            super().save_own_variables(store)
+            return
+        store["0"], store["1"] = self.amax, self._flags
+        store["step"] = self._range
 
-    def freeze(self) -> None:
-        """Keep the range as it is from now on (``"ema"`` and ``"last"``)."""
-        self._switch(_TRACKING, False)
-
-    def unfreeze(self) -> None:
-        """Let the range follow the data again (``"ema"`` and ``"last"``)."""
-        self._switch(_TRACKING, True)
+    def load_own_variables(self, store: Any) -> None:
+        """Load what :meth:`save_own_variables` saved, also before learned ranges had a step, or of another policy."""
+        if self.range_policy != "learned" and "step" not in store:
+            super().load_own_variables(store)
+            return
+        if self.range_policy == "learned" and "step" in store:
+            self._range.assign(store["step"])
+        else:
+            self._assign_amax(np.asarray(store["0"]))
+        self._flags.assign(store["1"])
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -300,9 +287,11 @@ class TensorQuantizer(keras.layers.Layer):
         }
 
 
-def _not_below_the_floor(amax: Any) -> Any:
-    return keras.ops.maximum(amax, AMAX_FLOOR)
+class _StepFloor(keras.constraints.Constraint):
+    """Keep a learned step, of which ``high`` make the range, at or above the least one."""
 
+    def __init__(self, high: float) -> None:
+        self.least = least_step(high)
 
-def _initial_flags(shape: Any, dtype: Any = None) -> Any:
-    return tf.constant([1, 1, 0], dtype=dtype or "int32")
+    def __call__(self, w: Any) -> Any:
+        return keras.ops.maximum(w, self.least)

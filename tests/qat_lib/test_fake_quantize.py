@@ -136,8 +136,8 @@ def test_the_gradient_is_straight_through_inside_of_the_range(x: np.ndarray, ama
         tape.watch([x, amax])
         y = fake_quantize(x, amax, unsigned=unsigned) * upstream
     dx, damax = tape.gradient(y, [x, amax])
-    inside = (x <= amax) & (x >= (0 if unsigned else -amax))
-    np.testing.assert_array_equal(dx.numpy(), np.where(inside, upstream, 0))
+    low = 0 if unsigned else -amax * np.float32(128 / 127)
+    np.testing.assert_array_equal(dx.numpy(), np.where((x <= amax) & (x >= low), upstream, 0))
     assert damax is None
 
 
@@ -155,7 +155,7 @@ def test_a_learned_range_gets_the_gradient_of_lsq(x: np.ndarray, amax: np.ndarra
         y = fake_quantize(source, variable, learned=True, unsigned=unsigned) * upstream
     dx, damax = tape.gradient(y, [source, variable])
     low, high = (0, 255) if unsigned else (-128, 127)
-    inside = (x <= amax) & (x >= (0 if unsigned else -amax))
+    inside = (x <= amax) & (x >= (0 if unsigned else -amax * np.float32(128 / 127)))
     scale = oracle.scale(amax, unsigned=unsigned)
     ratio = x / scale
     integers = np.clip(np.rint(ratio), low, high)
@@ -222,3 +222,15 @@ def test_onnx_runtime_gives_exactly_the_same_weights(tmp_path: Path) -> None:
     export_onnx(quantized, tmp_path / "model.onnx")
     session = reference_session(tmp_path / "model.onnx")
     np.testing.assert_array_equal(session.run(None, {"x": np.eye(16, dtype=np.float32)})[0], expected)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("kind", "least"), [({}, -128), ({"narrow_range": True}, -127), ({"unsigned": True}, 0)])
+def test_the_gradient_passes_as_far_as_the_integers_reach(kind: dict[str, bool], least: int, learned: bool) -> None:
+    step = 2.0**-4
+    high = 255 if kind.get("unsigned") else 127
+    x = tf.constant([least - 0.25, least, least + 0.25, high - 0.25, high, high + 0.25]) * step
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = fake_quantize(x, high * step, learned=learned, **kind)
+    assert tape.gradient(y, x).numpy().tolist() == [0, 1, 1, 1, 1, 0]

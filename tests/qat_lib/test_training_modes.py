@@ -99,13 +99,13 @@ def test_a_learned_range_is_trained_and_stays_positive() -> None:
     x, y = batches()
     model = small("learned")
     names = {v.path for v in model.trainable_variables}
-    assert {"x_quantizer/amax", "flat_quantizer/amax"} <= names
+    assert {"x_quantizer/step", "flat_quantizer/step"} <= names
     before = activation_ranges(model)
     fit(model, x, y, optimizer=keras.optimizers.Adam(0.5), epochs=3)
     after = activation_ranges(model)
     assert after["x_quantizer"] != before["x_quantizer"]
     # A step may carry the variable itself below zero: what is used never is.
-    model_quantizers(model)["x_quantizer"]._amax.assign(-3.0)
+    model_quantizers(model)["x_quantizer"]._range.assign(-3.0)
     assert activation_ranges(model)["x_quantizer"] == FLOOR
     assert np.all(np.isfinite(model(x[:4])))
 
@@ -118,10 +118,10 @@ def test_a_learned_range_that_falls_to_the_floor_comes_up_again() -> None:
     for _ in range(2):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.square(quantizer(x, training=True) - 9.0 * tf.sign(x)))
-        gradient = tape.gradient(loss, quantizer._amax.value)
+        gradient = tape.gradient(loss, quantizer._range.value)
         # First down, far below the floor, then up along the gradient.
-        optimizer.apply([tf.abs(gradient) + 1.0], [quantizer._amax])
-        assert float(quantizer._amax.value) == FLOOR
+        optimizer.apply([tf.abs(gradient) + 1.0], [quantizer._range])
+        assert float(quantizer.amax) == FLOOR
     assert float(gradient) < 0
 
 
@@ -257,7 +257,7 @@ data[0], data[4] = 1.0, 3.0
 model.fit(data, np.zeros((8, 2)), batch_size=8, epochs=2, shuffle=False, verbose=0)
 activations = {n: q for n, q in model_quantizers(model).items() if q.range_policy != "current"}
 print("RESULT" + json.dumps({
-    "replicas": {n: [float(v.numpy()) for v in q._amax.value.values] for n, q in activations.items()},
+    "replicas": {n: [float(v.numpy()) for v in q._range.value.values] for n, q in activations.items()},
     "amax": {n: float(q.amax) for n, q in activations.items()},
     "finite": bool(np.all(np.isfinite(model.predict(data, verbose=0)))),
 }))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qat_lib.export.passes.activation_ranges import write_activation_ranges
 from qat_lib.export.passes.batched_dense import merge_batched_dense
 from qat_lib.export.passes.bias import merge_bias
+from qat_lib.export.passes.einsum import merge_einsum
 from qat_lib.export.passes.flatten_order import reorder_flattened_weights
 from qat_lib.export.passes.float_weights import store_float_weights
 from qat_lib.export.passes.fold_batchnorm import fold_batchnorm
@@ -22,6 +23,7 @@ from qat_lib.export.passes.pooling import use_global_pools
 from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
 from qat_lib.export.passes.recover_layernorm import recover_layernorm
+from qat_lib.export.passes.recover_prelu import recover_prelu
 from qat_lib.export.passes.resize import fix_resize_scales
 from qat_lib.export.passes.saturation import let_quantizers_clamp
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
@@ -39,6 +41,7 @@ __all__ = [
     "let_quantizers_clamp",
     "merge_batched_dense",
     "merge_bias",
+    "merge_einsum",
     "merge_padding",
     "name_canonically",
     "pull_strides_up",
@@ -46,6 +49,7 @@ __all__ = [
     "quantize_unsigned",
     "recover_batchnorm",
     "recover_layernorm",
+    "recover_prelu",
     "remove_identities",
     "remove_thin_reshapes",
     "remove_transposes",

@@ -22,7 +22,7 @@ from qat_lib.engines import (
     manifest_path,
     read_manifest,
 )
-from qat_lib.engines.backend import get_backend
+from qat_lib.engines.agreement import bound_of, difference
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.errors import ConfigError, EngineBuildError, EngineError
 
@@ -35,9 +35,7 @@ def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Pat
             (expected,) = reference.run(None, batch)
             received = engine.infer(batch["input"])["logits"]
             assert received.shape == (batch_size, 10)
-            # ONNX Runtime quantizes biases when it optimizes: half a percent of the largest logit.
-            tolerance = 1e-5 if built.manifest.backend == "openvino" else 0.05
-            np.testing.assert_allclose(received, expected, atol=tolerance)
+            assert difference([received], [expected]) <= bound_of(built.manifest, half=False)
 
 
 def test_fp32_engine_equals_the_reference(cpu_backend: str, fp32_onnx: Path, tmp_path: Path) -> None:
@@ -137,13 +135,12 @@ def test_engines_benchmarked_in_turns(built: EngineArtifact) -> None:
     assert all(latency.iterations >= 20 for latency in found.values())
 
 
-def test_float_precision_that_the_device_lacks(cpu_backend: str, fp32_onnx: Path) -> None:
-    has = get_backend(cpu_backend).float_precisions()
-    lacking = [name for name in ("fp16", "bf16") if name not in has]
-    if not lacking:
-        pytest.skip("this CPU has all of them")
+def test_float_precision_that_the_device_lacks(
+    cpu_backend: str, fp32_onnx: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
+) -> None:
+    pin_fp16(False, monkeypatch)
     with pytest.raises(ConfigError, match="computes in"):
-        build_engine(fp32_onnx, BuildSpec(backend=cpu_backend, float_precision=lacking[0]))  # type: ignore[arg-type]
+        build_engine(fp32_onnx, BuildSpec(backend=cpu_backend, float_precision="fp16"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
