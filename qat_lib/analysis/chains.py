@@ -65,6 +65,22 @@ def extend_over_add(flow: Flow, chain: Chain, add: Node, residual: Read) -> Chai
     return replace(chain, nodes=nodes, end=end, add=add, residual=residual)
 
 
+def extend_over_pool(flow: Flow, chain: Chain) -> Chain:
+    """Return ``chain`` with the MaxPool behind it, if the two become one INT8 kernel.
+
+    Engines fuse Convolution + Activation + Pool when nothing else reads the convolution and all that
+    reads the pool quantizes it with one scale.
+    """
+    read = flow.only_reader(chain.end)
+    pool = read.node if read is not None and not read.explicit else None
+    if pool is None or pool.op != "MaxPool" or chain.op.node.op != "Conv" or chain.add is not None:
+        return chain
+    if len([name for name in pool.outputs if name]) > 1 or chain.output_scale(flow) is None:
+        return chain
+    pooled = replace(chain, nodes=(*chain.nodes, pool), end=pool.outputs[0])
+    return pooled if pooled.output_scale(flow) is not None else chain
+
+
 def _grow(flow: Flow, op: WeightedOp) -> Chain:
     nodes, end = [op.node], op.node.outputs[0]
     for step in _steps(flow, op, end):

@@ -12,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Comparison:
         predicted_conversions, engine_conversions: stand-alone conversions predicted and found.
         predicted_layers, engine_layers: number of layers predicted and found.
         mismatches: every difference, by node.
+        scored: number of predictions behind each score, by ``"precision"``, ``"output"`` and ``"add"``.
     """
 
     matched: int
@@ -74,6 +75,7 @@ class Comparison:
     predicted_layers: int
     engine_layers: int
     mismatches: tuple[Mismatch, ...]
+    scored: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain lists and dicts."""
@@ -127,6 +129,7 @@ def compare(report: FusionReport, layers: str | Path | Mapping[str, Any] | Itera
         predicted_layers=len(report.engine),
         engine_layers=len(engine),
         mismatches=tuple(mismatches),
+        scored={kind: len(answers) for kind, answers in right.items()},
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from qat_lib.analysis.chains import Chain, grow_chains, per_tensor
+from qat_lib.analysis.chains import Chain, extend_over_pool, grow_chains, per_tensor
 from qat_lib.analysis.flow import Flow, Read, Scale
-from qat_lib.analysis.propagation import is_mover, is_rectifier, propagate
+from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid, propagate
 from qat_lib.analysis.residual import PlacedAdd, alone_end, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
 from qat_lib.onnx_view.graph import Node, OnnxGraph
@@ -109,6 +109,7 @@ def predict(graph: OnnxGraph) -> Engine:
     flow = propagate(Flow.of(graph))
     weighted = find_weighted(flow)
     chains, adds = place_adds(flow, grow_chains(flow, weighted))
+    chains = {index: extend_over_pool(flow, chain) for index, chain in chains.items()}
     kernels, written = _compute_kernels(flow, chains)
     kernel_of = {node.index: kernel for kernel in kernels for node in kernel.nodes}
     residuals = [placed.chain.residual for placed in adds if placed.rule == "F3" and placed.chain is not None]
@@ -201,7 +202,7 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
         kind: KernelKind = "pool" if node.op in MAX_POOLS else "shape"
         scale = given
     elif is_rectifier(graph, node):  # a kernel that computes can write another scale than it reads
-        kind, scale = "elementwise", flow.common_scale(values[0]) or given if given is not None else None
+        kind, scale = "elementwise", _rectified_scale(flow, node, given)
     elif node.op == "Concat":
         kind, scale = "concat", flow.common_scale(values[0]) if quantized else None
     elif is_average_pool(graph, node):
@@ -219,6 +220,13 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     return Kernel(kind=kind, nodes=nodes, values=values, reads=precision, writes=precision), scale
 
 
+def _rectified_scale(flow: Flow, node: Node, given: Scale | None) -> Scale | None:
+    if given is None:
+        return None
+    kept = given if keeps_grid(flow.graph, node, given) else None
+    return flow.common_scale(node.outputs[0]) or kept
+
+
 def _conversions(
     flow: Flow, kernel_of: Mapping[int, Kernel], written: Mapping[str, Scale], dequantized: set[int]
 ) -> Iterator[Kernel]:
@@ -232,6 +240,8 @@ def _conversions(
         yield from _rescales(value, flow, written, kernel_of)
         seen: set[tuple[str, Scale]] = set()
         for read in flow.readers(value):
+            if _is_inside(flow, kernel_of, read):
+                continue
             for kind, scale, writes, reason in _steps(read, given, arrives_int8, kernel_of, id(read) in dequantized):
                 if (reason, scale) in seen:
                     continue
@@ -244,6 +254,15 @@ def _conversions(
                     reason=reason,
                     name=next((name for name in read.quantizers), value),
                 )
+
+
+def _is_inside(flow: Flow, kernel_of: Mapping[int, Kernel], read: Read) -> bool:
+    """Return whether the kernel that reads a value is the one that computes it."""
+    producer = flow.graph.producer(read.value)
+    if producer is None or read.node is None:
+        return False
+    kernel = kernel_of.get(producer.index)
+    return kernel is not None and kernel is kernel_of.get(read.node.index)
 
 
 def _rescales(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qat_lib.analysis.rules.pair import DEQUANTIZE, OTHER_TYPES, QUANTIZE, quantized_type, well_formed
+from qat_lib.analysis.rules.pair import DEQUANTIZE, OTHER_TYPES, QUANTIZE, is_legal, quantized_type, well_formed
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
@@ -30,6 +30,7 @@ class Scale:
         count: number of scales; 1 is per tensor.
         axis: axis of the scales when there are several.
         float_type: type of the scale, which is the type that the DQ gives.
+        legal: whether TensorRT's parser takes the node.
     """
 
     key: tuple[bytes, int | None, str]
@@ -37,11 +38,12 @@ class Scale:
     count: int = field(compare=False, default=1)
     axis: int | None = field(compare=False, default=None)
     float_type: str = field(compare=False, default="float32")
+    legal: bool = field(compare=False, default=True)
 
     @property
     def is_int8(self) -> bool:
-        """Whether the quantized type has 8-bit integers; FP8 and INT4 have other kernels."""
-        return self.key[2] not in OTHER_TYPES
+        """Whether it is legal and has 8-bit integers; FP8 and INT4 have other kernels."""
+        return self.legal and self.key[2] not in OTHER_TYPES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,17 +174,30 @@ def _scales(graph: OnnxGraph) -> dict[int, Scale]:
         if node.op not in (QUANTIZE, DEQUANTIZE) or not well_formed(node):
             continue
         values = graph.value(node.input(1))
-        quantized = quantized_type(graph, node) or "int8"
+        quantized = _integer_type(graph, node)
+        legal = is_legal(graph, node)
         float_type = graph.dtype(node.input(1)) or "float32"
         if values is None or not values.size:  # unreadable: equal to nothing but itself (the parser rules report it)
-            found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"))
+            found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"), legal=legal)
             continue
         axis = node.integer("axis", 1) if values.size > 1 else None
         key = (str(values.dtype).encode() + values.tobytes(), axis, quantized)
         with np.errstate(invalid="ignore"):  # a scale of NaN is the parser rules' business
             largest = float(values.astype(np.float64).max())
-        found[node.index] = Scale(key=key, largest=largest, count=values.size, axis=axis, float_type=float_type)
+        found[node.index] = Scale(
+            key=key, largest=largest, count=values.size, axis=axis, float_type=float_type, legal=legal
+        )
     return found
+
+
+def _integer_type(graph: OnnxGraph, node: Node) -> str:
+    """Return the type of a Q's or DQ's integers as TensorRT takes it: INT8 where no zero point says it."""
+    if node.input(2):
+        return graph.dtype(node.input(2)) or "int8"
+    source = graph.producer(node.input(0)) if node.op == DEQUANTIZE else None
+    if source is not None and source.op == QUANTIZE and well_formed(source):
+        return _integer_type(graph, source)
+    return (quantized_type(graph, node) if node.op == DEQUANTIZE else "") or "int8"
 
 
 class Tracer:

@@ -33,6 +33,7 @@ _MOVERS: dict[str, Confidence] = {
 }
 #: Each round moves every Q and DQ as far as it goes in one direction; real graphs need two or three.
 _MAX_ROUNDS = 50
+_LARGEST_INTEGER = 127
 _RECTIFIERS = frozenset({"Relu", "Clip"})
 
 
@@ -53,6 +54,22 @@ def is_rectifier(graph: OnnxGraph, node: Node) -> bool:
         return False
     low = graph.value(node.input(1)) if node.input(1) else node.attributes.get("min")
     return low is not None and bool(np.all(np.asarray(low) == 0))
+
+
+def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
+    """Return whether an operator gives multiples of ``scale`` for multiples of ``scale``.
+
+    A Clip does if its upper bound is such a multiple, or beyond the largest integer: Clip(0, 6) of the
+    multiples of 0.1 does, of those of 0.11 does not.
+    """
+    if node.op != "Clip":
+        return True
+    bound = graph.value(node.input(2)) if node.input(2) else node.attributes.get("max")
+    if bound is None:
+        return not node.input(2)  # a bound that is computed can be anything
+    steps = np.asarray(bound, np.float64).ravel() / scale.largest
+    on_grid = np.isclose(steps, np.round(steps), rtol=1e-6, atol=0)
+    return bool(np.all(on_grid | (steps >= _LARGEST_INTEGER)))
 
 
 def propagate(flow: Flow) -> Flow:
@@ -85,7 +102,7 @@ def _move_down(flow: Flow) -> dict[Read, Scale]:
     for node in flow.operators:
         scales = {now(read) for read in _data(flow, node)}
         scale = scales.pop() if len(scales) == 1 else None
-        if scale is None or scale.count > 1:
+        if scale is None or scale.count > 1 or not keeps_grid(flow.graph, node, scale):
             continue
         for read in flow.output_reads(node):
             if now(read) is None:
@@ -105,7 +122,7 @@ def _move_up(flow: Flow) -> dict[Read, Scale]:
         if not data or len(wanted) != 1 or any(now(read) is not None for read in data):
             continue
         scale = wanted.pop()
-        if scale is None or scale.count > 1 or not _may_pass(flow, node):
+        if scale is None or scale.count > 1 or not _may_pass(flow, node) or not keeps_grid(flow.graph, node, scale):
             continue
         raised.update(dict.fromkeys(data, scale))
     return raised

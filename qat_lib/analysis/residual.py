@@ -40,32 +40,48 @@ def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain
     grown = dict(chains)
     base_ends = {chain.end: index for index, chain in chains.items()}
     placed: list[PlacedAdd] = []
+    depth = _depths(flow)
     for node in flow.operators:
         if node.op != "Add":
             continue
         operands = flow.data_inputs(node)
         if len(operands) != 2 or flow.graph.dtype(node.outputs[0]) in _INTEGERS:
             continue
-        verdict = _place(flow, node, operands, {end: grown[index] for end, index in _offers(base_ends, operands)})
+        verdict = _place(
+            flow, node, operands, {end: grown[index] for end, index in _offers(base_ends, operands)}, depth
+        )
         placed.append(verdict)
         if verdict.chain is not None:
             grown[verdict.chain.op.node.index] = verdict.chain
     return grown, placed
 
 
+def _depths(flow: Flow) -> dict[int, int]:
+    """Return the length of the longest way from a graph input to each operator, by node index."""
+    depth: dict[int, int] = {}
+    written: dict[str, int] = {}
+    for node in flow.operators:
+        depth[node.index] = 1 + max((written.get(read.value, 0) for read in flow.inputs(node)), default=0)
+        written.update(dict.fromkeys(node.outputs, depth[node.index]))
+    return depth
+
+
 def _offers(base_ends: Mapping[str, int], operands: tuple[Read, ...]) -> list[tuple[str, int]]:
     return [(read.value, base_ends[read.value]) for read in operands if read.value in base_ends]
 
 
-def _place(flow: Flow, node: Node, operands: tuple[Read, ...], chains: Mapping[str, Chain]) -> PlacedAdd:
+def _place(
+    flow: Flow, node: Node, operands: tuple[Read, ...], chains: Mapping[str, Chain], depth: Mapping[int, int]
+) -> PlacedAdd:
     quantized = [read.scale is not None for read in operands]
     writes_int8 = per_tensor(flow.common_scale(alone_end(flow, node))) is not None
     if broadcasts(flow.graph, node, operands):
         return PlacedAdd(node=node, rule="F6", int8=all(quantized) and writes_int8)
     offers = [(chains[read.value], read) for read in operands if _is_offer(flow, chains, read)]
     if offers:
-        # Two kernels could take the Add: engines give it to the one that runs last.
-        chain, operand = max(offers, key=lambda offer: offer[0].op.node.index)
+        # Two kernels could take the Add: engines give it to the convolution of the shortcut, the
+        # one with fewer operators in front, in whatever order the file lists them.
+        chain, operand = min(offers, key=lambda offer: (depth[offer[0].op.node.index], -offer[1].position))
         residual = next(read for read in operands if read is not operand)
         extended = extend_over_add(flow, chain, node, residual)
         rule: AddRule = "F2" if residual.scale is None else "F1"
@@ -73,7 +89,7 @@ def _place(flow: Flow, node: Node, operands: tuple[Read, ...], chains: Mapping[s
             rule = "F3"
         return PlacedAdd(node=node, rule=rule, chain=extended, int8=extended.output_scale(flow) is not None)
     branches = [chains[read.value] for read in operands if _is_behind_q(flow, chains, read)]
-    branch = max(branches, key=lambda chain: chain.op.node.index, default=None)
+    branch = max(branches, key=lambda chain: depth[chain.op.node.index], default=None)
     if all(quantized) and branch is not None:
         return PlacedAdd(node=node, rule="F4", branch=branch, int8=writes_int8)
     return PlacedAdd(node=node, rule="F5", int8=all(quantized) and writes_int8)

@@ -12,6 +12,7 @@ from qat_lib.onnx_view.graph import Node, OnnxGraph
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 LAYOUT_OPS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 
 
@@ -77,6 +78,8 @@ def _classify(flow: Flow, node: Node) -> WeightedOp:
     weight = _weight(flow, node, constant) if constant is not None else None
     scales = [read.scale for read in activations] + ([weight.scale] if weight is not None else [])
     quantized = [scale is not None and scale.is_int8 for scale in scales]
+    if weight is None and node.op in CONVOLUTIONS:
+        quantized.append(False)  # no INT8 kernel convolves with a weight that is computed
     precision: Precision = "int8" if quantized and all(quantized) else "mixed" if any(quantized) else "float"
     return WeightedOp(
         node=node,

@@ -19,6 +19,7 @@ def check_epilogues(engine: Engine) -> Iterator[Finding]:
         if chain.op.precision == "int8":
             yield from _check_output(engine, chain)
             yield from _check_cut(engine, chain)
+            yield from _check_depthwise(engine, chain)
     for node in engine.flow.operators:
         yield from _check_padding(engine, node)
 
@@ -84,6 +85,27 @@ def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
         rule="E",
         keras_layer=layer,
     )
+
+
+def _check_depthwise(engine: Engine, chain: Chain) -> Iterator[Finding]:
+    """Yield a depthwise layer in front of x * gate(x), which its kernel does not take."""
+    reads = engine.flow.readers(chain.end)
+    if not chain.op.depthwise or chain.add is not None or any(read.scale is not None for read in reads):
+        return
+    gate = gate_of(engine.flow, reads)
+    if gate:
+        layer = keras_layer(chain.op.node.name)
+        yield make_finding(
+            "V13",
+            chain.nodes[-1].name,
+            f"{layer!r} computes in INT8 but writes floating point: a depthwise kernel does not take the "
+            f"{' and '.join(dict.fromkeys(node.op for node in gate))} behind it (SiLU and the like).",
+            f"No placement avoids this. If the architecture is yours, put a ReLU behind {layer!r}.",
+            "E",
+            rule="E",
+            severity="info",
+            keras_layer=layer,
+        )
 
 
 def _check_padding(engine: Engine, node: Node) -> Iterator[Finding]:

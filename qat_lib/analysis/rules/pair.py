@@ -26,6 +26,12 @@ def check_pair(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
         yield from check(graph, node)
 
 
+def is_legal(graph: OnnxGraph, node: Node) -> bool:
+    """Return whether TensorRT's parser takes a Q or DQ node; UINT8 (P5) is left to the target's check."""
+    found = check_pair(graph, node)
+    return not any(each.severity == "error" and each.rule != "P5" for each in found)
+
+
 def rule_finding(
     code: str,
     node: Node,

@@ -8,7 +8,7 @@ from math import prod
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.analysis.propagation import is_mover
-from qat_lib.analysis.weighted import WeightedOp
+from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
 from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
 
@@ -64,6 +64,15 @@ def _check_operands(op: WeightedOp) -> Iterator[Finding]:
             op.node,
             f"{layer!r} has no quantized operand and runs in floating point.",
             f"Quantize {layer!r} if it is not left out on purpose.",
+            "D",
+            "D",
+        )
+    elif op.precision == "mixed" and op.weight is None and op.node.op in CONVOLUTIONS:
+        yield _finding(
+            "V10",
+            op.node,
+            f"the weight of {layer!r} is computed, not constant: it runs in floating point, behind a loose Q/DQ.",
+            f"Make the weight of {layer!r} a constant, or remove the quantizers of its operands.",
             "D",
             "D",
         )
