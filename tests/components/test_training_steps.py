@@ -276,9 +276,12 @@ def test_a_wrong_quantization_choice_is_refused(settings: dict, error: type[Exce
     from components.runtime.quantization_choice import open_cases, read_spec
     from qat_lib.models import resnet_digits
 
-    with pytest.raises(error, match=message):
+    def plan() -> None:
         choice = QuantizationSettings(**settings)
         qat_lib.plan_quantization(resnet_digits(), choice.mode, read_spec(choice), open_cases(choice))
+
+    with pytest.raises(error, match=message):
+        plan()
 
 
 def test_pytorch_weights_need_every_name(tmp_path: Path) -> None:
