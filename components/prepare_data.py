@@ -15,7 +15,6 @@ from components.data.source import Source, deal
 from components.runtime.events import Progress
 from components.runtime.images import IMAGE
 from components.settings import DataSettings
-from qat_lib.errors import DataError
 from qat_lib.preprocessing import Preprocessing
 
 _COLORS = {1: "gray", 3: "rgb"}
@@ -50,10 +49,6 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
     if data.kind == "digits":
         return read_digits(data)
     if data.kind == "folder":
-        if "://" in (data.path or ""):
-            raise DataError(
-                f"data.kind=folder reads a local or mounted folder, received {data.path}: mount it, or use npz"
-            )
         return read_folder(Path(data.path or "").expanduser(), data, progress, seed=seed)
     arrays = read_keras_dataset(data) if data.kind == "keras" else read_npz(_local(data.path or ""), scratch, data)
     for name, part in arrays.parts.items():

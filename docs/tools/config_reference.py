@@ -37,6 +37,25 @@ An unknown key is an error that names the nearest known one. `qatline config sho
 qatline config schema > run-config.schema.json
 qatline config show --set qat.epochs=2
 ```
+
+What can be known before training is checked before it: names, files, installed packages, the engine backend.
+
+## Secrets
+
+A config is stored with its run, recorded in MLflow and compiled into the pipeline. So a value that holds a secret is
+refused: a URL with a user and password, one with a token or a signature, an option called `password` or `api_key`. The
+same goes for `MLFLOW_TRACKING_URI` and the addresses of object stores in the environment. Credentials belong into the
+variables that the libraries read:
+
+| For | Variables |
+|---|---|
+| MLflow's server | `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN` |
+| PostgreSQL | the user in the URI, `PGPASSWORD` or `~/.pgpass` |
+| S3 | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, or a profile |
+| Kubeflow Pipelines | `KFP_TOKEN` |
+
+On a cluster [`cluster.secret_env`](cluster.md#tracking) takes them from Kubernetes secrets. What libraries say in
+warnings and errors is masked on its way to the screen, the logs and MLflow.
 """
 
 

@@ -23,7 +23,7 @@ from components.runtime.s3_storage import S3Storage, s3_client, split_location
 from components.runtime.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
 from components.runtime.tracking import ensure_store, step_run
 from components.settings import DataSettings
-from qat_lib.errors import DataError, StorageError
+from qat_lib.errors import StorageError
 
 # botocore 1.44 on Python 3.12 and later.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")
@@ -261,11 +261,6 @@ def test_a_data_set_that_is_not_in_s3_is_told(s3: Any, cache: Path, tmp_path: Pa
     with pytest.raises(StorageError, match=r"s3://data/nothing\.npz does not exist.*correct data\.path"):
         prepare_data(tmp_path, data=settings, seed=0, progress=NullProgress())
     assert settings_files({"data": settings.model_dump()}) == {}
-
-
-def test_a_folder_in_s3_is_refused_with_a_reason(s3: Any, cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.kind=folder reads a local or mounted folder"):
-        prepare_data(tmp_path, data=DataSettings(kind="folder", path="s3://data/x"), seed=0, progress=NullProgress())
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
