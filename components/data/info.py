@@ -46,6 +46,19 @@ class DatasetInfo:
         """Write ``dataset.json`` into the directory ``dataset``."""
         (dataset / INFO_NAME).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
+    def _check(self) -> None:
+        """See that what was read from a file has the types that it should.
+
+        Raises:
+            TypeError: a value has another type.
+        """
+        names = (*self.classes, self.kind, self.dtype, self.fingerprint, self.source, self.root or "")
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"expected names as text, received {names!r:.200}")
+        splits = self.splits.items()
+        if not all(isinstance(name, str) and isinstance(count, int) for name, count in splits):
+            raise TypeError(f"expected the number of samples of each part, received {self.splits!r:.200}")
+
     @classmethod
     def load(cls, dataset: Path) -> DatasetInfo:
         """Read ``dataset.json`` of the directory ``dataset``.
@@ -58,9 +71,11 @@ class DatasetInfo:
             raise DataError(f"{dataset} is no prepared data set: it holds no {INFO_NAME}. Run prepare_data first.")
         try:
             data: dict[str, Any] = read_json(path, what="the description of a data set", error=DataError)
-            height, width, channels = data.pop("image_shape")
-            return cls(classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data)
+            height, width, channels = map(int, data.pop("image_shape"))
+            info = cls(classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data)
+            info._check()
+            return info
         except DataError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(f"{path} does not describe a data set: {error}. Run prepare_data again.") from error

@@ -47,10 +47,11 @@ class ArraySplit:
     def __init__(self, dataset: Path, split: str) -> None:
         self._x = _load_array(dataset / f"{split}_x.npy")
         self.labels: Labels = np.array(_load_array(dataset / f"{split}_y.npy"))
+        shapes = f"{self._x.dtype} {self._x.shape} and labels {self.labels.dtype} {self.labels.shape}"
+        if self._x.ndim != 4 or self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
+            raise DataError(f"{dataset}: {split} holds images {shapes}. Run prepare_data again.")
         if len(self._x) != len(self.labels):
-            raise DataError(
-                f"{dataset}: {split} has {len(self._x)} images and {len(self.labels)} labels. Run prepare_data again."
-            )
+            raise DataError(f"{dataset}: {split} holds images {shapes}, one for each. Run prepare_data again.")
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
         """Return raw images, copied from disk."""

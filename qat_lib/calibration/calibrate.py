@@ -47,6 +47,7 @@ class _Histograms:
     def __init__(self) -> None:
         self.found: dict[str, Histogram] = {}
         self.cut: set[str] = set()
+        self.not_finite: str | None = None
 
     def observe(self, quantizer: TensorQuantizer, tensor: Any) -> None:
         if quantizer.range_policy == "current" or quantizer.of_weight:
@@ -56,10 +57,8 @@ class _Histograms:
             self.cut.add(quantizer.name)
         largest = float(tf.reduce_max(magnitude))
         if not np.isfinite(largest):
-            raise CalibrationError(
-                f"The tensor of quantizer {quantizer.name!r} has NaN or infinite values. "
-                "Check the calibration data and the model: its FP32 outputs must be finite."
-            )
+            self.not_finite = self.not_finite or quantizer.name
+            return
         self.found.setdefault(quantizer.name, Histogram()).add(magnitude, largest)
 
 
@@ -102,6 +101,12 @@ def calibrate(
     with collecting(histograms):
         for x in _batches(data, batch_size, len(model.inputs)):
             model(x, training=False)
+            # Not raised within the call, where Keras adds its own text to a message.
+            if histograms.not_finite is not None:
+                raise CalibrationError(
+                    f"The tensor of quantizer {histograms.not_finite!r} has NaN or infinite values. "
+                    "Check the calibration data and the model: its FP32 outputs must be finite."
+                )
             batches += 1
             samples += _samples(x)
             if on_batch is not None:

@@ -108,8 +108,8 @@ def _of_file(name: str, command: list[str], data: bytes, random: Random, flips: 
 
     is_yaml = name.endswith(".yaml")
     for damage, make in unusable(data):
-        # Half a YAML file may be a YAML file, and a model can be had without weights from another.
-        optional = name.startswith("images/") and damage == "missing"
+        # Half a YAML file may be a YAML file; an image may be missing, and a folder have an image's name.
+        optional = name.startswith("images/") and damage in ("missing", "folder")
         yield case(damage, make, refused=not ((is_yaml and damage in _TEXT) or optional))
     for damage, make in flipped(data, random, flips):
         yield case(damage, make, refused=False)

@@ -100,4 +100,5 @@ def test_bad_input_ends_with_one_message(
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.startswith("Error: ")
     assert message in done.stderr
+    assert "\x1b" not in done.stderr
     assert set(folder.iterdir()) == before

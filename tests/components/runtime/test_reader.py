@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +65,19 @@ def test_a_folder_that_is_no_data_set_is_told(tmp_path: Path) -> None:
         load_preprocessing(tmp_path)
 
 
+def _description(**changed: Any) -> str:
+    content = {
+        "kind": "npz",
+        "classes": ["a", "b"],
+        "image_shape": [8, 8, 1],
+        "dtype": "uint8",
+        "splits": {"train": 1},
+        "fingerprint": "",
+        "source": "",
+    }
+    return json.dumps({**content, **changed})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -71,6 +85,10 @@ def test_a_folder_that_is_no_data_set_is_told(tmp_path: Path) -> None:
         ("[]", "does not describe a data set"),
         ("{}", "does not describe a data set"),
         ('{"image_shape": [1, 2], "classes": []}', "does not describe a data set"),
+        (_description(splits=True), "does not describe a data set"),
+        (_description(splits={"train": "many"}), "expected the number of samples of each part"),
+        (_description(classes=[["a"]]), "expected names as text"),
+        (_description(image_shape=[8, 8, float("inf")]), "does not describe a data set"),
     ],
 )
 def test_a_broken_description_is_told(digits: Path, text: str, message: str) -> None:
@@ -106,6 +124,7 @@ def test_reading_needs_no_tensorflow(digits_dataset: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
+from typing import Any
 from components.runtime.reader import load_split, numpy_batches
 dataset = Path({str(digits_dataset)!r})
 load_split(dataset, "test"), list(numpy_batches(dataset, "train", 100))
@@ -113,3 +132,10 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "kfp", "mlflow", "s
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("name", ["test_x.npy", "test_y.npy"])
+def test_an_array_of_another_rank_is_told(digits: Path, name: str) -> None:
+    np.save(digits / name, np.uint8(1))
+    with pytest.raises(DataError, match=r"test holds images .* Run prepare_data again"):
+        load_split(digits, "test")
