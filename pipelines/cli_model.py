@@ -15,6 +15,7 @@ import typer
 
 from pipelines.cli_errors import reported
 from pipelines.cli_quantize import check_inputs, quantize
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 
 _PANEL = "Single files"
 
@@ -89,7 +90,7 @@ def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
     target: Annotated[Target, typer.Option(help="What the file is for.")] = Target.tensorrt,
-    opset: Annotated[int, typer.Option(min=13, help="ONNX operator set.")] = 17,
+    opset: Annotated[int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")] = 17,
     weights: Annotated[
         Weights, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
     ] = Weights.int8,
@@ -226,6 +227,9 @@ def build_engine(
         bool, typer.Option("--version-compatible", help="TensorRT: run on later versions of its major.")
     ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Keep what per-layer timing needs.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare the engine with ONNX Runtime before it is written.")
+    ] = True,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -251,7 +255,7 @@ def build_engine(
             profile=profile,
         )
         with build_progress() as on_progress:
-            artifact = engines.build_engine(model, spec, output=output, on_progress=on_progress)
+            artifact = engines.build_engine(model, spec, output=output, verify=verify, on_progress=on_progress)
         if json_:
             _write_json(
                 {

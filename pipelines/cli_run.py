@@ -14,8 +14,9 @@ from rich.text import Text
 
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from components.runtime.tracking import MODE_VARIABLE, URI_VARIABLE, tracking_mode
-from pipelines.config import RunConfig, load_config
+from pipelines.config import RunConfig, build_config, load_config
 from pipelines.local import MAIN_PIPELINE, execute, resume_run
+from pipelines.preflight import check_before_training
 from pipelines.progress_view import make_view
 from pipelines.result_table import show_result
 from pipelines.run_folder import create_run, find_run
@@ -46,7 +47,7 @@ def run_command(
         raise ConfigError("Expected --resume or --no-cache, received both: a run keeps its store.")
     given = load_config(config, profiles=profiles, overrides=overrides)
     if output is not None:
-        given = given.model_copy(update={"output": str(output.absolute())})
+        given = build_config({**given.to_dict(), "output": str(output.absolute())}, source="--output")
     _check_environment(given)
     # With --json stdout belongs to the object alone.
     stream = sys.stderr if as_json else sys.stdout
@@ -58,6 +59,8 @@ def run_command(
         _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
         outcome = resume_run(folder, given if changed else None, view)
     else:
+        if pipeline == MAIN_PIPELINE:
+            check_before_training(given)
         folder = create_run(given, pipeline=pipeline, cache=cache, version=installed_version())
         _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
         outcome = execute(folder, view)

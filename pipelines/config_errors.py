@@ -122,6 +122,8 @@ _EXPECTED = {
     "string_type": "text",
     "list_type": "a list",
     "tuple_type": "a list",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
     "too_short": "at least {min_length} items",
     "too_long": "at most {max_length} items",
     "missing": "a value",

@@ -185,7 +185,7 @@ class RunFolder:
             self._acquire(descriptor, time.monotonic() + patience)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            for place in (self.path, self.artifacts_dir):
+            for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
                 sweep_unfinished(place)
             yield descriptor
         finally:

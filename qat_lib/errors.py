@@ -14,6 +14,7 @@
     │   ├── EngineBuildError          the build failed
     │   ├── EngineLoadError           the engine file can't be used here
     │   └── EngineBusyError           more callers at once than the engine serves
+    ├── MissingPackageError           a package of an extra is not installed
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
     └── StepError                     a pipeline step failed
@@ -82,6 +83,10 @@ class EngineLoadError(EngineError):
 
 class EngineBusyError(EngineError):
     """More callers ask the engine at once than it serves; the same request may succeed later."""
+
+
+class MissingPackageError(QatlineError, ImportError):
+    """A package that one of qatline's extras brings is not installed."""
 
 
 class StorageError(QatlineError, OSError):

@@ -14,6 +14,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from components.runtime.atomic_file import unfinished_name
 from components.runtime.disk_errors import as_storage_error, is_disk_full
 from components.runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest, verify
 from components.runtime.work_directory import work_directory
@@ -65,10 +66,9 @@ def materialize(source: Path, target: Path) -> None:
     Raises:
         StorageError: the disk is full or the place can't be written.
     """
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    beside = target.with_name(unfinished_name(target.name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(source, beside, copy_function=_link_or_copy)
         if target.exists():
             shutil.rmtree(target)

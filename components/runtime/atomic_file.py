@@ -1,10 +1,11 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,5 +39,9 @@ def sweep_unfinished(folder: Path) -> None:
     """Remove what killed processes left beside their files; nobody may be writing in ``folder``."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if _UNFINISHED.fullmatch(path.name) and (path.is_file() or path.is_symlink()):
+            if not _UNFINISHED.fullmatch(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
                 path.unlink(missing_ok=True)

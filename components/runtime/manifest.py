@@ -12,6 +12,7 @@ from typing import Any
 
 from components.runtime.meaning import meaning_digest
 from qat_lib.errors import StorageError
+from qat_lib.text_files import read_json
 
 MANIFEST_NAME = "manifest.json"
 _VERSION = 2
@@ -123,15 +124,15 @@ def read_manifest(directory: Path) -> Manifest:
         StorageError: there is none (the step that writes this directory did not finish), or it is damaged.
     """
     path = directory / MANIFEST_NAME
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise StorageError(
             f"{directory} is not finished: expected {MANIFEST_NAME} in it, found none. "
             "Run the step that writes it again."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} can't be read: {error}. Run the step that writes it again.") from error
+        )
+    try:
+        data = read_json(path, what="the manifest of a step", error=StorageError)
+    except StorageError as error:
+        raise StorageError(f"{error} Run the step that writes it again.") from error
     if not isinstance(data, dict):
         raise StorageError(f"{path}: expected a JSON object, received {type(data).__name__}")
     return Manifest.from_dict(data)

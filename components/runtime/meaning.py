@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _CHUNK = 1 << 20
-_LARGEST_JSON = 64 << 20  # bytes
+_LARGEST_JSON = 16 << 20  # bytes
 _MOST_MEMBERS = 10_000
 _TIMES = frozenset({"seconds", "conversion_seconds", "build_seconds", "created", "date_saved"})
 _SHARED = "shared_object_id"

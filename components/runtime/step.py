@@ -38,7 +38,8 @@ from components.runtime.tracked import log_outputs, log_settings
 from components.runtime.tracking import step_run
 from components.runtime.work_directory import work_directory
 from components.settings import Settings
-from qat_lib.errors import QatlineError, StepError
+from qat_lib.errors import MissingPackageError, QatlineError, StepError
+from qat_lib.extras import missing_hint
 
 
 class MetricsArtifact(Protocol):
@@ -210,6 +211,8 @@ def _translated(error: Exception, output: Path) -> Exception:
         return error
     if is_disk_full(error):
         return as_storage_error(error, output)
+    if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
+        return MissingPackageError(hint)
     return as_data_error(error) or error
 
 

@@ -14,6 +14,7 @@ from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address,
 from components.runtime.disk_errors import AFTER_FULL, is_disk_full
 from components.runtime.tracking_database import database_path, prepared_database
 from qat_lib.errors import QatlineError, TrackingError
+from qat_lib.extras import missing_hint
 
 PROBE_SECONDS = 3.0
 _AWAY = frozenset({502, 503, 504})
@@ -83,6 +84,8 @@ def translated(what: str) -> Iterator[None]:
         yield
     except QatlineError:
         raise
+    except ImportError as error:
+        raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         raise TrackingError(f"{what}: {_reason(error)}") from error
 

@@ -24,6 +24,8 @@ _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
 #: Layer types that convert, as TensorRT and OpenVINO name them.
 _CONVERSIONS = frozenset({"Reformat", "Reorder", "FakeQuantize", "Convert"})
+# The look-behind starts a run of brackets once: else the time is quadratic in its length.
+_BRACKETS = re.compile(r"\bPWN\(|(?<!\))\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.")
 _INT8 = re.compile(r"int8", re.IGNORECASE)
 
 
@@ -170,23 +172,27 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
 def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
     """Read a layer as qatline's engine builds describe it."""
     name, precision, output = (str(entry.get(key) or "") for key in ("name", "precision", "output_precision"))
+    nodes = entry["nodes"]
+    if not isinstance(nodes, (list, tuple)):
+        raise ConfigError(f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}.")
     return EngineLayer(
         name=name,
-        nodes=frozenset(map(str, entry["nodes"])),
+        nodes=frozenset(map(str, nodes)),
         reads_int8=precision == "int8" if precision else None,
         writes_int8=output == "int8" if output else None,
-        is_reformat=entry.get("kind") in _CONVERSIONS or bool(_REFORMAT.search(name)),
+        is_reformat=str(entry.get("kind")) in _CONVERSIONS or bool(_REFORMAT.search(name)),
     )
 
 
 def _parts(name: str) -> list[str]:
     """Split an engine layer's name: ``PWN(PWN(a), b) + c`` names a, b and c."""
-    parts = re.split(r"\s\+\s|\s\|\|\s|, ", re.sub(r"\bPWN\(|\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.", " ", name))
+    parts = re.split(r"\s\+\s|\s\|\|\s|, ", _BRACKETS.sub(" ", name))
     return [part.strip() for part in parts if part.strip()]
 
 
 def _is_int8(tensors: Any, *, every: bool) -> bool | None:
-    formats = [str(t.get("Format/Datatype", t.get("Datatype", ""))) for t in tensors or () if isinstance(t, Mapping)]
+    listed = tensors if isinstance(tensors, (list, tuple)) else ()
+    formats = [str(t.get("Format/Datatype", t.get("Datatype", ""))) for t in listed if isinstance(t, Mapping)]
     if not any(formats):
         return None
     return (all if every else any)(bool(_INT8.search(text)) for text in formats)

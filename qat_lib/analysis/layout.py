@@ -130,7 +130,7 @@ class _Points:
                 distance = self._distance(groups[-1].last, group.first)
                 if groups[-1].end + distance <= group.start:
                     break
-                group = groups.pop().joined(group, distance)
+                group = groups.pop().join(group, distance)
             groups.append(group)
         for group in groups:
             for point, offset in group.points:
@@ -159,9 +159,9 @@ class _Group:
     def end(self) -> float:
         return self.start + self.points[-1][1]
 
-    def joined(self, other: _Group, distance: float) -> _Group:
-        """Return both as one group, where their points want to be on average."""
+    def join(self, other: _Group, distance: float) -> _Group:
+        """Take ``other`` in, and return both as one group, where their points want to be on average."""
         shift = self.points[-1][1] + distance
-        moved = [(point, offset + shift) for point, offset in other.points]
         total = self.start * len(self.points) + (other.start - shift) * len(other.points)
-        return _Group(total / (len(self.points) + len(moved)), [*self.points, *moved])
+        self.points.extend([(point, offset + shift) for point, offset in other.points])
+        return _Group(total / len(self.points), self.points)

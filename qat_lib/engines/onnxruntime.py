@@ -20,7 +20,7 @@ from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device, cpu_refusal
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.onnx_graph import bounded, check_file
 from qat_lib.engines.onnxruntime_layers import read_layers
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
@@ -35,8 +35,9 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     """Return an ``onnxruntime.InferenceSession`` that runs ``onnx`` node by node, with no optimization: the reference.
 
     Raises:
-        EngineBuildError: ONNX Runtime can't run the graph.
+        EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
     """
+    check_file(Path(onnx))
     runtime = _onnxruntime()
     options = _options(0, threads)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow everything else
@@ -44,6 +45,30 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
         return runtime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
     except _errors() as error:
         raise EngineBuildError(f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}") from error
+
+
+class Reference:
+    """The answers of an ONNX file, by ONNX Runtime without optimizations.
+
+    Raises:
+        EngineBuildError: ONNX Runtime can't run the graph.
+    """
+
+    def __init__(self, onnx: Path) -> None:
+        self._onnx, self._session = onnx, reference_session(onnx)
+        self._names = [output.name for output in self._session.get_outputs()]
+        self.version = str(_onnxruntime().__version__)
+
+    def run(self, request: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name.
+
+        Raises:
+            EngineBuildError: ONNX Runtime can't run this request.
+        """
+        try:
+            return dict(zip(self._names, self._session.run(self._names, dict(request)), strict=True))
+        except _errors() as error:
+            raise EngineBuildError(f"ONNX Runtime {self.version} can't run {self._onnx}: {error}") from error
 
 
 class OnnxRuntimeBackend:

@@ -23,16 +23,10 @@ from qat_lib.export.graph import (
     new_node,
     replace,
 )
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
 from qat_lib.export.trace import MARKER, Trace, trace_model
-
-OLDEST_OPSET = 13
-"""QuantizeLinear has an axis since operator set 13."""
-
-NEWEST_OPSET = 21
-"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
-weights. float16 Q/DQ scales need 19."""
 
 
 def tf2onnx_opset(opset: int) -> int:
@@ -47,7 +41,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
 
     Args:
         model: built Keras Functional or Sequential model, quantized or not.
-        opset: ONNX operator set, :data:`OLDEST_OPSET` to :func:`newest_opset`.
+        opset: ONNX operator set, :data:`OLDEST_OPSET` to :data:`NEWEST_OPSET`.
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:

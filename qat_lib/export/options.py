@@ -7,6 +7,13 @@ from typing import Literal, get_args
 
 from qat_lib.errors import ExportError
 
+OLDEST_OPSET = 13
+"""QuantizeLinear has an axis since operator set 13."""
+
+NEWEST_OPSET = 21
+"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
+weights. float16 Q/DQ scales need 19."""
+
 Target = Literal["tensorrt", "openvino", "onnxruntime"]
 """What a graph is lowered for."""
 

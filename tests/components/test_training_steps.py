@@ -268,7 +268,7 @@ def test_a_model_name_that_leads_nowhere_is_refused(
         ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be imported"),
         ({"spec": [{"name": "Convolution2D9", "is_keras_class": True}]}, SpecError, "No wrapper supports"),
         ({"spec": [{"nam": "head"}]}, SpecError, "unknown key 'nam'"),
-        ({"spec": "missing.yaml"}, SpecError, "can't be read"),
+        ({"spec": "missing.yaml"}, SpecError, "there is none"),
     ],
 )
 def test_a_wrong_quantization_choice_is_refused(settings: dict, error: type[Exception], message: str) -> None:

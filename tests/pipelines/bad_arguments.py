@@ -13,7 +13,7 @@ _SHOW = ["config", "show"]
 _VALUES: list[tuple[list[str], str, list[str]]] = [
     (_QUANTIZE, "--case", [":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A"]),
     (_QUANTIZE, "--mode", ["", "all"]),
-    (_QUANTIZE, "--plan", ["no/p.json", "images", "/proc/p"]),
+    (_QUANTIZE, "--plan", ["images", "/proc/p"]),
     (_CALIBRATE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--percentile", ["0", "101", "nan", "x"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--batch-size", ["0", "-1", "x"]),
@@ -31,7 +31,7 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     (_SHOW, "--profile", ["", "x"]),
     (["compile"], "-o", ["images", "/proc/x.yaml", "x.npy/y.yaml"]),
     (["config", "schema"], "-o", ["images", "/proc/x.json", "x.npy/y.json"]),
-    (["analyze", "model.onnx"], "--html", ["no/x.html", "images", "/proc/x.html"]),
+    (["analyze", "model.onnx"], "--html", ["images", "/proc/x.html"]),
     (["compare", "-o", "runs"], "", ["x", "images", "x.npy", "..", "a/../b"]),
     (["ui", "-o", "runs"], "", ["x", "images", "x.npy"]),
 ]

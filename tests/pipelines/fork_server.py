@@ -92,7 +92,7 @@ def execute(arguments: list[str]) -> None:
                 STEPS[arguments[0]](*arguments[1:])
         except typer.Exit as error:
             raise SystemExit(error.exit_code) from None
-        return
+        raise SystemExit(0)
     app(arguments)
 
 

@@ -1,6 +1,7 @@
 """Bad input of every kind ends with a message and an exit code, within 10 s and 1 GiB, and leaves nothing behind."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import numpy as np
 import pytest
 from bad_cases import Case, cases
@@ -15,6 +17,10 @@ from bad_cases import Case, cases
 HERE = Path(__file__).parent
 MIB = 1024
 SECONDS = 10.0
+
+# The sample: one in so many of the cases of the commands that take no second.
+SAMPLE = 29
+QUICK = ("quantize", "verify", "analyze", "bench-engine", "config", "prepare-data", "read-dataset", "load-weights")
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,32 @@ def execute(case: Case, good: Path, folder: Path, server: ForkServer) -> tuple[d
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path not in known}
     shutil.rmtree(folder)
     return answer, left
+
+
+def run_here(case: Case, good: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """Run one case in this process and return what is wrong with how it ended."""
+    before = case.lay_out(good, folder)
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            fork_server.execute(case.arguments)
+    finally:
+        os.chdir(here)
+    said = capfd.readouterr()
+    answer = {"code": ended.value.code, "stdout": said.out, "stderr": said.err, "seconds": 0, "mib": 0}
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path not in before}
+    shutil.rmtree(folder)
+    return problems(case, answer, left, 0)
+
+
+def test_a_sample_of_bad_inputs_is_refused(good: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    quick = [case for case in cases(good) if case.refused and case.arguments[0] in QUICK and "bomb" not in case.name]
+    failures = []
+    for case in quick[::SAMPLE]:
+        if wrong := run_here(case, good, tmp_path / "case", capfd):
+            failures.append(f"{case.name}: {'; '.join(wrong)}")
+    assert not failures, "\n".join(failures)
 
 
 @pytest.mark.slow

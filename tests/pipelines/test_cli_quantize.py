@@ -1,8 +1,6 @@
 """``qatline quantize``: from a Keras file to a quantized one, or to the plan alone."""
 
 import json
-import os
-import stat
 from pathlib import Path
 
 import keras
@@ -103,11 +101,3 @@ def test_bad_input_ends_with_one_message(
     assert done.stderr.startswith("Error: ")
     assert message in done.stderr
     assert set(folder.iterdir()) == before
-
-
-def test_a_plan_replaces_no_pipe(folder: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    done = runner.invoke(app, ["quantize", str(folder / "m.keras"), "--plan", str(tmp_path / "pipe")])
-    assert done.exit_code == 2
-    assert "it is no regular file. Name a file." in done.stderr
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)

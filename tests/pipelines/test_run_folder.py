@@ -166,6 +166,9 @@ def test_hold_removes_what_a_killed_process_left(tmp_path: Path) -> None:
     (folder.path / unfinished_name("run.json")).write_text("{")
     (folder.artifacts_dir / unfinished_name("dataset")).symlink_to("nowhere")
     (folder.path / ".mine.tmp").write_text("of somebody else")
+    task = folder.attempt_dir(1) / "qatline-2026" / "prepare-data-component"
+    (task / unfinished_name("dataset") / "sub").mkdir(parents=True)
     with folder.hold():
         assert sorted(path.name for path in folder.path.glob(".*")) == [".lock", ".mine.tmp"]
         assert list(folder.artifacts_dir.iterdir()) == []
+        assert list(task.iterdir()) == []

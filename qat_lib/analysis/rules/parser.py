@@ -62,7 +62,7 @@ def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
     copies, seen = [node], {node.index}
     while copies:
         outputs = copies.pop().outputs
-        if any(output in graph.outputs for output in outputs):
+        if any(output in graph.output_names for output in outputs):
             return True
         readers = [reader for output in outputs for reader in graph.consumers(output) if reader.op == "Identity"]
         copies.extend(reader for reader in readers if reader.index not in seen)

@@ -107,7 +107,7 @@ DAMAGES = {
     damage_short: "99 bytes, expected 100",
     damage_changed: "content of a.txt changed",
     damage_no_manifest: "not finished",
-    damage_half_manifest: "can't be read",
+    damage_half_manifest: "no valid JSON.*Run the step that writes it again",
     damage_edited_manifest: "own seal",
     damage_edited_metrics: "own seal",
     damage_extra: r"sub/c\.txt was added",
