@@ -228,8 +228,17 @@ class _Rebuild:
             quantize_internal=bool(internal),
             weight_options=_weight_options(weights),
             input_options=_input_options(internal),
-            name=f"quant_{name}",
+            name=self._wrapper_name(name),
         )
+
+    def _wrapper_name(self, layer: str) -> str:
+        """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
+        base = name = f"quant_{layer}"
+        number = 0
+        while name in self.old_layers and name not in self.wrapped:
+            number += 1
+            name = f"{base}_{number}"
+        return name
 
     def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
         """Switch off what the wrapper has beyond the plan: one tensor or weight, one quantizer."""
