@@ -6,7 +6,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.shapes import declared_types
+from qat_lib.onnx_view.shapes import declared_types, infer_types
 
 
 def graph_of(*edges: tuple[str, str]) -> OnnxGraph:
@@ -36,3 +36,14 @@ def test_declared_types_leaves_out_what_is_no_tensor() -> None:
     graph = onnx.GraphProto(input=[sequence, tensor])
     ((name, found),) = declared_types(graph)
     assert (name, found.shape, found.dtype) == ("x", (2, "n"), "int8")
+
+
+def test_infer_types_goes_on_behind_a_type_that_an_operator_does_not_take() -> None:
+    """A rule reports the wrong type; the shapes of the rest are still wanted."""
+    text = helper.make_tensor_value_info("t", TensorProto.STRING, [2])
+    number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
+    nodes = [helper.make_node("Relu", ["t"], ["wrong"]), helper.make_node("Relu", ["x"], ["right"])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", [text, number], []), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    assert infer_types(model)["right"].shape == (3,)
