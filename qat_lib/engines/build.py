@@ -109,7 +109,7 @@ def build_engine(
         preprocessing=spec.preprocessing,
         preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
         classes=spec.classes,
-        layout=_json(graph, "layout") or {},
+        layout=_described_as(dict, graph, "layout") or {},
         device_memory_bytes=built.device_memory_bytes,
         git=git_state(),
     )
@@ -139,16 +139,18 @@ def _described(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
     """Take preprocessing and classes from the ONNX file's own description, where the spec does not give them."""
     return replace(
         spec,
-        preprocessing=spec.preprocessing or _json(graph, "preprocessing"),
-        classes=spec.classes or tuple(map(str, _json(graph, "classes") or ())),
+        preprocessing=spec.preprocessing or _described_as(dict, graph, "preprocessing"),
+        classes=spec.classes or tuple(map(str, _described_as(list, graph, "classes") or ())),
     )
 
 
-def _json(graph: OnnxGraph, key: str) -> Any:
+def _described_as(kind: type, graph: OnnxGraph, key: str) -> Any:
+    """Return an entry of the metadata; None if it is missing, or is what another tool wrote in its own form."""
     try:
-        return json.loads(graph.metadata.get(key, "null"))
-    except ValueError:  # a description that another tool wrote in its own form
+        value = json.loads(graph.metadata.get(key, "null"))
+    except (ValueError, RecursionError):
         return None
+    return value if isinstance(value, kind) else None
 
 
 def _layers_json(backend: str, layers: Sequence[EngineLayer], inspector: Any) -> bytes:

@@ -28,7 +28,14 @@ from scripts.mutation.table import find_tests, load_equivalents, load_tests
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".mutation"
 TREE = FOLDER / "tree"  # a copy, so that files may be edited meanwhile
-SCOPE = ("qat_lib/calibration", "qat_lib/quantizers", "qat_lib/analysis", "components/runtime", "qat_lib/export")
+SCOPE = (
+    "qat_lib/calibration",
+    "qat_lib/quantizers",
+    "qat_lib/analysis",
+    "qat_lib/onnx_view",
+    "components/runtime",
+    "qat_lib/export",
+)
 BASELINE_TIMEOUT = 900.0  # seconds
 
 

@@ -109,11 +109,9 @@ PLAN = {
 
 
 def read_plan(path: Path) -> None:
-    from qat_lib.export.verify import plan_names
     from qat_lib.plan import QuantizationPlan
 
-    plan_names(path)
-    plan = QuantizationPlan.from_json(path.read_text(encoding="utf-8"))
+    plan = QuantizationPlan.load(path)
     assert str(plan)
     assert QuantizationPlan.from_json(plan.to_json()).digest() == plan.digest()
 
@@ -207,7 +205,7 @@ def read_step_manifest(path: Path) -> None:
 CONFIG = """
 output: runs
 data: {kind: digits, calibration_samples: 64, preprocessing: {scale: 0.0625, mean: [0.0], std: [1.0]}}
-model: {name: resnet20, options: {a: 1}}
+model: {name: resnet_digits}
 training: {epochs: 2, batch_size: 32, learning_rate: 1e-3}
 qat: {epochs: 1}
 gate: {max_accuracy_drop: 0.01}

@@ -208,3 +208,17 @@ def test_the_op_and_the_layer_agree() -> None:
     quantizer.build((None, 33))
     quantizer.amax = 1.1
     np.testing.assert_array_equal(quantizer(line()), fake_quantize(line(), 1.1, num_bits=5))
+
+
+def test_the_range_of_several_tensors_falls_32_times_slower_than_it_rises() -> None:
+    inputs = [keras.Input((4,), name=name) for name in "ab"]
+    tied = TensorQuantizer(name="tied", range_policy="ema", momentum=0.5)
+    model = keras.Model(inputs, [tied(x) for x in inputs])
+    tied.amax = 10.0
+    small = np.full((1, 4), 4.0, np.float32)
+    model([small, small], training=True)
+    slow = 1 - (1 - 0.5) / 32
+    assert float(tied.amax) == pytest.approx(4 + 6 * slow**2, rel=1e-6)
+    tied.amax = 2.0
+    model([small, small], training=True)
+    assert float(tied.amax) == pytest.approx(4 - 2 * 0.5**2, rel=1e-6)

@@ -138,3 +138,20 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_the_machine_is_the_same_each_time() -> None:
     assert machine_identity() == machine_identity()
+
+
+def test_code_digest_covers_a_package_without_an_init_file(users: Path) -> None:
+    (users / "user_space_a").mkdir()
+    (users / "user_space_a" / "net.py").write_text("size = 1\n")
+    settings = {"model": {"name": "user_space_a.net:build"}}
+    before = code_digest(settings)
+    (users / "user_space_a" / "net.py").write_text("size = 2\n")
+    assert code_digest(settings) != before
+
+
+def test_code_digest_covers_a_module_that_python_cannot_parse(users: Path) -> None:
+    """The step that imports it reports the error, with its line."""
+    (users / "user_net_a.py").write_text("def build(:\n")
+    before = user_digest()
+    (users / "user_net_a.py").write_text("def build(:\n\n")
+    assert user_digest() != before

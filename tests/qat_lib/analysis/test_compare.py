@@ -142,3 +142,12 @@ def test_read_layers_takes_a_name_of_brackets_in_linear_time() -> None:
     """A quadratic split would take minutes."""
     (layer,) = read_layers([{"Name": f"a{')' * 300_000}b + c"}])
     assert "c" in layer.nodes
+
+
+def test_read_layers_tells_what_is_read_and_written_in_int8() -> None:
+    """A layer reads INT8 if any input is; it writes INT8 if every output is."""
+    mixed = [*tensor(INT8), *tensor(FP32)]
+    (layer_of_both,) = read_layers([{"Name": "conv", "Inputs": mixed, "Outputs": mixed}])
+    assert (layer_of_both.reads_int8, layer_of_both.writes_int8) == (True, False)
+    (whole,) = read_layers([{"Name": "conv", "Inputs": tensor(FP32), "Outputs": tensor(INT8)}])
+    assert (whole.reads_int8, whole.writes_int8) == (False, True)

@@ -91,6 +91,9 @@ def test_table_groups_findings_of_a_kind() -> None:
     assert "and 15 more" in short
     assert short.count("V15") < long.count("V15")
     assert "0 errors, 16 warnings, 17 infos" in short
+    kernels = ", ".join(f"{count} {kind}" for kind, count in report.summary()["kernels"].items())
+    assert kernels
+    assert re.search(rf"stand-alone kernels\W+{kernels}", short)
 
 
 def test_table_of_a_graph_without_weights() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qat_lib.analysis.layout import Layout, lay_out
+from qat_lib.analysis.layout import _LONGEST, _MOST_LANES, Layout, _Points, lay_out
 
 GAP, LANE = 0.18, 0.16
 
@@ -76,3 +76,11 @@ def test_layout_of_a_large_graph_is_bounded() -> None:
     layout = lay_out(10_000, random_edges(10_000, 1))
     assert len(layout.boxes) == 10_000
     assert sum(map(len, layout.lanes)) < 70_000
+
+
+def test_points_give_lanes_until_they_are_too_many() -> None:
+    """Boxes do not count: a wide network keeps its lanes."""
+    points = _Points([0] * (_MOST_LANES // 2 + 1) + [3], GAP, LANE)
+    assert len(points.connect(0, len(points.row) - 1)) == 2
+    assert len(_Points([0, _LONGEST + 1], GAP, LANE).connect(0, 1)) == _LONGEST
+    assert len(_Points([0, _LONGEST + 2], GAP, LANE).connect(0, 1)) == 0
