@@ -5,8 +5,9 @@
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kfp import dsl
 
@@ -14,6 +15,9 @@ from components.runtime.events import Progress
 from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
+
+if TYPE_CHECKING:
+    from qat_lib.export.options import Target
 
 VARIANTS = ("fp32", "ptq", "qat")
 """The files that every export has; ``fp16.onnx`` is written beside them where the engine takes FP16 from the graph."""
@@ -131,11 +135,11 @@ def _export_file(
     report = qat_lib.export_onnx(
         model,
         path,
-        target=export.target,
+        target=cast("Target", export.target),  # `auto` was resolved by choose_export
         opset=export.opset,
         weights=export.weights,
         remainder=export.remainder,
-        plan=qat_lib.QuantizationPlan.from_json(plan.read_text(encoding="utf-8")) if plan.is_file() else None,
+        plan=qat_lib.QuantizationPlan.load(plan) if plan.is_file() else None,
         **about,
     )
     return model, report
@@ -157,7 +161,8 @@ def _analyze(path: Path, out: Path) -> dict[str, float]:
     from qat_lib.analysis import analyze_onnx, fail_on, to_html
     from qat_lib.errors import VerificationError
 
-    fusion = analyze_onnx(path)
+    # Not where the file happens to lie now: that would make every export another one.
+    fusion = replace(analyze_onnx(path), model="qat.onnx")
     (out / "analysis.json").write_text(fusion.to_json() + "\n", encoding="utf-8")
     (out / "analysis.html").write_text(to_html(fusion), encoding="utf-8")
     errors = fail_on(fusion.findings, "error")

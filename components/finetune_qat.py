@@ -40,7 +40,7 @@ def finetune_qat(
 
     fitting.make_deterministic(seed)
     network = qat_lib.load_model(model_file(ptq))
-    plan = qat_lib.QuantizationPlan.from_json((ptq / "plan.json").read_text(encoding="utf-8"))
+    plan = qat_lib.QuantizationPlan.load(ptq / "plan.json")
     history = fitting.fit(
         network,
         dataset,

@@ -3,7 +3,6 @@
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
 import json
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from components.gate import Verdict, judge, speedup
 from components.report import ReportFolders, render_report
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
+from components.runtime.model_names import registered_name
 from components.settings import GateSettings
 from qat_lib.errors import StepError
 
@@ -85,9 +85,8 @@ def promote(
 
 
 def _model_name(baseline: Path) -> str:
-    """Return the name under which a champion is registered: the model's, in the characters that a registry takes."""
-    name = str(_mapping(_read(baseline / "model.json")).get("name") or "model")
-    return re.sub(r"[^\w.-]+", "_", name)[:200]
+    """Return the name under which a champion is registered: the model's, as far as the registry takes it."""
+    return registered_name(str(_mapping(_read(baseline / "model.json")).get("name") or "model"))
 
 
 def _metrics(verdict: Verdict, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

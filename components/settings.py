@@ -6,15 +6,33 @@ also what its cache key is made of.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from components.config_values import value_problem
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.spec import QuantizationSpec
+
+Batch = Annotated[int, Field(ge=1, le=65_536)]
+Side = Annotated[int, Field(ge=1, le=8_192)]
 
 
 class Settings(BaseModel):
-    """Base of every section: immutable, and an unknown key is an error."""
+    """Base of every section: immutable, without secrets, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), hide_input_in_errors=True
+    )
+
+    @model_validator(mode="after")
+    def _can_be_stored(self) -> Settings:
+        """Refuse what the files and records that hold a config can't hold, and what none of them should."""
+        if (found := value_problem(self)) is not None:
+            raise PydanticCustomError("stored_value", "{path}: {problem}", {"path": found[0], "problem": found[1]})
+        return self
 
 
 class PreprocessingSettings(Settings):
@@ -24,10 +42,12 @@ class PreprocessingSettings(Settings):
         None, gt=0, description="Factor on raw pixels. Default: 1/255 for uint8 images, 1/16 for digits, 1 for floats."
     )
     mean: list[float] = Field(
-        default_factory=lambda: [0.0], description="Mean per channel, after the scale; one value serves all channels."
+        default_factory=lambda: [0.0],
+        min_length=1,
+        description="Mean per channel, after the scale; one value serves all channels.",
     )
-    std: list[float] = Field(
-        default_factory=lambda: [1.0], description="Standard deviation per channel, after the scale."
+    std: list[Annotated[float, Field(gt=0)]] = Field(
+        default_factory=lambda: [1.0], min_length=1, description="Standard deviation per channel, after the scale."
     )
 
 
@@ -40,8 +60,10 @@ class DataSettings(Settings):
     )
     path: str | None = Field(None, description="The .npz file or the image folder.")
     name: str | None = Field(None, description="The tf.keras.datasets name, such as mnist or cifar10.")
-    classes: list[str] | None = Field(None, description="Class names in label order. Default: from the data.")
-    image_size: tuple[int, int] | None = Field(
+    classes: list[str] | None = Field(
+        None, min_length=2, description="Class names in label order. Default: from the data."
+    )
+    image_size: tuple[Side, Side] | None = Field(
         None, description="Height and width that images are resized to. Needed for a folder."
     )
     color: Literal["rgb", "gray"] = Field("rgb", description="Colour mode of an image folder.")
@@ -68,6 +90,13 @@ class DataSettings(Settings):
             raise ValueError(f"data.kind={self.kind} needs data.path")
         if self.kind == "keras" and not self.name:
             raise ValueError("data.kind=keras needs data.name, such as mnist or cifar10")
+        if "://" in (self.path or "") and not (self.kind == "npz" and str(self.path).startswith("s3://")):
+            expected = (
+                "a file on this machine or s3://bucket/key" if self.kind == "npz" else "a local or mounted folder"
+            )
+            raise ValueError(f"data.path: expected {expected}, received {self.path}")
+        if self.classes is not None and (twice := sorted({n for n in self.classes if self.classes.count(n) > 1})):
+            raise ValueError(f"data.classes: expected each name once, received {twice[0]!r} more than once")
         return self
 
 
@@ -88,13 +117,35 @@ class ModelSettings(Settings):
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the builder.")
 
+    @model_validator(mode="after")
+    def _can_be_named(self) -> ModelSettings:
+        if (problem := _name_problem(self.name)) is not None:
+            raise ValueError(f"model.name: {problem}, received {self.name!r}")
+        if "://" in (self.weights or ""):
+            raise ValueError(f"model.weights: expected imagenet or a file on this machine, received {self.weights}")
+        return self
+
+
+def _name_problem(name: str) -> str | None:
+    """Return what was expected instead of a model's name that can't be one, whatever is installed."""
+    if "://" in name:
+        return "expected a .keras file on this machine"
+    if name.endswith((".h5", ".hdf5")):
+        return "expected a .keras file (load the model in Keras and save it as one)"
+    if name.endswith(".keras"):
+        return None
+    module, colon, function = name.partition(":")
+    if colon and not all(part.isidentifier() for part in (*module.split("."), function)):
+        return "expected module:function or keras.applications:<Name>"
+    return None if name.strip() else "expected the name of a network"
+
 
 class TrainingSettings(Settings):
     """Training of the FP32 baseline."""
 
     epochs: int = Field(60, ge=0, le=10_000)
-    batch_size: int = Field(64, ge=1)
-    learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate; cosine decay to zero.")
+    batch_size: Batch = 64
+    learning_rate: float = Field(2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero.")
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
@@ -123,15 +174,22 @@ class QuantizationSettings(Settings):
         "auto",
         description="Whether tensors that are never negative, as behind a ReLU, get unsigned integers: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless target or backend is tensorrt.",
     )
-    batch_size: int = Field(64, ge=1, description="Batch size of the calibration pass.")
+    batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
+
+    @field_validator("spec")
+    @classmethod
+    def _is_a_spec(cls, spec: list[dict[str, Any]] | str | None) -> list[dict[str, Any]] | str | None:
+        if isinstance(spec, list):
+            QuantizationSpec.from_list(spec)
+        return spec
 
 
 class QATSettings(Settings):
     """Quantization-aware fine-tuning: about 10% of the schedule at a few percent of the initial rate, cosine decay."""
 
     epochs: int = Field(6, ge=0, le=10_000)
-    batch_size: int = Field(64, ge=1)
-    learning_rate: float = Field(5e-5, gt=0)
+    batch_size: Batch = 64
+    learning_rate: float = Field(5e-5, gt=0, le=100)
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = Field(0.0, ge=0)
     augment: Literal["none", "shift", "flip_crop"] = "shift"
@@ -150,7 +208,7 @@ class ExportSettings(Settings):
         "auto",
         description="What the files are for; auto follows engine.backend. A tensorrt file runs in every backend.",
     )
-    opset: int = Field(17, ge=13)
+    opset: int = Field(17, ge=OLDEST_OPSET, le=NEWEST_OPSET)
     weights: Literal["int8", "qdq"] = Field(
         "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
     )
@@ -172,10 +230,10 @@ class EngineSettings(Settings):
         "auto",
         description="Whether an FP16 engine is built and measured beside the INT8 ones; auto: where the backend computes in FP16.",
     )
-    batch_size: int = Field(32, ge=1, description="The larger batch of the throughput figure.")
-    threads: int = Field(0, ge=0, description="CPU threads; 0 = all.")
-    benchmark_seconds: float = Field(2.0, gt=0, description="Time for each latency figure.")
-    workspace_mib: int = Field(1024, ge=1)
+    batch_size: Batch = Field(32, description="The larger batch of the throughput figure.")
+    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all.")
+    benchmark_seconds: float = Field(2.0, gt=0, le=3600, description="Time for each latency figure.")
+    workspace_mib: int = Field(1024, ge=1, le=2**20)
     optimization_level: int = Field(3, ge=0, le=5)
 
 
@@ -201,7 +259,20 @@ class TrackingSettings(Settings):
     """MLflow."""
 
     uri: str | None = Field(None, description="Tracking URI. Default: SQLite beside the runs.")
-    experiment: str = "qatline"
+    experiment: str = Field("qatline", min_length=1, max_length=500)
     required: bool = Field(
         True, description="Whether a tracking store that can't be reached fails the run, or is only a warning."
     )
+
+    @field_validator("uri")
+    @classmethod
+    def _is_an_address(cls, uri: str | None) -> str | None:
+        # The value is not shown: "user:password@host", without a scheme, can't be told from other mistakes.
+        if uri is not None and not re.match(
+            r"(https?://[^/]|(sqlite|postgresql|mysql|mssql)(\+\w+)?://|file:|databricks)", uri
+        ):
+            raise ValueError(
+                "tracking.uri: expected the address of a server or a database, such as https://mlflow.example or "
+                "sqlite:////folder/mlflow.db, received something else"
+            )
+        return uri

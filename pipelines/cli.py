@@ -80,10 +80,10 @@ def run(
     debug: DebugOption = False,
 ) -> None:
     """Train, quantize, fine-tune, export, build, evaluate, decide: the whole pipeline on this machine."""
-    from pipelines.cli_run import run_command
-
     overrides = [*(set_ or []), *([f"seed={seed}"] if seed is not None else [])]
     with reported(debug=debug, as_json=json_):
+        from pipelines.cli_run import run_command
+
         run_command(
             config=config,
             profiles=profile or [],
@@ -106,10 +106,10 @@ def compile_(
     debug: DebugOption = False,
 ) -> None:
     """Write the pipeline as Kubeflow IR, with the config as its default parameters."""
-    from pipelines.compile import compile_pipeline
-    from pipelines.config import load_config
-
     with reported(debug=debug):
+        from pipelines.compile import compile_pipeline
+        from pipelines.config import load_config
+
         compile_pipeline(load_config(config, profiles=profile or [], overrides=set_ or []), output)
         typer.echo(f"Wrote {output}")
 
@@ -123,9 +123,9 @@ def compare(
     debug: DebugOption = False,
 ) -> None:
     """Show runs side by side: what differs in their configs, and their figures, from MLflow."""
-    from pipelines.compare import compare_runs
-
     with reported(debug=debug):
+        from pipelines.compare import compare_runs
+
         compare_runs(runs or [], output=output or Path("runs"))
 
 
@@ -137,9 +137,9 @@ def ui(
     debug: DebugOption = False,
 ) -> None:
     """Open MLflow's UI on a run."""
-    from pipelines.tracking_ui import open_ui
-
     with reported(debug=debug):
+        from pipelines.tracking_ui import open_ui
+
         open_ui(run, output=output or Path("runs"), port=port)
 
 

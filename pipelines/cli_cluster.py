@@ -35,10 +35,10 @@ def submit(
     debug: Debug = False,
 ) -> None:
     """Start one run."""
-    from pipelines.cluster import connect
-    from pipelines.config import load_config
-
     with reported(debug=debug):
+        from pipelines.cluster import connect
+        from pipelines.config import load_config
+
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         run = connect(host, namespace=namespace, token=token).submit(
             loaded, experiment=experiment, name=name, caching=not no_cache
@@ -61,10 +61,10 @@ def schedule(
     debug: Debug = False,
 ) -> None:
     """Make the schedule NAME as given: created, replaced, or left alone if nothing differs."""
-    from pipelines.cluster import Schedule, connect
-    from pipelines.config import load_config
-
     with reported(debug=debug):
+        from pipelines.cluster import Schedule, connect
+        from pipelines.config import load_config
+
         wanted = Schedule(name=name, cron=cron, max_concurrency=max_concurrency)
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         done = connect(host, namespace=namespace, token=token).apply_schedule(loaded, wanted, experiment=experiment)
@@ -80,9 +80,9 @@ def unschedule(
     debug: Debug = False,
 ) -> None:
     """Remove the schedule NAME."""
-    from pipelines.cluster import connect
-
     with reported(debug=debug):
+        from pipelines.cluster import connect
+
         connect(host, namespace=namespace, token=token).delete_schedule(name)
         typer.echo(f"Schedule {name}: removed")
 
@@ -90,8 +90,8 @@ def unschedule(
 @app.command()
 def schedules(host: Host, namespace: Namespace = "", token: Token = None, debug: Debug = False) -> None:
     """List the schedules."""
-    from pipelines.cluster import connect
-
     with reported(debug=debug):
+        from pipelines.cluster import connect
+
         for each in connect(host, namespace=namespace, token=token).schedules():
             typer.echo(f"{each.name}\t{each.cron}\tmax {each.max_concurrency}")

@@ -23,9 +23,9 @@ def show(
     """Print the whole config as YAML: the file, its profiles and --set over the defaults."""
     import yaml
 
-    from pipelines.config import load_config
-
     with reported(debug=debug):
+        from pipelines.config import load_config
+
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
         sys.stdout.write(yaml.safe_dump(loaded.to_dict(), sort_keys=False, allow_unicode=True))
 
@@ -37,11 +37,12 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON schema of a config file."""
-    from pipelines.config_schema import schema_text
-
     with reported():
+        from pipelines.config_schema import schema_text
+
         if output is None:
             sys.stdout.write(schema_text())
         else:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(schema_text(), encoding="utf-8")
+            from pipelines.model_views import write_file
+
+            write_file(output, schema_text(), make_folder=True)

@@ -12,7 +12,11 @@ from typing import Any
 
 import typer
 
-from qat_lib.errors import QatlineError
+from components.runtime.credentials import scrub
+from qat_lib.errors import MissingPackageError, QatlineError, StorageError
+from qat_lib.extras import missing_hint
+
+_BUG = "This is a bug in qatline. Run again with --debug and report what it shows."
 
 
 @contextmanager
@@ -26,34 +30,36 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
         yield
     except typer.Exit:
         raise
-    except QatlineError as error:
-        if debug:
-            traceback.print_exc()
-            _log_tail(error)
-        _say(f"Error: {error}")
-        if as_json:
-            sys.stdout.write(json.dumps(_as_object(error)) + "\n")
-        raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
         _say("Interrupted.")
         raise typer.Exit(130) from error
     except BrokenPipeError as error:  # whoever read stdout has gone; Python would say so again at its own end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from error
-    except Exception as error:  # a defect of ours: the user gets the message, the report gets the traceback
+    except Exception as error:
+        known = _known(error)
         if debug:
-            traceback.print_exc()
-        _say(
-            f"Error: {type(error).__name__}: {error}\n"
-            "This is a bug in qatline. Run again with --debug and report what it shows."
-        )
+            _say(traceback.format_exc())
+            _log_tail(error)
+        _say(f"Error: {known}" if known else f"Error: {type(error).__name__}: {error}\n{_BUG}")
         if as_json:
-            sys.stdout.write(json.dumps(_as_object(error)) + "\n")
-        raise typer.Exit(1) from error
+            sys.stdout.write(json.dumps(_as_object(known or error)) + "\n")
+        raise typer.Exit(known.exit_code if known else 1) from error
+
+
+def _known(error: Exception) -> QatlineError | None:
+    """Return the error as one that the user can act on; None for a defect of ours."""
+    if isinstance(error, QatlineError):
+        return error
+    if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
+        return MissingPackageError(hint)
+    if isinstance(error, OSError) and error.filename is not None:  # of a file that the user named, or of the disk
+        return StorageError(f"{error.filename}: {error.strerror or error}. Check the path, its rights and the disk.")
+    return None
 
 
 def _as_object(error: Exception) -> dict[str, Any]:
-    content: dict[str, Any] = {"error": {"type": type(error).__name__, "message": str(error)}}
+    content: dict[str, Any] = {"error": {"type": type(error).__name__, "message": scrub(str(error))}}
     folder = getattr(error, "folder", None)
     if folder is not None:
         content = {"run_id": folder.run_id, "run_dir": str(folder.path), **content}
@@ -61,11 +67,11 @@ def _as_object(error: Exception) -> dict[str, Any]:
     return content
 
 
-def _log_tail(error: QatlineError) -> None:
+def _log_tail(error: Exception) -> None:
     tail = getattr(error, "log_tail", "")
     if tail:
         _say(f"The end of the log:\n{tail}\n")
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(scrub(text) + "\n")

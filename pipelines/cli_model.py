@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.cli_errors import reported
-from pipelines.cli_quantize import quantize
+from pipelines.cli_quantize import check_inputs, quantize
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 
 _PANEL = "Single files"
 
@@ -89,7 +90,7 @@ def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
     target: Annotated[Target, typer.Option(help="What the file is for.")] = Target.tensorrt,
-    opset: Annotated[int, typer.Option(min=13, help="ONNX operator set.")] = 17,
+    opset: Annotated[int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")] = 17,
     weights: Annotated[
         Weights, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
     ] = Weights.int8,
@@ -113,6 +114,9 @@ def export(
         from pipelines import model_views
 
         network = qat_lib.load_model(model)
+        inputs = None if check is None else model_views.read_inputs(check)
+        if check is not None:
+            check_inputs(network, inputs, check)
         report = qat_lib.export_onnx(
             network,
             output,
@@ -126,8 +130,8 @@ def export(
         )
         content: dict[str, Any] = report.to_dict()
         parity = None
-        if check is not None:
-            parity = qat_lib.check_parity(network, output, model_views.read_inputs(check), layers=layers)
+        if inputs is not None:
+            parity = qat_lib.check_parity(network, output, inputs, layers=layers)
             content["parity"] = parity.to_dict()
         if json_:
             _write_json(content)
@@ -180,7 +184,10 @@ def analyze(
         from qat_lib.analysis import analyze_onnx, to_html
         from qat_lib.analysis import compare as score
         from qat_lib.analysis.findings import fail_on as gate
+        from qat_lib.output_files import check_output
 
+        if html is not None:
+            check_output(html, inputs=[model])
         version: Any = int(tensorrt.value)
         report = analyze_onnx(model, tensorrt=version)
         comparison = score(report, compare) if compare is not None else None

@@ -64,6 +64,7 @@ def quantize(
         from components.settings import QuantizationSettings
         from pipelines import model_views
         from qat_lib.errors import ConfigError
+        from qat_lib.output_files import check_output
 
         if (output is None) != (data is None):
             raise ConfigError(
@@ -72,6 +73,8 @@ def quantize(
             )
         if output is not None and output.suffix != ".keras":
             raise ConfigError(f"--output must end with .keras. Received: {output}.")
+        for written in filter(None, (output, plan)):
+            check_output(written, inputs=[model, *filter(None, (data, spec))])
         settings = QuantizationSettings(
             mode=mode.value,
             spec=None if spec is None else str(spec),
@@ -101,10 +104,10 @@ def quantize(
 
 
 def check_inputs(model: Any, inputs: Any, path: Path) -> None:
-    """See that an array can be fed to a model.
+    """Check that an array can be fed to a model.
 
     Raises:
-        DataError: The model has several inputs, or the array has another shape or no numbers.
+        DataError: The model has several inputs, or the array has another shape, no samples, or no numbers.
     """
     from qat_lib.errors import DataError
 
@@ -115,10 +118,12 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
         want in (None, got) for want, got in zip(expected[1:], inputs.shape[1:], strict=True)
     )
     if inputs.dtype.kind not in "biuf":
-        raise DataError(f"Expected calibration inputs that are numbers. Received {inputs.dtype} in {path}.")
+        raise DataError(f"Expected model inputs that are numbers. Received {inputs.dtype} in {path}.")
     if not fits:
         shape = "x".join("n" if size is None else str(size) for size in expected)
         raise DataError(
-            f"Expected calibration inputs of shape {shape}, as {model.name} takes them. "
+            f"Expected model inputs of shape {shape}, as {model.name} takes them. "
             f"Received {'x'.join(map(str, inputs.shape))} in {path}."
         )
+    if not len(inputs):
+        raise DataError(f"Expected at least one sample. Received an array without any in {path}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -11,8 +12,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from pipelines.config import load_config
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
+from components.runtime.tracking import MODE_VARIABLE, URI_VARIABLE, tracking_mode
+from pipelines.config import RunConfig, load_config
 from pipelines.local import MAIN_PIPELINE, execute, resume_run
+from pipelines.preflight import check_before_training
 from pipelines.progress_view import make_view
 from pipelines.result_table import show_result
 from pipelines.run_folder import create_run, find_run
@@ -44,6 +48,7 @@ def run_command(
     given = load_config(config, profiles=profiles, overrides=overrides)
     if output is not None:
         given = given.model_copy(update={"output": str(output.absolute())})
+    _check_environment(given)
     # With --json stdout belongs to the object alone.
     stream = sys.stderr if as_json else sys.stdout
     console = Console(file=stream, highlight=False)
@@ -54,6 +59,8 @@ def run_command(
         _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
         outcome = resume_run(folder, given if changed else None, view)
     else:
+        if pipeline == MAIN_PIPELINE:
+            check_before_training(given)
         folder = create_run(given, pipeline=pipeline, cache=cache, version=installed_version())
         _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
         outcome = execute(folder, view)
@@ -61,6 +68,13 @@ def run_command(
         sys.stdout.write(json.dumps(outcome.result) + "\n")
     else:
         show_result(console, outcome.result, seconds=outcome.seconds)
+
+
+def _check_environment(config: RunConfig) -> None:
+    """Refuse before the first step what a step, or the launcher, would refuse."""
+    tracking_mode()
+    read = os.environ.get(MODE_VARIABLE) != "off" and config.tracking.uri is None
+    check_variables(*S3_ENDPOINT_VARIABLES, *((URI_VARIABLE,) if read else ()))
 
 
 def _announce(console: Console, text: str, quiet: bool) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from components.runtime.credentials import check_address
 from pipelines.compile import pipeline_ir
 from pipelines.config import RunConfig
 from qat_lib.errors import ConfigError, QatlineError
@@ -208,8 +209,10 @@ def connect(host: str, *, namespace: str = "", token: str | None = None) -> Clus
         token: Bearer token, where the server asks for one.
 
     Raises:
+        ConfigError: The address holds credentials.
         ClusterError: Nothing answers, or what answers is no Kubeflow Pipelines server.
     """
+    check_address(host, "--host")
     address = host.rstrip("/")
     _probe(address, token)
     import kfp

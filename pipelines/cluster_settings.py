@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from components.config_values import SECRET_REFERENCES
 from components.settings import Settings
 
 _UNITS: dict[str, Decimal] = {
@@ -50,9 +51,24 @@ def _amount(quantity: str) -> Decimal:
     return Decimal(number) * _UNITS[unit]
 
 
+def _secret_key(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[\w.-]+", value):
+        # The value is not shown: someone may have written the secret itself.
+        raise ValueError("expected a Kubernetes secret and its key, such as mlflow/password, received something else")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*", value):
+        raise ValueError(f"expected the name of an environment variable, received {value!r}")
+    return value
+
+
 Cpu = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
 Memory = Annotated[str, BeforeValidator(_memory, json_schema_input_type=str)]
 ResourceName = Annotated[str, AfterValidator(_resource_name)]
+SecretKey = Annotated[str, AfterValidator(_secret_key)]
+Variable = Annotated[str, AfterValidator(_variable)]
 
 
 class Toleration(Settings):
@@ -85,6 +101,12 @@ class StepResources(Settings):
     node_selector: dict[str, str] | None = Field(None, description="Labels that the node must have.")
     tolerations: list[Toleration] | None = Field(
         None, description="Taints that the node may have, each with key, operator, value and effect."
+    )
+
+    secret_env: dict[Variable, SecretKey] | None = Field(
+        None,
+        description="Environment variables from Kubernetes secrets: MLFLOW_TRACKING_PASSWORD: secret/key.",
+        json_schema_extra=SECRET_REFERENCES,
     )
 
     @property

@@ -57,6 +57,9 @@ def request(task: Any, resources: StepResources) -> None:
     if resources.accelerator is not None:
         task.set_accelerator_type(resources.accelerator)
         task.set_accelerator_limit(resources.accelerator_count)
+    for variable, reference in (resources.secret_env or {}).items():
+        secret, _, key = reference.partition("/")
+        kubernetes.use_secret_as_env(task, secret_name=secret, secret_key_to_env={key: variable})
     for label, value in (resources.node_selector or {}).items():
         kubernetes.add_node_selector(task, label, value)
     for each in resources.tolerations or ():

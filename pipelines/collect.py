@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from components.evaluation.rows import ROWS
+from components.runtime.atomic_file import unfinished_name, written_beside
 from pipelines.event_tail import EventTail
 from pipelines.run_folder import RunFolder
 from pipelines.steps import STEP_ARTIFACTS, step_of_task
 from qat_lib.errors import StepError
 
 
-def link_artifacts(folder: RunFolder) -> dict[str, Path]:
-    """Link each step's newest output as ``artifacts/<name>``; return the links by name.
+def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:
+    """Link each step's output as ``artifacts/<name>``; return the links by name.
 
-    KFP puts outputs in ``steps/<pipeline>-<time>/<task>/<name>``. The links give them one place that does not
-    change when a run is resumed.
+    The links give the outputs one place that does not change when a run is resumed.
+
+    Args:
+        folder: The run.
+        outputs: Where KFP put the outputs of this attempt, as ``<pipeline>-<time>/<task>/<name>``.
     """
     found: dict[str, Path] = {}
-    for task in sorted(folder.steps_dir.glob("*/*"), key=lambda path: path.parent.stat().st_mtime_ns):
+    for task in sorted(outputs.glob("*/*")):
         name = STEP_ARTIFACTS.get(step_of_task(task.name))
         if name is not None and (task / name).is_dir():
             found[name] = task / name
@@ -30,20 +34,21 @@ def link_artifacts(folder: RunFolder) -> dict[str, Path]:
     folder.artifacts_dir.mkdir(exist_ok=True)
     for name, target in found.items():
         link = folder.artifacts_dir / name
-        beside = link.with_name(f".{name}.{os.getpid()}")
+        beside = link.with_name(unfinished_name(name))
         beside.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
         beside.replace(link)
         links[name] = link
     return links
 
 
-def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: float) -> dict[str, Any]:
+def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: int) -> dict[str, Any]:
     """Put the result of a finished run together, in the form of ``qatline run --json``.
 
     Args:
         folder: The run.
         artifacts: The output directory of each step, by the artifact's name.
-        since: When this attempt began; earlier events belong to an attempt that was cut short.
+        since: Size in bytes of the event file when this attempt began; what is before it belongs to attempts that were
+            cut short.
     """
     evaluation = _read(artifacts, "evaluation", "evaluation.json")
     verdict = _read(artifacts, "promotion", "verdict.json")
@@ -57,12 +62,12 @@ def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: floa
     }
 
 
-def finished_steps(folder: RunFolder, *, since: float) -> list[dict[str, Any]]:
-    """Return name, status and seconds of each step that ended after ``since``."""
+def finished_steps(folder: RunFolder, *, since: int) -> list[dict[str, Any]]:
+    """Return name, status and seconds of each step whose end stands after byte ``since`` of the event file."""
     return [
         {"name": event["step"], "status": event.get("status", "executed"), "seconds": event.get("seconds")}
-        for event in EventTail(path=folder.events_file).read()
-        if event.get("event") == "step_finished" and event.get("time", 0.0) >= since
+        for event in EventTail(path=folder.events_file, offset=since).read()
+        if event.get("event") == "step_finished"
     ]
 
 
@@ -81,7 +86,6 @@ def _copy_report(folder: RunFolder, artifacts: dict[str, Path]) -> str | None:
     source = artifacts["promotion"] / "report.html" if "promotion" in artifacts else None
     if source is None or not source.is_file():
         return None
-    beside = folder.report_file.with_name(f".report.{os.getpid()}")
-    shutil.copyfile(source, beside)
-    beside.replace(folder.report_file)
+    with written_beside(folder.report_file) as unfinished:
+        shutil.copyfile(source, unfinished)
     return str(folder.report_file)

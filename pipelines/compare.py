@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
-from components.runtime.tracking_store import scrub, translated
+from components.runtime.credentials import scrub
+from components.runtime.tracking_store import translated
 from pipelines.result_table import format_milliseconds, format_size
 from pipelines.run_folder import RunFolder, find_run, read_json
 from qat_lib.errors import ConfigError

@@ -13,6 +13,7 @@ from pipelines.config import RunConfig
 from pipelines.run_folder import write_text
 from pipelines.steps import step_of_task
 from qat_lib.errors import ConfigError
+from qat_lib.output_files import check_output
 
 
 def compile_pipeline(config: RunConfig, output: Path) -> None:
@@ -25,6 +26,7 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
     """
     text = pipeline_ir(config)
     try:
+        check_output(output)
         write_text(output, text)
     except OSError as error:
         raise ConfigError(f"Could not write {output}: {error}") from error

@@ -16,11 +16,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from components import settings
 from components.runtime.export_choice import sign_problem, target_problem
+from components.runtime.quantization_choice import check_case_name
 from components.settings import Settings
 from pipelines.cluster_settings import ClusterSettings
 from pipelines.config_errors import check_keys, describe
 from pipelines.yaml_config import parse_yaml, read_yaml_mapping
 from qat_lib.errors import ConfigError
+from qat_lib.models import check_reference_name
 
 PATH_KEYS: tuple[tuple[str, ...], ...] = (
     ("output",),
@@ -35,6 +37,7 @@ SECTIONS: tuple[str, ...] = ("data", "model", "training", "quantization", "qat",
 """The sections that are parameters of the pipeline; the others concern the place where it runs."""
 
 
+_LARGEST_BATCH = 4  # GiB of input images
 _EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking", "cluster"))
 
 
@@ -43,7 +46,7 @@ class RunConfig(Settings):
 
     Example:
         >>> RunConfig().training.epochs
-        20
+        60
     """
 
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of splits, initial weights, shuffling and augmentation.")
@@ -62,13 +65,34 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         """Refuse at once what a step would refuse after hours of training."""
+        if "://" in self.output:
+            raise ValueError(f"output: expected a folder on this machine, received {self.output}")
         target = self.engine.backend if self.export.target == "auto" else self.export.target
         problem = target_problem(target, self.engine.backend) or sign_problem(
             self.quantization.unsigned, target, self.engine.backend
         )
         if problem is not None:
             raise ValueError(problem)
+        if ":" not in self.model.name and not self.model.name.endswith(".keras"):
+            check_reference_name(self.model.name)
+        for name in self.quantization.cases:
+            check_case_name(name)
+        self._check_batches()
         return self
+
+    def _check_batches(self) -> None:
+        """Refuse batches of which one alone takes more memory than a machine has."""
+        if self.data.image_size is None:
+            return
+        height, width = self.data.image_size
+        for section in ("training", "quantization", "qat", "engine"):
+            batch = getattr(self, section).batch_size
+            gigabytes = batch * height * width * 3 * 4 / 2**30
+            if gigabytes > _LARGEST_BATCH:
+                raise ValueError(
+                    f"{section}.batch_size: expected at most {_LARGEST_BATCH} GiB of pixels, received {batch} images "
+                    f"of {height}x{width}, which take {gigabytes:.0f} GiB in float32; lower it or data.image_size"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole config as plain data, every default written out."""
@@ -178,7 +202,7 @@ def _absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
     result = _merge({}, layer)
     for section, *rest in PATH_KEYS:
         if not rest:
-            if isinstance(result.get(section), str):
+            if isinstance(result.get(section), str) and "://" not in result[section]:
                 result[section] = str(_resolve(result[section], base))
             continue
         inner = result.get(section)

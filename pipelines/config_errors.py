@@ -9,7 +9,10 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from components.runtime.credentials import scrub
 from qat_lib.errors import ConfigError
+
+_LONGEST = 200  # characters of a value in a message
 
 
 def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
@@ -36,18 +39,28 @@ def describe(error: ValidationError, source: str) -> str:
     for item in error.errors(include_url=False):
         path = ".".join(str(part) for part in item["loc"] if not _names_a_type(part))
         message = str(item["msg"]).removeprefix("Value error, ")
+        if item["type"] == "stored_value":
+            place, problem = item["ctx"]["path"], item["ctx"]["problem"]
+            expected[f"{path}.{place}: {problem}" if path else f"{place}: {problem}"] = []
+            continue
         if item["type"] == "value_error":
             expected[message if message.startswith(path) else f"{path}: {message}"] = []
             continue
         template = _EXPECTED.get(item["type"])
         wanted = template.format(**item.get("ctx", {})) if template else message[:1].lower() + message[1:]
         expected.setdefault(path, []).append(wanted)
-        received.setdefault(path, repr(item["input"]))
+        received.setdefault(path, _shown(item["input"]))
     lines = [
         f"{path}: expected {' or '.join(wanted)}, received {received[path]}" if wanted else path
         for path, wanted in expected.items()
     ]
     return _message(source, lines)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it: without secrets, and not page after page of it."""
+    text = scrub(repr(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 
 def _names_a_type(part: int | str) -> bool:
@@ -109,6 +122,8 @@ _EXPECTED = {
     "string_type": "text",
     "list_type": "a list",
     "tuple_type": "a list",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
     "too_short": "at least {min_length} items",
     "too_long": "at most {max_length} items",
     "missing": "a value",

@@ -20,7 +20,7 @@ class EventTail:
     @classmethod
     def from_end(cls, path: Path) -> EventTail:
         """Start after what an earlier attempt wrote."""
-        return cls(path=path, offset=path.stat().st_size if path.exists() else 0)
+        return cls(path=path, offset=file_size(path))
 
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the new events; a line that a killed process left half-written is skipped."""
@@ -38,3 +38,8 @@ class EventTail:
                 continue
             if isinstance(event, dict):
                 yield event
+
+
+def file_size(path: Path) -> int:
+    """Return a file's size in bytes, 0 for one that is missing."""
+    return path.stat().st_size if path.exists() else 0

@@ -15,7 +15,6 @@ import os
 import re
 import signal
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -25,13 +24,17 @@ from typing import Any
 
 from components.runtime.artifacts import as_storage_error, is_disk_full
 from components.runtime.events import EVENTS_VARIABLE, emit
+from components.runtime.key_lock import RUN_VARIABLE
 from components.runtime.parent import LAUNCHER_VARIABLE
+from components.runtime.scrubbed_output import scrub_output
 from components.runtime.step_store import STORE_VARIABLE
 from pipelines.collect import collect_result, link_artifacts
+from pipelines.event_tail import file_size
 from pipelines.processes import follow_parent
 from pipelines.run_folder import RunFolder, write_json
 from pipelines.run_tracking import open_parent_run
 from pipelines.steps import step_of_task
+from pipelines.temporary import temporary_folder
 from qat_lib.errors import QatlineError, StepError
 
 
@@ -45,13 +48,16 @@ class StepStoppedError(StepError):
 
 def main(arguments: list[str]) -> int:
     """Run the pipeline of one run folder; return the exit code of the process."""
+    scrub_output()  # kfp prints here what the steps print: both are the run's log
     folder = RunFolder(path=Path(arguments[0]))
     follow_parent(int(arguments[1]))
     signal.signal(signal.SIGTERM, _end_with_children)
     os.environ[EVENTS_VARIABLE] = str(folder.events_file)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        launch(folder)
+        # kfp leaves a temporary folder of each step behind; here they go with the run.
+        with temporary_folder(folder.run_id):
+            launch(folder)
     except StepStoppedError as error:  # the step has told about itself, unless it was killed
         emit("stopped", error.step)
         return error.exit_code
@@ -76,6 +82,7 @@ def launch(folder: RunFolder) -> None:
     """
     config, record = folder.config(), folder.record()
     os.environ[STORE_VARIABLE] = str(folder.store_dir(shared=record.cache))
+    os.environ[RUN_VARIABLE] = folder.run_id
     os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # What runs here is nobody else's business; a user who wants MLflow's usage reports can say so.
@@ -88,12 +95,13 @@ def launch(folder: RunFolder) -> None:
     steps = step_names(pipeline)
     emit("message", "", message="opening the tracking store")
     with open_parent_run(folder, config) as parent:
+        before = file_size(folder.events_file)
         emit("pipeline_started", "", steps=steps)
-        started = time.time()
-        run_pipeline(pipeline, config.pipeline_parameters(), folder.steps_dir)
+        outputs = folder.attempt_dir(record.attempts)
+        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
         emit("message", "", message="collecting the results")
-        artifacts = link_artifacts(folder)
-        result = collect_result(folder, artifacts, since=started)
+        artifacts = link_artifacts(folder, outputs)
+        result = collect_result(folder, artifacts, since=before)
         parent.finish(result, artifacts)
     write_json(folder.result_file, result)
 

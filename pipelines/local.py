@@ -21,13 +21,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from components.runtime.disk_errors import as_storage_error, is_disk_full
 from pipelines.config import RunConfig
-from pipelines.event_tail import EventTail
+from pipelines.event_tail import EventTail, file_size
 from pipelines.processes import end_group
 from pipelines.progress_view import ProgressView
 from pipelines.run_folder import RunFolder
 from pipelines.run_progress import RunProgress
 from pipelines.steps import STEP_ARTIFACTS
+from pipelines.temporary import clear_temporary
 from qat_lib.errors import QatlineError
 
 MAIN_PIPELINE = "pipelines.qat_pipeline:qat_pipeline"
@@ -75,19 +77,29 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
         again: Whether this is one more attempt at a run that was cut short.
 
     Raises:
-        StorageError: Another process holds the folder.
+        StorageError: Another process holds the folder, or the disk is full.
         RunFailedError: A step or the launcher failed.
         RunInterruptedError: A signal ended the run.
     """
+    try:
+        return _execute(folder, view, again=again)
+    except OSError as error:
+        if is_disk_full(error):
+            raise as_storage_error(error, folder.path) from error
+        raise
+
+
+def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcome:
     started = time.monotonic()
     with folder.hold() as lock:
-        if again:
-            record = folder.record()
-            folder.write_record(replace(record, status="running", ended=None, attempts=record.attempts + 1))
+        record = folder.record()
+        attempts = record.attempts + 1 if again else record.attempts
+        folder.write_record(replace(record, status="running", ended=None, attempts=attempts))
+        clear_temporary(folder.run_id)
         folder.result_file.unlink(missing_ok=True)
         tail = EventTail.from_end(folder.events_file)
         progress = RunProgress.of(list(STEP_ARTIFACTS))
-        log_start = folder.log_file.stat().st_size if folder.log_file.exists() else 0
+        log_start = file_size(folder.log_file)
         try:
             with _signals_raise(folder), view:
                 code = _follow(_start(folder, lock), tail, progress, view)
@@ -95,6 +107,8 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
             with contextlib.suppress(OSError):
                 folder.finish("interrupted")
             raise
+        finally:
+            clear_temporary(folder.run_id)  # of a launcher that was killed
         if code != 0 or not folder.result_file.exists():
             with contextlib.suppress(OSError):  # a disk that is full is what ended the run, not how it is reported
                 folder.finish("failed")

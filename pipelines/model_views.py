@@ -16,6 +16,7 @@ from rich.table import Table
 from pipelines.result_table import format_milliseconds, format_size
 from pipelines.run_folder import write_text
 from qat_lib.errors import ConfigError, DataError
+from qat_lib.output_files import check_output
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport
@@ -28,26 +29,30 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def read_inputs(path: Path) -> Any:
-    """Read a ``.npy`` of model inputs.
+    """Return the array of a ``.npy`` file of model inputs, mapped from disk.
 
     Raises:
         DataError: The file is missing or is no array of numbers.
     """
-    import numpy as np
+    from qat_lib.npy import load_npy
 
     try:
-        return np.load(path, allow_pickle=False)
+        return load_npy(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}.") from error
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text file that the user asked for.
+def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
+    """Write a text file that the user asked for; with ``make_folder`` its folder need not exist.
 
     Raises:
         ConfigError: It can't be written there.
     """
+    check_output(path)
     try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except OSError as error:
         raise ConfigError(f"Could not write {path}: {error}") from error
@@ -59,6 +64,7 @@ def write_model(path: Path, model: Any) -> None:
     Raises:
         ConfigError: It can't be written there.
     """
+    check_output(path)
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         model.save(beside)

@@ -75,6 +75,8 @@ class LineView(SilentView):
             self._print(f"{_head(progress, name)} {_outcome(progress.steps[name])}")
         elif kind == "warning":
             self._print(f"warning: {progress.warnings[-1]}")
+        elif kind == "waiting" and progress.steps[name].waiting_for:
+            self._print(f"{_head(progress, name)} {_wait(progress.steps[name])}")
         elif kind == "progress":
             self._advance(progress, progress.steps[name])
 
@@ -130,6 +132,8 @@ class LiveView:
             return _row(self._spinner, Text(message))
         elapsed = Text(f"{max(time.time() - step.started, 0.0):.0f} s", style="dim")
         head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), elapsed)
+        if step.waiting_for:
+            return _row(self._spinner, Text(_head(progress, step.name), style="bold"), Text(_wait(step)), elapsed)
         if not step.phase:
             return head
         bar = ProgressBar(total=step.total or 1.0, completed=step.current, width=_BAR)
@@ -154,6 +158,10 @@ def _head(progress: RunProgress, name: str) -> str:
 def _outcome(step: StepProgress) -> str:
     seconds = f"{step.seconds:.1f} s" if step.seconds is not None else ""
     return f"reused ({seconds})" if step.status == "reused" else f"done in {seconds}"
+
+
+def _wait(step: StepProgress) -> str:
+    return f"waiting for {step.waiting_for}, which computes the same"
 
 
 def _metrics(step: StepProgress) -> str:

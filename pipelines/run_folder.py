@@ -7,8 +7,8 @@
     tracking.json       the MLflow run (written by the launcher)
     result.json         written last: a run that has it is finished
     logs/pipeline.log   everything the launcher and the steps print
-    steps/              the output artifacts, as KFP lays them out
-    artifacts/          one link per step to its output
+    steps/<attempt>/    the output artifacts of each attempt, as KFP lays them out
+    artifacts/          one link per step to its output in the attempt that finished
     report.html
 """
 
@@ -18,8 +18,9 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -28,8 +29,12 @@ from typing import Any, Literal
 
 import yaml
 
+from components.runtime.atomic_file import sweep_unfinished, written_beside
+from components.runtime.disk_errors import as_storage_error
+from components.runtime.work_directory import work_directory
 from pipelines.config import RunConfig, build_config
 from pipelines.yaml_config import read_yaml_mapping
+from qat_lib import text_files
 from qat_lib.errors import ConfigError, StorageError
 
 Status = Literal["running", "finished", "failed", "interrupted"]
@@ -89,6 +94,10 @@ class RunFolder:
     def steps_dir(self) -> Path:
         return self.path / "steps"
 
+    def attempt_dir(self, attempt: int) -> Path:
+        """Return where one attempt at the run, counted from 1, has its steps' outputs."""
+        return self.steps_dir / f"{attempt:03d}"
+
     @property
     def artifacts_dir(self) -> Path:
         return self.path / "artifacts"
@@ -130,6 +139,30 @@ class RunFolder:
         except TypeError as error:
             raise StorageError(f"{self.record_file} is of another version of qatline: {error}") from error
 
+    def settle(self) -> RunRecord:
+        """Read ``run.json``; a run that is said to be running and whose process is gone becomes an interrupted one.
+
+        Raises:
+            StorageError: The file is missing or is not what this version writes.
+        """
+        record = self.record()
+        if record.status != "running":
+            return record
+        try:
+            with self.hold(0.0):
+                record = self.record()
+                if record.status == "running":
+                    record = replace(record, status="interrupted", ended=self._last_sign())
+                    self.write_record(record)
+        except (StorageError, OSError):  # it is running indeed, or this folder is not ours to write
+            return record
+        return record
+
+    def _last_sign(self) -> str:
+        """Return when the run last told anything."""
+        known = self.events_file if self.events_file.exists() else self.record_file
+        return _timestamp(known.stat().st_mtime)
+
     def write_record(self, record: RunRecord) -> None:
         """Write ``run.json``, whole or not at all."""
         write_json(self.record_file, asdict(record))
@@ -152,6 +185,8 @@ class RunFolder:
             self._acquire(descriptor, time.monotonic() + patience)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            for place in (self.path, self.artifacts_dir, *self.steps_dir.glob("*/*/*")):
+                sweep_unfinished(place)
             yield descriptor
         finally:
             os.close(descriptor)
@@ -178,14 +213,18 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
         StorageError: The folder can't be written.
     """
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    folder = RunFolder(path=Path(config.output).absolute() / run_id)
+    output = Path(config.output).absolute()
+    work = work_directory(output, run_id)
+    unfinished = RunFolder(path=work)
     try:
-        folder.log_file.parent.mkdir(parents=True)
-        write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
-        folder.write_record(RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version))
+        unfinished.log_file.parent.mkdir()
+        write_text(unfinished.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
+        unfinished.write_record(RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version))
+        return RunFolder(path=work.rename(output / run_id))
     except OSError as error:
-        raise StorageError(f"Could not write the run folder {folder.path}: {error}. Check 'output'.") from error
-    return folder
+        raise as_storage_error(error, output / run_id) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def find_run(output: Path, run_id: str | None) -> RunFolder:
@@ -198,29 +237,30 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
     Raises:
         ConfigError: There is no such run.
     """
-    runs = [RunFolder(path=path.parent) for path in sorted(output.absolute().glob("*/run.json"))]
+    records = sorted(output.absolute().glob("[!.]*/run.json"))  # a hidden folder is one that is being made
+    runs = [RunFolder(path=path.parent) for path in records]
     if run_id is not None:
-        named = [run for run in runs if run.run_id == run_id]
-        if not named and (Path(run_id) / "run.json").is_file():
-            named = [RunFolder(path=Path(run_id).absolute())]
-        if not named:
-            listed = ", ".join(run.run_id for run in runs[-5:]) or "none"
-            raise ConfigError(f"Expected a run of {output}, received {run_id!r}. Its latest runs: {listed}.")
-        return named[0]
-    unfinished = [run for run in runs if run.record().status != "finished"]
-    if not unfinished:
+        return _named_run(runs, output, run_id)
+    created = {run.path: record.created for run in runs if (record := run.settle()).status != "finished"}
+    if not created:
         raise ConfigError(f"Expected an unfinished run in {output}; there is none to resume.")
-    return max(unfinished, key=lambda run: run.record().created)
+    return RunFolder(path=max(created, key=created.__getitem__))
+
+
+def _named_run(runs: Sequence[RunFolder], output: Path, run_id: str) -> RunFolder:
+    for run in runs:
+        if run.run_id == run_id:
+            return run
+    if (Path(run_id) / "run.json").is_file():
+        return RunFolder(path=Path(run_id).absolute())
+    listed = ", ".join(run.run_id for run in runs[-5:]) or "none"
+    raise ConfigError(f"Expected a run of {output}, received {run_id!r}. Its latest runs: {listed}.")
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file beside its place, then rename it: a reader sees all of it or nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
+    with written_beside(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -234,10 +274,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         StorageError: The file is missing or holds something else.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"Expected JSON in {path}; it can't be read: {error}") from error
+    content = text_files.read_json(path, what="a run's record", error=StorageError)
     if not isinstance(content, dict):
         raise StorageError(f"Expected a JSON object in {path}, received {type(content).__name__}.")
     return content
@@ -251,4 +288,8 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return _timestamp(time.time())
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

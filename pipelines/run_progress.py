@@ -16,6 +16,7 @@ class StepProgress:
     seconds: float | None = None
     started: float = 0.0
     phase: str = ""
+    waiting_for: str = ""
     current: float = 0.0
     total: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -76,6 +77,9 @@ class RunProgress:
             self.message = ""
             self.steps[name] = StepProgress(name=name, started=time, now=time)
             self.position(name)
+        elif kind == "waiting":
+            step = self.steps.setdefault(name, StepProgress(name=name, started=time))
+            step.waiting_for = str(event.get("holder", ""))
         elif kind == "progress":
             self._advance(self.steps.setdefault(name, StepProgress(name=name, started=time)), event, time)
         elif kind == "step_finished":

@@ -10,24 +10,26 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from components.runtime.artifacts import read_manifest
+from components.runtime.credentials import scrub
 from components.runtime.events import emit
 from components.runtime.steps import load_step
 from components.runtime.tracked import environment_tags, flatten, log_outputs, log_settings
 from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
-from components.runtime.tracking_store import ensure_store, scrub, translated
+from components.runtime.tracking_database import database_uri
+from components.runtime.tracking_store import ensure_store, translated
 from pipelines.config import RunConfig
 from pipelines.run_folder import RunFolder, read_json, write_json
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import TrackingError
 
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
+_FOLDER_TAG = "qatline.run_dir"
 _DIGEST_LIMIT = 36  # characters; MLflow's own
 
 
@@ -47,7 +49,7 @@ class NullParentRun:
 
 def default_uri(output: Path) -> str:
     """Return the tracking URI of the runs in ``output``: a SQLite file beside them."""
-    return f"sqlite:///{quote(str(output.absolute()), safe='/')}/mlflow.db"
+    return database_uri(output.absolute() / "mlflow.db")
 
 
 @contextmanager
@@ -129,6 +131,7 @@ class _MlflowParentRun:
         from mlflow.entities import Param, RunTag
 
         self._sweep("KILLED")
+        close_dead_runs(self._client, self._experiment)
         values = self._config.to_dict()
         del values["cluster"]  # what pods would ask for; nothing of this run depends on it
         params = {name: value for key in values for name, value in flatten(values[key], key).items()}
@@ -139,7 +142,7 @@ class _MlflowParentRun:
             params=[Param(name, scrub(str(value))) for name, value in params.items() if name not in known],
             tags=[
                 RunTag(name, value)
-                for name, value in {"qatline.run_dir": str(self._folder.path), **environment_tags()}.items()
+                for name, value in {_FOLDER_TAG: str(self._folder.path), **environment_tags()}.items()
             ],
         )
         self._client.log_artifact(self._run_id, str(self._folder.config_file))
@@ -147,7 +150,13 @@ class _MlflowParentRun:
     def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
         """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
         result["tracking"] = read_json(self._folder.tracking_file)
-        self._tolerated(lambda: self._record(result, artifacts))
+        try:
+            with translated("the results can't be recorded"):
+                self._record(result, artifacts)
+        except TrackingError as error:
+            if self._config.tracking.required:
+                raise
+            emit("warning", "", message=str(error))
 
     def close(self, status: str) -> None:
         """End the run and the children that a killed step left open."""
@@ -167,14 +176,13 @@ class _MlflowParentRun:
             # A step that an earlier attempt at this run executed has its child run already.
             if step["status"] == "reused" and step["name"] not in known:
                 self._record_reused(step["name"], artifacts)
-        with translated("the results can't be recorded"):
-            metrics = list(_numbers(result["results"]))
-            self._client.log_batch(self._run_id, metrics=[Metric(name, value, _now(), 0) for name, value in metrics])
-            self._client.set_tag(self._run_id, "qatline.verdict", str(result["gate"]["verdict"]))
-            self._client.log_dict(self._run_id, dict(result), "result.json")
-            for name, pattern in _MAIN_FILES:
-                for path in sorted(artifacts[name].glob(pattern)) if name in artifacts else ():
-                    self._client.log_artifact(self._run_id, str(path))
+        metrics = [Metric(name, value, _now(), 0) for name, value in _numbers(result["results"])]
+        self._client.log_batch(self._run_id, metrics=metrics)
+        self._client.set_tag(self._run_id, "qatline.verdict", str(result["gate"]["verdict"]))
+        self._client.log_dict(self._run_id, dict(result), "result.json")
+        for name, pattern in _MAIN_FILES:
+            for path in sorted(artifacts[name].glob(pattern)) if name in artifacts else ():
+                self._client.log_artifact(self._run_id, str(path))
         self._record_dataset(artifacts)
 
     def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
@@ -198,30 +206,39 @@ class _MlflowParentRun:
             source_type="code",
             source=json.dumps({"tags": {"source": scrub(str(info.get("source", "")))}}),
         )
-        with translated("the data set can't be recorded"):
-            tags = [InputTag(key="mlflow.data.context", value="training")]
-            self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
-            self._client.set_tag(self._run_id, "data.fingerprint", str(info.get("fingerprint", "")))
+        tags = [InputTag(key="mlflow.data.context", value="training")]
+        self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
+        self._client.set_tag(self._run_id, "data.fingerprint", str(info.get("fingerprint", "")))
 
     def _sweep(self, status: str) -> None:
-        for child in self._children("RUNNING"):
-            self._client.set_terminated(child.info.run_id, status)
+        _close_children(self._client, self._experiment, self._run_id, status)
 
     def _finished_steps(self) -> set[str]:
         return {child.data.tags.get("qatline.step", "") for child in self._children("FINISHED")}
 
     def _children(self, status: str) -> Sequence[Any]:
-        wanted = f"tags.`mlflow.parentRunId` = '{self._run_id}' and attributes.status = '{status}'"
-        found: Sequence[Any] = self._client.search_runs([self._experiment], filter_string=wanted, max_results=1000)
-        return found
+        return _children(self._client, self._experiment, self._run_id, status)
 
-    def _tolerated(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except TrackingError as error:
-            if self._config.tracking.required:
-                raise
-            emit("warning", "", message=str(error))
+
+def close_dead_runs(client: Any, experiment: str) -> None:
+    """Close the runs of an experiment that are said to be running and whose folder here nobody works in any more."""
+    wanted = f"attributes.status = 'RUNNING' and tags.`{_FOLDER_TAG}` LIKE '/%'"
+    for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
+        folder = RunFolder(path=Path(run.data.tags[_FOLDER_TAG]))
+        if folder.record_file.is_file() and folder.settle().status != "running":
+            _close_children(client, experiment, run.info.run_id, "KILLED")
+            client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _close_children(client: Any, experiment: str, parent: str, status: str) -> None:
+    for child in _children(client, experiment, parent, "RUNNING"):
+        client.set_terminated(child.info.run_id, status)
+
+
+def _children(client: Any, experiment: str, parent: str, status: str) -> Sequence[Any]:
+    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{status}'"
+    found: Sequence[Any] = client.search_runs([experiment], filter_string=wanted, max_results=1000)
+    return found
 
 
 _MAIN_FILES: Sequence[tuple[str, str]] = (

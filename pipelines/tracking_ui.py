@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from components.runtime.tracking_store import scrub
+from components.runtime.credentials import check_address
 from pipelines.run_folder import find_run, read_json
-from qat_lib.errors import TrackingError
+from qat_lib.errors import MissingPackageError, TrackingError
+from qat_lib.extras import install_hint, missing_packages
 
 
 def open_ui(run: str, *, output: Path, port: int) -> None:
@@ -23,20 +24,24 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
         port: Where the UI listens, on this machine only.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: There is no such run, or its tracking URI holds credentials.
+        MissingPackageError: MLflow is not installed.
         TrackingError: The run was not tracked.
     """
     folder = find_run(output, run)
     if not folder.tracking_file.exists():
         raise TrackingError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
     tracking = read_json(folder.tracking_file)
+    check_address(tracking["uri"], f"the tracking URI of run {folder.run_id}")
     place = f"#/experiments/{tracking['experiment_id']}/runs/{tracking['run_id']}"
     console = Console(highlight=False)
     if tracking["uri"].startswith(("http://", "https://")):
         url = f"{tracking['uri'].rstrip('/')}/{place}"
-        console.print(scrub(url), soft_wrap=True)
+        console.print(url, soft_wrap=True)
         webbrowser.open(url)
         return
+    if missing_packages(["mlflow"]):
+        raise MissingPackageError(f"MLflow's UI needs the package mlflow. {install_hint(['mlflow'])}")
     console.print(f"http://127.0.0.1:{port}/{place}", soft_wrap=True)
     console.print("Starting MLflow; open the address above once it says that it is running. Ctrl-C ends it.")
     # Without it the server starts seven more processes, for jobs that nothing here uses.

@@ -8,63 +8,201 @@ once any name of the Keras side was used.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_HOME = {
-    "qat_lib.quantize": ("quantize_model", "model_quantizers"),
-    "qat_lib.rebuild": ("apply_plan",),
-    "qat_lib.planner": ("plan_quantization",),
-    "qat_lib.plan": ("QuantizationPlan", "QuantizerEntry", "SkippedLayer"),
-    "qat_lib.spec": ("QuantizationSpec", "LayerConfig"),
-    "qat_lib.loading": ("load_model",),
-    "qat_lib.calibration": ("calibrate", "CalibrationReport"),
-    "qat_lib.quantizers": ("TensorQuantizer", "fake_quantize"),
-    "qat_lib.layer_graph": ("LayerGraph",),
-    "qat_lib.custom_qdq_cases": (
-        "CustomQDQInsertionCase",
-        "TensorRTQDQCase",
-        "ResNetV1QDQCase",
-        "ResNetV2QDQCase",
-        "EfficientNetQDQCase",
-        "MobileNetQDQCase",
-        "InceptionQDQCase",
-        "ResidualConnectionQDQCase",
-        "BNQDQCase",
-        "MaxPoolQDQCase",
-        "check_is_quantizable_by_layer_name",
-    ),
-    "qat_lib.utils": ("CreateAssetsFolders", "convert_keras_model_to_onnx", "convert_saved_model_to_onnx"),
-    "qat_lib.export": ("export_onnx", "verify_onnx", "check_parity"),
-    "qat_lib.analysis": ("analyze_onnx", "FusionReport"),
-    "qat_lib.engines": ("build_engine", "load_engine", "BuildSpec"),
-}
-_MODULES = (
+if TYPE_CHECKING:
+    from qat_lib import (
+        analysis,
+        calibration,
+        custom_qdq_cases,
+        engines,
+        errors,
+        export,
+        plan,
+        quantize,
+        quantize_wrappers,
+        quantizers,
+        spec,
+        utils,
+    )
+    from qat_lib.analysis import (
+        FusionReport,
+        analyze_onnx,
+    )
+    from qat_lib.calibration import (
+        CalibrationReport,
+        calibrate,
+    )
+    from qat_lib.custom_qdq_cases import (
+        BNQDQCase,
+        CustomQDQInsertionCase,
+        EfficientNetQDQCase,
+        InceptionQDQCase,
+        MaxPoolQDQCase,
+        MobileNetQDQCase,
+        ResidualConnectionQDQCase,
+        ResNetV1QDQCase,
+        ResNetV2QDQCase,
+        TensorRTQDQCase,
+        check_is_quantizable_by_layer_name,
+    )
+    from qat_lib.engines import (
+        BuildSpec,
+        build_engine,
+        load_engine,
+    )
+    from qat_lib.export import (
+        check_parity,
+        export_onnx,
+        verify_onnx,
+    )
+    from qat_lib.layer_graph import LayerGraph
+    from qat_lib.loading import load_model
+    from qat_lib.plan import (
+        QuantizationPlan,
+        QuantizerEntry,
+        SkippedLayer,
+    )
+    from qat_lib.planner import plan_quantization
+    from qat_lib.preprocessing import Preprocessing
+    from qat_lib.quantize import (
+        model_quantizers,
+        quantize_model,
+    )
+    from qat_lib.quantize_wrappers import (
+        BaseQuantizeWrapper,
+        NonWeightedBaseQuantizeWrapper,
+        WeightedBaseQuantizeWrapper,
+    )
+    from qat_lib.quantizers import (
+        TensorQuantizer,
+        fake_quantize,
+    )
+    from qat_lib.rebuild import apply_plan
+    from qat_lib.spec import (
+        LayerConfig,
+        QuantizationSpec,
+    )
+    from qat_lib.utils import (
+        CreateAssetsFolders,
+        convert_keras_model_to_onnx,
+        convert_saved_model_to_onnx,
+    )
+
+__all__ = [
+    "BNQDQCase",
+    "BaseQuantizeWrapper",
+    "BuildSpec",
+    "CalibrationReport",
+    "CreateAssetsFolders",
+    "CustomQDQInsertionCase",
+    "EfficientNetQDQCase",
+    "FusionReport",
+    "InceptionQDQCase",
+    "LayerConfig",
+    "LayerGraph",
+    "MaxPoolQDQCase",
+    "MobileNetQDQCase",
+    "NonWeightedBaseQuantizeWrapper",
+    "Preprocessing",
+    "QuantizationPlan",
+    "QuantizationSpec",
+    "QuantizerEntry",
+    "ResNetV1QDQCase",
+    "ResNetV2QDQCase",
+    "ResidualConnectionQDQCase",
+    "SkippedLayer",
+    "TensorQuantizer",
+    "TensorRTQDQCase",
+    "WeightedBaseQuantizeWrapper",
+    "analysis",
+    "analyze_onnx",
+    "apply_plan",
+    "build_engine",
+    "calibrate",
+    "calibration",
+    "check_is_quantizable_by_layer_name",
+    "check_parity",
+    "convert_keras_model_to_onnx",
+    "convert_saved_model_to_onnx",
     "custom_qdq_cases",
+    "engines",
+    "errors",
+    "export",
+    "export_onnx",
+    "fake_quantize",
+    "load_engine",
+    "load_model",
+    "model_quantizers",
+    "plan",
+    "plan_quantization",
     "quantize",
+    "quantize_model",
     "quantize_wrappers",
     "quantizers",
+    "spec",
     "utils",
-    "calibration",
-    "export",
-    "analysis",
-    "engines",
-)
-_NAMES = {name: module for module, names in _HOME.items() for name in names}
+    "verify_onnx",
+]
 
-__all__ = [*sorted(_NAMES), *_MODULES]
+# Where each name lives; the imports above say the same to type checkers and editors.
+_HOMES = {
+    "FusionReport": "qat_lib.analysis",
+    "analyze_onnx": "qat_lib.analysis",
+    "CalibrationReport": "qat_lib.calibration",
+    "calibrate": "qat_lib.calibration",
+    "BNQDQCase": "qat_lib.custom_qdq_cases",
+    "CustomQDQInsertionCase": "qat_lib.custom_qdq_cases",
+    "EfficientNetQDQCase": "qat_lib.custom_qdq_cases",
+    "InceptionQDQCase": "qat_lib.custom_qdq_cases",
+    "MaxPoolQDQCase": "qat_lib.custom_qdq_cases",
+    "MobileNetQDQCase": "qat_lib.custom_qdq_cases",
+    "ResNetV1QDQCase": "qat_lib.custom_qdq_cases",
+    "ResNetV2QDQCase": "qat_lib.custom_qdq_cases",
+    "ResidualConnectionQDQCase": "qat_lib.custom_qdq_cases",
+    "TensorRTQDQCase": "qat_lib.custom_qdq_cases",
+    "check_is_quantizable_by_layer_name": "qat_lib.custom_qdq_cases",
+    "BuildSpec": "qat_lib.engines",
+    "build_engine": "qat_lib.engines",
+    "load_engine": "qat_lib.engines",
+    "check_parity": "qat_lib.export",
+    "export_onnx": "qat_lib.export",
+    "verify_onnx": "qat_lib.export",
+    "LayerGraph": "qat_lib.layer_graph",
+    "load_model": "qat_lib.loading",
+    "QuantizationPlan": "qat_lib.plan",
+    "QuantizerEntry": "qat_lib.plan",
+    "SkippedLayer": "qat_lib.plan",
+    "plan_quantization": "qat_lib.planner",
+    "Preprocessing": "qat_lib.preprocessing",
+    "model_quantizers": "qat_lib.quantize",
+    "quantize_model": "qat_lib.quantize",
+    "BaseQuantizeWrapper": "qat_lib.quantize_wrappers",
+    "NonWeightedBaseQuantizeWrapper": "qat_lib.quantize_wrappers",
+    "WeightedBaseQuantizeWrapper": "qat_lib.quantize_wrappers",
+    "TensorQuantizer": "qat_lib.quantizers",
+    "fake_quantize": "qat_lib.quantizers",
+    "apply_plan": "qat_lib.rebuild",
+    "LayerConfig": "qat_lib.spec",
+    "QuantizationSpec": "qat_lib.spec",
+    "CreateAssetsFolders": "qat_lib.utils",
+    "convert_keras_model_to_onnx": "qat_lib.utils",
+    "convert_saved_model_to_onnx": "qat_lib.utils",
+}
 
+if not TYPE_CHECKING:  # a type checker knows the names above and no others
 
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        value = getattr(importlib.import_module(_NAMES[name]), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"qat_lib.{name}")
-    elif name.endswith("QuantizeWrapper"):
-        value = getattr(importlib.import_module("qat_lib.quantize_wrappers"), name)
-    else:
-        raise AttributeError(f"module 'qat_lib' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        elif name in __all__:
+            value = importlib.import_module(f"qat_lib.{name}")
+        elif name.endswith("QuantizeWrapper"):
+            value = getattr(importlib.import_module("qat_lib.quantize_wrappers"), name)
+        else:
+            raise AttributeError(f"module 'qat_lib' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

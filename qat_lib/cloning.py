@@ -7,7 +7,8 @@ from typing import Any
 
 import keras
 
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.errors import QatlineError, UnsupportedModelError
+from qat_lib.foreign_errors import describe
 
 
 def clone_operation(operation: Any, name: str) -> Any:
@@ -53,7 +54,7 @@ def _made_again(layer: Any, name: str) -> Any:
         if not layer.variables:
             return layer  # it stays in float, and holds nothing that training could change
         raise UnsupportedModelError(
-            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: {_reason(error)} "
+            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: {describe(error)}. "
             "Give the class a get_config that returns its constructor's arguments."
         ) from error
 
@@ -62,12 +63,7 @@ def _by_config(layer: Any, name: str) -> Any:
     try:
         return type(layer).from_config({**layer.get_config(), "name": name})
     except Exception as error:  # a custom layer's get_config and from_config may raise anything
-        raise UnsupportedModelError(str(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return an error's text on one line, without the example of code that Keras adds."""
-    return " ".join(str(error).partition("Example:")[0].split())
+        raise UnsupportedModelError(describe(error)) from error
 
 
 def clone_by_arguments(layer: Any, name: str) -> Any:
@@ -107,6 +103,23 @@ def _clone_plain(operation: Any, name: str) -> Any:
         return type(operation).from_config({**operation.get_config(), "name": name})
     except Exception:  # a bare operation has no state, so the original serves as well  # noqa: BLE001
         return operation
+
+
+def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
+    """Call a copy on what the original was called on.
+
+    Raises:
+        UnsupportedModelError: it fails, as a layer does whose class needs more than its configuration says.
+    """
+    try:
+        return layer(*args, **kwargs)
+    except (QatlineError, RecursionError):
+        raise
+    except Exception as error:  # a custom layer's call may raise anything
+        raise UnsupportedModelError(
+            f"The copy of {layer.name!r} ({type(layer).__name__}) can't be called as the original was: "
+            f"{type(error).__name__}: {describe(error)}."
+        ) from error
 
 
 def has_same_variables(source: Any, target: Any) -> bool:

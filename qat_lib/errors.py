@@ -12,7 +12,9 @@
     ├── EngineError                   anything about engines
     │   ├── BackendUnavailableError   the backend's library, driver or device is not there
     │   ├── EngineBuildError          the build failed
-    │   └── EngineLoadError           the engine file can't be used here
+    │   ├── EngineLoadError           the engine file can't be used here
+    │   └── EngineBusyError           more callers at once than the engine serves
+    ├── MissingPackageError           a package of an extra is not installed
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
     └── StepError                     a pipeline step failed
@@ -77,6 +79,14 @@ class EngineBuildError(EngineError):
 
 class EngineLoadError(EngineError):
     """The engine file can't be used on this machine or is damaged."""
+
+
+class EngineBusyError(EngineError):
+    """More callers ask the engine at once than it serves; the same request may succeed later."""
+
+
+class MissingPackageError(QatlineError, ImportError):
+    """A package that one of qatline's extras brings is not installed."""
 
 
 class StorageError(QatlineError, OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +9,40 @@ import keras
 
 import qat_lib.quantize_wrappers  # registers the wrappers with Keras
 import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.foreign_errors import describe
+from qat_lib.keras_archive import KerasArchive, inspect_archive
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
 from qat_lib.recursion import deep_graphs
+from qat_lib.variable_budget import variable_budget
+
+# Beyond the weights in the file: seeds, counters, and weights stored in half precision.
+_SPARE_BYTES = 64 << 20
 
 
 def load_model(path: str | Path) -> Any:
     """Load a ``.keras`` file, quantized or not, in safe mode and without compiling it.
 
+    What the file asks for is checked first. It may unpack to 256 MiB, or to 16 times its size where that is
+    more; the environment variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another limit.
+
     Raises:
-        UnsupportedModelError: the file is missing, damaged, or holds code (a Lambda layer) that safe mode refuses.
+        UnsupportedModelError: the file is missing, damaged, asks for more memory than is allowed, or holds code
+            (a Lambda layer) that safe mode refuses.
     """
     file = Path(path)
-    if not file.is_file():
-        raise UnsupportedModelError(f"There is no model file {str(file)!r}: expected a .keras file.")
-    if not zipfile.is_zipfile(file):
-        raise UnsupportedModelError(
-            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip archive; "
-            "it is something else, or only a part of one. Save the model again, as .keras."
-        )
+    archive = _inspect(file)
     try:
-        with deep_graphs():
+        with variable_budget(2 * archive.weight_bytes + _SPARE_BYTES) as budget, deep_graphs():
             model = keras.models.load_model(file, compile=False, safe_mode=True)
+            bind_weights(model)
     except Exception as error:  # Keras raises many kinds for a damaged file
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if "Lambda" in str(error) or "lambda" in str(error) or "unsafe" in str(error).lower():
+        reason = describe(error)
+        if budget.refused:
+            reason = f"its configuration asks for {budget.refused}, but its weights take {archive.weight_bytes:,} bytes"
+        elif archive.holds_code:
             reason = "it holds a Lambda layer, whose code safe mode does not run. Replace it by a layer class"
         raise UnsupportedModelError(f"The model file {str(file)!r} can't be loaded: {reason}.") from error
-    bind_weights(model)
     return model
 
 
@@ -47,3 +52,23 @@ def bind_weights(model: Any) -> None:
         if isinstance(layer, WeightedBaseQuantizeWrapper) and layer.weight_quantizers and layer.kernels:
             for kernel, quantizer in zip(layer.kernels, layer.weight_quantizers, strict=True):
                 quantizer.bind_weight(layer.kernel_variable(kernel))
+
+
+def _inspect(file: Path) -> KerasArchive:
+    if file.suffix != ".keras":
+        raise UnsupportedModelError(
+            f"Expected a .keras file. Received: {str(file)!r}. Save the model again, as .keras."
+        )
+    try:
+        return inspect_archive(file)
+    except ConfigError:
+        raise
+    except FileNotFoundError as error:
+        raise UnsupportedModelError(f"There is no model file {str(file)!r}: expected a .keras file.") from error
+    except OSError as error:
+        raise UnsupportedModelError(f"The model file {str(file)!r} can't be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip archive, but "
+            f"{error}."
+        ) from error

@@ -6,9 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from qat_lib.errors import PlanError
+from qat_lib.text_files import parse_json, read_json
+
+_T = TypeVar("_T")
 
 PLAN_VERSION = 1
 KINDS = ("activation", "weight", "internal")
@@ -145,11 +149,11 @@ class QuantizationPlan:
             if data["version"] != PLAN_VERSION:
                 raise PlanError(f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}.")
             return cls(
-                model=data["model"],
-                mode=data["mode"],
+                model=_checked("model", data["model"], str),
+                mode=_checked("mode", data["mode"], str),
                 quantizers=tuple(_quantizer(item) for item in data["quantizers"]),
                 skipped=tuple(_skipped(item) for item in data["skipped"]),
-                wrapped=tuple(data.get("wrapped", ())),
+                wrapped=tuple(_checked("wrapped", name, str) for name in data.get("wrapped", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise PlanError(f"This is not a quantization plan: {type(error).__name__}: {error}.") from error
@@ -161,11 +165,17 @@ class QuantizationPlan:
         Raises:
             PlanError: the text is not JSON or no plan.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise PlanError(f"The quantization plan is not JSON: {error}.") from error
-        return cls.from_dict(data)
+        return cls.from_dict(parse_json(text, "The quantization plan", error=PlanError))
+
+    @classmethod
+    def load(cls, path: str | Path) -> QuantizationPlan:
+        """Read a plan from the JSON file ``path``.
+
+        Raises:
+            PlanError: the file can't be read, has more than 16 MiB, is not JSON, or holds no plan.
+        """
+        what = "the JSON of a quantization plan"
+        return cls.from_dict(read_json(path, what=what, error=PlanError))
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's content, in hexadecimal."""
@@ -198,26 +208,46 @@ def _entry_dict(entry: QuantizerEntry) -> dict[str, Any]:
     }
 
 
+def _checked(key: str, value: Any, kind: type[_T]) -> _T:
+    """Return a value that has the type that a plan needs there; a boolean is no number."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise PlanError(
+            f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: {value!r:.100}."
+        )
+    return value
+
+
+def _text_or_none(key: str, value: Any) -> str | None:
+    return None if value is None else _checked(key, value, str)
+
+
 def _quantizer(item: dict[str, Any]) -> QuantizerEntry:
     axes = item.get("channel_axes")
     return QuantizerEntry(
-        name=item["name"],
-        kind=item["kind"],
-        tensor=item["tensor"],
-        consumers=tuple(Consumer(layer=c["layer"], input=c["input"]) for c in item.get("consumers", ())),
-        channel_axes=None if axes is None else tuple(axes),
-        group=item.get("group"),
-        num_bits=item.get("bits", 8),
-        unsigned=item.get("unsigned", False),
-        calibrator=item.get("calibrator"),
-        range_policy=item.get("range_policy", "ema"),
-        reason=item.get("reason", ""),
+        name=_checked("name", item["name"], str),
+        kind=_checked("kind", item["kind"], str),
+        tensor=_checked("tensor", item["tensor"], str),
+        consumers=tuple(_consumer(consumer) for consumer in item.get("consumers", ())),
+        channel_axes=None if axes is None else tuple(_checked("channel_axes", axis, int) for axis in axes),
+        group=_text_or_none("group", item.get("group")),
+        num_bits=_checked("bits", item.get("bits", 8), int),
+        unsigned=_checked("unsigned", item.get("unsigned", False), bool),
+        calibrator=_text_or_none("calibrator", item.get("calibrator")),
+        range_policy=_checked("range_policy", item.get("range_policy", "ema"), str),
+        reason=_checked("reason", item.get("reason", ""), str),
     )
+
+
+def _consumer(item: dict[str, Any]) -> Consumer:
+    return Consumer(layer=_checked("layer", item["layer"], str), input=_checked("input", item["input"], int))
 
 
 def _skipped(item: dict[str, Any]) -> SkippedLayer:
     return SkippedLayer(
-        layer=item["layer"], class_name=item["class"], reason=item["reason"], detail=item.get("detail", "")
+        layer=_checked("layer", item["layer"], str),
+        class_name=_checked("class", item["class"], str),
+        reason=_checked("reason", item["reason"], str),
+        detail=_checked("detail", item.get("detail", ""), str),
     )
 
 

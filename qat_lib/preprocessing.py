@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qat_lib.errors import DataError
+from qat_lib.text_files import read_json
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 FloatBatch = npt.NDArray[np.float32]
 
 
@@ -53,16 +56,22 @@ class Preprocessing:
     resize: str | None = None
 
     def __post_init__(self) -> None:
-        channels = self.image_shape[-1] if len(self.image_shape) == 3 else 0
-        if len(self.image_shape) != 3 or min(self.image_shape) < 1:
-            raise DataError(f"image_shape: expected (height, width, channels), received {self.image_shape}")
+        """Check every value once."""
+        shape = self.image_shape
+        if not _all(int, shape) or len(shape) != 3 or min(shape) < 1:
+            raise DataError(f"image_shape: expected (height, width, channels), received {shape!r:.100}")
         if self.dtype not in ("uint8", "float32"):
-            raise DataError(f"dtype of raw images: expected uint8 or float32, received {self.dtype!r}")
+            raise DataError(f"dtype of raw images: expected uint8 or float32, received {self.dtype!r:.100}")
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (1, channels) or not np.all(np.isfinite(values)):
-                raise DataError(f"{name}: expected 1 or {channels} finite values, received {list(values)}")
-        if not (np.isfinite(self.scale) and self.scale > 0) or min(self.std) <= 0:
-            raise DataError(f"scale and std must be above zero; received scale={self.scale}, std={list(self.std)}")
+            if not _all(float, values) or len(values) not in (1, shape[-1]):
+                raise DataError(f"{name}: expected 1 or {shape[-1]} finite values, received {values!r:.100}")
+        if not _all(float, (self.scale,)) or self.scale <= 0 or min(self.std) <= 0:
+            raise DataError(
+                f"scale and std must be above zero; received scale={self.scale!r:.100}, std={self.std!r:.100}"
+            )
+        for name, text in (("color", self.color), ("resize", self.resize or "")):
+            if not isinstance(text, str):
+                raise DataError(f"{name}: expected text, received {text!r:.100}")
 
     def apply(self, batch: npt.NDArray[Any]) -> FloatBatch:
         """Return the model's input, float32 ``(batch, height, width, channels)``; ``batch`` stays as it is.
@@ -94,13 +103,11 @@ class Preprocessing:
             DataError: a key is missing or unknown, or a value is wrong.
         """
         known = {field.name for field in fields(cls)}
-        if "image_shape" not in data or not set(data) <= known:
-            raise DataError(f"preprocessing: expected the keys {sorted(known)}, received {sorted(data)}")
-        try:
-            values: dict[str, Any] = {name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()}
-            return cls(**values)
-        except TypeError as error:
-            raise DataError(f"preprocessing: {error}") from error
+        if not isinstance(data, Mapping) or "image_shape" not in data or not set(data) <= known:
+            received = sorted(map(repr, data)) if isinstance(data, Mapping) else type(data).__name__
+            raise DataError(f"preprocessing: expected the keys {sorted(known)}, received {received}")
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()}
+        return cls(**values)
 
     def save(self, path: Path) -> None:
         """Write the JSON form to ``path``."""
@@ -113,10 +120,15 @@ class Preprocessing:
         Raises:
             DataError: there is no such file, or it holds something else.
         """
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: expected a preprocessing definition: {error}") from error
+        data = read_json(path, what="a preprocessing definition", error=DataError)
         if not isinstance(data, dict):
             raise DataError(f"{path}: expected a JSON object, received {type(data).__name__}")
         return cls.from_dict(data)
+
+
+def _all(kind: type, values: Any) -> bool:
+    """Return whether values are a tuple of whole numbers (``int``) or of finite ones (``float``)."""
+    wanted = Integral if kind is int else Real
+    if not isinstance(values, tuple | list) or any(isinstance(v, bool) or not isinstance(v, wanted) for v in values):
+        return False
+    return all(abs(value) <= FLOAT32_MAX for value in values)  # false for NaN, too

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from qat_lib.apply_composite import wrap_composite
-from qat_lib.cloning import clone_by_arguments, clone_operation, copy_state, has_same_variables
+from qat_lib.cloning import call_copy, clone_by_arguments, clone_operation, copy_state, has_same_variables
 from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
@@ -138,11 +138,11 @@ class _Rebuild:
         args, kwargs = call.fill(lambda index: self._read(call, index))
         if call.training is not None and isinstance(layer, keras.layers.Layer) and layer._call_has_training_arg:
             kwargs["training"] = call.training
-        outputs = layer(*args, **kwargs)
+        outputs = call_copy(layer, args, kwargs)
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
             if not has_same_variables(call.operation, copy):
                 layer = self._copy_by_arguments(call, layer)
-                outputs = layer(*args, **kwargs)
+                outputs = call_copy(layer, args, kwargs)
                 copy = layer.layer if call.layer in self.wrapped else layer
             copy_state(call.operation, copy)
             for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():

@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 
 from qat_lib.errors import SpecError
+from qat_lib.strict_yaml import read_yaml
+from qat_lib.text_files import parse_json
 
 CALIBRATORS = ("max", "percentile", "entropy", "mse")
 RANGE_POLICIES = ("frozen", "ema", "last", "learned")
@@ -105,9 +107,9 @@ class QuantizationSpec:
 
     Example:
         >>> spec = QuantizationSpec()
-        >>> spec.add("conv2d_1", quantize_input=False)
-        >>> spec.add("Add", is_keras_class=True)
-        >>> spec.add(r"block3_.*", is_regex=True, calibrator="max")
+        >>> spec = spec.add("conv2d_1", quantize_input=False).add("Add", is_keras_class=True)
+        >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
+        ['conv2d_1', 'Add', 'block3_.*']
 
     A layer's own name wins over a regular expression, that over its class, and any of them over the default;
     among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both False the layer is left
@@ -195,10 +197,7 @@ class QuantizationSpec:
         Raises:
             SpecError: the file can't be read, is not YAML, or holds no list of entries.
         """
-        try:
-            data = yaml.safe_load(Path(source).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise SpecError(f"The quantization spec {str(source)!r} can't be read: {error}.") from error
+        data = read_yaml(source, what="a quantization spec", error=SpecError)
         return cls.from_list(data if data is not None else [])
 
     def to_json(self) -> str:
@@ -212,11 +211,7 @@ class QuantizationSpec:
         Raises:
             SpecError: the text is not JSON or holds no list of entries.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpecError(f"The quantization spec is not JSON: {error}.") from error
-        return cls.from_list(data)
+        return cls.from_list(parse_json(text, "the quantization spec", error=SpecError))
 
     def __len__(self) -> int:
         """Return the number of entries."""

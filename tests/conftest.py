@@ -74,3 +74,15 @@ def image_folder(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture(scope="session")
+def pin_fp16() -> Callable[[bool, pytest.MonkeyPatch], None]:
+    """``pin_fp16(has_fp16, monkeypatch)`` gives OpenVINO a CPU with FP16 or without, whatever the machine has."""
+
+    def pin(has_fp16: bool, patch: pytest.MonkeyPatch) -> None:
+        # What it computes in is FP32 in both cases, which every CPU has.
+        hints = {"fp32": "f32", "fp16": "f32"} if has_fp16 else {"fp32": "f32"}
+        patch.setattr("qat_lib.engines.openvino.float_hints", lambda: hints)
+
+    return pin

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from components.data.array_checks import Part, chunks
+from components.data.array_checks import CHUNK_BYTES, Part, chunks
 from components.data.images import resize_array
 from components.data.splits import Indices
 from components.runtime.events import Progress
 
+# Images that are converted at once, as far as they take no more than CHUNK_BYTES.
 _BLOCK = 1024
 
 
@@ -85,10 +87,12 @@ class ArraySource:
             "shape": (len(indices), *self.image_shape),
         }
         digests: list[bytes] = []
+        largest = max(self._bytes_of(origin.x.shape[1:]), self._bytes_of(self.image_shape))
+        block = min(_BLOCK, max(1, CHUNK_BYTES // largest))
         with (out / f"{split}_x.npy").open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
-            for start in range(0, len(indices), _BLOCK):
-                images = origin.x[indices[start : start + _BLOCK]].astype(self.dtype, order="C")
+            for start in range(0, len(indices), block):
+                images = origin.x[indices[start : start + block]].astype(self.dtype, order="C")
                 if self.resize:
                     images = resize_array(images, self.image_shape[:2])
                 stream.write(images.tobytes())
@@ -96,3 +100,6 @@ class ArraySource:
                 progress.update(f"writing {split}", start + len(images), len(indices))
         np.save(out / f"{split}_y.npy", origin.y[indices])
         return digests
+
+    def _bytes_of(self, shape: tuple[int, ...]) -> int:
+        return math.prod(shape) * np.dtype(self.dtype).itemsize

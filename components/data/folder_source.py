@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from components.data.images import SUFFIXES, decode_image
+from components.data.folder_listing import list_images
+from components.data.images import decode_image, read_image
 from components.data.splits import Indices, stratified_subset
 from components.runtime.events import Progress
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
 _BLOCK = 256
-_PARTS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,10 @@ def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed:
         DataError: no folder, no classes, an empty class, a broken image (unless ``skip_broken``), or images
             of differing size without ``image_size``.
     """
-    classes, listed = _list_classes(root, settings.classes)
+    listing = list_images(root, settings.classes)
+    classes, listed = listing.classes, list(listing.images)
+    if listing.repeated:
+        progress.warn(f"{listing.repeated} names below {root} are links to images that are counted already")
     if settings.limit:
         targets = np.array([label for _, label in listed], np.int64)
         chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))
@@ -133,39 +136,6 @@ def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed:
     )
 
 
-def _list_classes(root: Path, wanted: list[str] | None) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "is missing"
-        raise DataError(f"the image folder {root} {what}: expected a folder with one sub-folder a class")
-    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-    if wanted is None and len(found) > 1 and set(found) <= _PARTS:
-        raise DataError(
-            f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set data.path to one of them "
-            f"({root / found[0]}): the parts are made here."
-        )
-    if wanted is not None and (absent := sorted(set(wanted) - set(found))):
-        raise DataError(
-            f"{root}: data.classes names {absent[0]!r}, received the sub-folders {', '.join(found) or 'none'}"
-        )
-    classes = tuple(wanted) if wanted is not None else tuple(found)
-    if len(classes) < 2:
-        raise DataError(
-            f"{root}: expected at least two sub-folders, one a class; received {', '.join(classes) or 'none'}"
-        )
-    listed = []
-    for label, name in enumerate(classes):
-        files = sorted(
-            Path(folder, file).relative_to(root).as_posix()
-            for folder, _, files in os.walk(root / name, followlinks=True)
-            for file in files
-            if Path(file).suffix.lower() in SUFFIXES and not file.startswith(".")
-        )
-        if not files:
-            raise DataError(f"{root / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none")
-        listed += [(file, label) for file in files]
-    return classes, listed
-
-
 _Checked = tuple[tuple[int, ...], bytes] | DataError
 
 
@@ -177,10 +147,8 @@ def _decode_all(
     def check(item: tuple[str, int]) -> _Checked:
         path = root / item[0]
         try:
-            data = path.read_bytes()
+            data = read_image(path)
             pixels = decode_image(data, settings.color, settings.image_size, name=str(path))
-        except OSError as error:
-            return DataError(f"the image {path} can't be read: {error.strerror}")
         except DataError as error:
             return error
         return pixels.shape, hashlib.sha256(data).digest()

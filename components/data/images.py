@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qat_lib import limits
 from qat_lib.errors import DataError
+from qat_lib.regular_files import read_regular
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-_MODES = {"rgb": "RGB", "gray": "L"}
 Pixels = npt.NDArray[np.uint8]
+
+# What the suffixes stand for. Pillow opens more by content, EPS through Ghostscript among them.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_MODES = {"rgb": "RGB", "gray": "L"}
+
+# Images are decoded in many threads; of the large ones, which take hundreds of megabytes, one at a time.
+_LARGE_PIXELS = 4_000_000
+_one_large_image = threading.Lock()
 
 
 def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
@@ -22,11 +34,19 @@ def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
     Raises:
         DataError: the file can't be read or is no whole image; the message names it.
     """
+    return decode_image(read_image(path), color, size, name=str(path))
+
+
+def read_image(path: Path) -> bytes:
+    """Return the content of an image file: as many bytes as the largest image allowed takes uncompressed.
+
+    Raises:
+        DataError: it can't be read, is no regular file, or is larger.
+    """
     try:
-        data = path.read_bytes()
+        return read_regular(path, 4 * limits.image_pixels() + (1 << 20))
     except OSError as error:
         raise DataError(f"the image {path} can't be read: {error.strerror}") from error
-    return decode_image(data, color, size, name=str(path))
 
 
 def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name: str) -> Pixels:
@@ -39,29 +59,59 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
         name: the file, for the message.
 
     Raises:
-        DataError: it is broken, cut short, of 16 or 32 bits a channel, or implausibly large.
+        DataError: it is broken, cut short, of 16 or 32 bits a channel, or has more than 50 million pixels
+            (``QATLINE_MAX_IMAGE_PIXELS``).
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data)) as opened:
-            opened.load()
-            if opened.mode.startswith(("I", "F")):
-                raise DataError(f"the image {name} has mode {opened.mode}; expected 8 bits a channel: convert it first")
-            image: Any = ImageOps.exif_transpose(opened)
-            if "transparency" in image.info:
-                image = image.convert("RGBA")
-            image = image.convert(_MODES[color])
-            if size is not None and image.size != (size[1], size[0]):
-                image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(image, np.uint8)
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as opened:
+            pixels = opened.width * opened.height
+            if pixels > limits.image_pixels():
+                raise _too_large(name, f"{opened.width}x{opened.height} pixels")
+            with _room_for(pixels):
+                return _upright(opened, color, size, name)
     except DataError:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, str(error)) from error
     except Exception as error:  # Pillow's decoders raise whatever broken bytes lead them to.
         raise DataError(
             f"the image {name} is broken: {error}. Repair or remove it, or set data.skip_broken=true."
         ) from error
+
+
+def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -> Pixels:
+    from PIL import Image, ImageOps
+
+    opened.load()
+    if opened.mode.startswith(("I", "F")):
+        raise DataError(f"the image {name} has mode {opened.mode}; expected 8 bits a channel: convert it first")
+    image: Any = ImageOps.exif_transpose(opened)
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
+    image = image.convert(_MODES[color])
+    if size is not None and image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image, np.uint8)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _too_large(name: str, received: str) -> DataError:
+    return DataError(
+        f"the image {name} is too large: expected at most {limits.image_pixels():,} pixels, received {received}. "
+        f"Make it smaller, or allow it: {limits.PIXELS_VARIABLE}=170000000."
+    )
+
+
+@contextmanager
+def _room_for(pixels: int) -> Iterator[None]:
+    """Wait until no other large image is being decoded, if this is one."""
+    if pixels <= _LARGE_PIXELS:
+        yield
+        return
+    with _one_large_image:
+        yield
 
 
 def resize_array(batch: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import DataError
+from qat_lib.text_files import read_json
 
 INFO_NAME = "dataset.json"
 SPLITS = ("train", "calibration", "validation", "test")
@@ -53,12 +54,10 @@ class DatasetInfo:
         """
         path = dataset / INFO_NAME
         try:
-            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            data: dict[str, Any] = read_json(path, what="the description of a data set", error=DataError)
             height, width, channels = data.pop("image_shape")
             return cls(classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data)
-        except OSError as error:
-            raise DataError(
-                f"{dataset} is no prepared data set: {INFO_NAME} can't be read ({error.strerror})"
-            ) from error
+        except DataError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path} does not describe a data set: {error}. Run prepare_data again.") from error

@@ -13,7 +13,10 @@ from components.data.array_checks import Array, Part, check_part, check_together
 from components.data.array_source import ArraySource
 from components.runtime.artifacts import as_storage_error, is_disk_full
 from components.settings import DataSettings
-from qat_lib.errors import DataError
+from qat_lib.archives import open_archive
+from qat_lib.errors import DataError, QatlineError
+from qat_lib.npy import load_npy, read_header
+from qat_lib.regular_files import open_regular
 
 # Part -> the names under which its images and labels are looked for.
 _NAMES = {
@@ -21,6 +24,9 @@ _NAMES = {
     "validation": (("x_val", "y_val"), ("x_validation", "y_validation"), ("val_images", "val_labels")),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
+_MEMBERS = frozenset(f"{name}.npy" for names in _NAMES.values() for pair in names for name in pair)
+
+MAX_SAMPLES = 1 << 24
 
 
 def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
@@ -30,20 +36,25 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``.
 
     Raises:
-        DataError: the file is missing, truncated, pickled, or does not hold what is expected.
+        DataError: the file is missing, truncated, pickled, unpacks to more than is allowed
+            (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or does not hold what is expected.
     """
-    if not path.is_file():
-        raise DataError(f"the data file {path} is missing: correct data.path (received {str(path)!r})")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as stream, open_archive(stream, _MEMBERS) as archive:
             arrays = _open_arrays(archive, path, scratch)
+    except QatlineError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"the data file {path} is missing: correct data.path (received {str(path)!r})") from error
     # RuntimeError: the archive is encrypted. NotImplementedError: an unknown compression.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise DataError(f"{path} is truncated or no .npz file: {error}. Copy or make it again.") from error
+    except ValueError as error:
+        raise DataError(f"{path} can't be used: expected an .npz file, but {error}.") from error
     except OSError as error:
         if is_disk_full(error):
             raise as_storage_error(error, scratch) from error
-        raise DataError(f"{path} can't be read: {error}") from error
+        raise DataError(f"{path} can't be read: {error.strerror or error}") from error
     found = {part: pair for part, names in _NAMES.items() if (pair := _pair(part, names, arrays, path))}
     if "train" not in found:
         raise DataError(
@@ -72,21 +83,29 @@ def _pair(
 
 
 def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[str, Array]:
-    wanted = {name for names in _NAMES.values() for pair in names for name in pair}
     present = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-    if not present & wanted:
+    wanted = sorted(name for name in present if f"{name}.npy" in _MEMBERS)
+    if not wanted:
         return {name: np.empty(0) for name in present}
-    arrays = {}
-    for name in sorted(present & wanted):
+    for name in wanted:
+        _check_header(archive, f"{name}.npy", path)
+    arrays: dict[str, Array] = {}
+    for name in wanted:
         target = scratch / f"{name}.npy"
         # The archive's checksum is compared when the member has been read to its end.
         with archive.open(f"{name}.npy") as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
-        try:
-            arrays[name] = np.load(target, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise DataError(
-                f"{path}: the array {name} can't be read: {error}. Expected plain numbers (no pickled objects): save "
-                "it again as an array of one type."
-            ) from error
+        arrays[name] = load_npy(target)
     return arrays
+
+
+def _check_header(archive: zipfile.ZipFile, member: str, path: Path) -> None:
+    """See that an array is what its header says, before the file is unpacked."""
+    with archive.open(member) as stream:
+        try:
+            header = read_header(stream, archive.getinfo(member).file_size)
+        except ValueError as error:
+            name = member.removesuffix(".npy")
+            raise DataError(f"{path}: the array {name} can't be read: {error}.") from error
+    if header.shape and header.shape[0] > MAX_SAMPLES:
+        raise DataError(f"{path}: {member} has {header.shape[0]:,} samples, expected at most {MAX_SAMPLES:,}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from components.report.numbers import significant
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.names import keras_layer
 
 _FOLDED = {
     "Relu": "ReLU",
@@ -116,12 +116,14 @@ def read_graph(path: Path) -> GraphView | None:
     Raises:
         ValueError: the file is no ONNX model, or its graph is not ordered.
     """
-    import onnx
     from onnx import numpy_helper
 
+    from qat_lib.errors import ExportError
+    from qat_lib.onnx_view.loading import load_model
+
     try:
-        model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf's own exception type differs between its implementations
+        model = load_model(path)
+    except ExportError as error:
         raise ValueError(f"{path.name} is no ONNX model: {error}") from error
     graph = model.graph
     if len(graph.node) > _MOST_NODES:

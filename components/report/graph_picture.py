@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from components.report import svg
 from components.report.graph import GraphEdge, GraphNode, GraphView
-from components.report.layout import Layout, layered
+from qat_lib.analysis.layout import Place, lay_out
 
 _WIDTH, _HEIGHT, _ROW, _MARGIN = 196.0, 40.0, 104.0, 18.0
 _PILL_WIDTH, _PILL_HEIGHT, _PILL_GAP = 96.0, 18.0, 8.0
@@ -23,11 +23,13 @@ def draw_graph(view: GraphView, engine: Mapping[str, str]) -> Markup:
         view: The graph.
         engine: Precision in which the engine runs each ONNX node, by the node's name; may be empty.
     """
-    layout = layered([node.key for node in view.nodes], [(edge.source, edge.target) for edge in view.edges])
+    number = {node.key: index for index, node in enumerate(view.nodes)}
+    layout = lay_out(len(number), [(number[edge.source], number[edge.target]) for edge in view.edges])
+    corners = {key: _corner(place) for key, place in zip(number, layout.boxes, strict=True)}
     width, height = layout.width * _WIDTH + 2 * _MARGIN, layout.rows * _ROW - (_ROW - _HEIGHT) + 2 * _MARGIN
     nodes = {node.key: node for node in view.nodes}
-    edges = [_edge(edge, route, layout, nodes) for edge, route in zip(view.edges, layout.routes, strict=True)]
-    boxes = [_node(node, *_corner(layout, node.key), _engine_precision(node, engine)) for node in view.nodes]
+    edges = [_edge(edge, lanes, corners, nodes) for edge, lanes in zip(view.edges, layout.lanes, strict=True)]
+    boxes = [_node(node, *corners[node.key], _engine_precision(node, engine)) for node in view.nodes]
     quantized = sum(node.output is not None for node in view.nodes)
     label = f"Quantized graph: {len(view.nodes)} layers, {quantized} tensors with a Q/DQ pair."
     return svg.picture(
@@ -42,8 +44,9 @@ def draw_graph(view: GraphView, engine: Mapping[str, str]) -> Markup:
     )
 
 
-def _corner(layout: Layout, key: str) -> tuple[float, float]:
-    x, row = layout.place[key]
+def _corner(place: Place) -> tuple[float, float]:
+    """Return the upper left corner of a box, in pixels."""
+    x, row = place
     return x * _WIDTH + _MARGIN - _WIDTH / 2, row * _ROW + _MARGIN
 
 
@@ -86,9 +89,9 @@ def _pill(node: GraphNode, x: float, y: float) -> Markup:
 
 
 def _edge(
-    edge: GraphEdge, route: tuple[tuple[float, int], ...], layout: Layout, nodes: Mapping[str, GraphNode]
+    edge: GraphEdge, lanes: Sequence[Place], corners: Mapping[str, tuple[float, float]], nodes: Mapping[str, GraphNode]
 ) -> Markup:
-    x, y = _corner(layout, edge.source)
+    x, y = corners[edge.source]
     start_x, start_y = x + _WIDTH / 2, y + _HEIGHT
     if nodes[edge.source].output is not None:
         if edge.quantized:
@@ -96,9 +99,9 @@ def _edge(
         else:
             # The float reader of a tensor that also has a pair leaves beside the pill, not through it.
             start_x += _PILL_WIDTH / 2 + 12
-    x, y = _corner(layout, edge.target)
+    x, y = corners[edge.target]
     points = [(start_x, start_y)]
-    for lane, row in route:
+    for lane, row in lanes:
         top = row * _ROW + _MARGIN
         points += [(lane * _WIDTH + _MARGIN, top), (lane * _WIDTH + _MARGIN, top + _HEIGHT + _PILL_GAP + _PILL_HEIGHT)]
     points.append((x + _WIDTH / 2, y))

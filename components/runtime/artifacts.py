@@ -14,8 +14,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from components.runtime.atomic_file import unfinished_name
 from components.runtime.disk_errors import as_storage_error, is_disk_full
 from components.runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest, verify
+from components.runtime.work_directory import work_directory
 from qat_lib.errors import StorageError
 
 __all__ = [
@@ -64,10 +66,9 @@ def materialize(source: Path, target: Path) -> None:
     Raises:
         StorageError: the disk is full or the place can't be written.
     """
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    beside = target.with_name(unfinished_name(target.name))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(source, beside, copy_function=_link_or_copy)
         if target.exists():
             shutil.rmtree(target)
@@ -91,7 +92,7 @@ def _rename(tmp: Path, final: Path) -> bool:
             verify(final)
         except StorageError:
             # Left by a tool that writes in place or damaged later: move it away in one step, then try again.
-            aside = final.with_name(f".{final.name}.{os.getpid()}.bad")
+            aside = work_directory(final.parent, "damaged")
             with suppress(FileNotFoundError):
                 final.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)

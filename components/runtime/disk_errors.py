@@ -9,21 +9,25 @@ from pathlib import Path
 
 from qat_lib.errors import StorageError
 
+AFTER_FULL = (
+    "Free some space, or choose another place for the runs; what was finished before is kept, so --resume goes on "
+    "from there."
+)
+# HDF5, TensorFlow, ONNX and SQLite report it in their own exceptions, by text only.
+_TEXTS = ("No space left on device", "File too large", "database or disk is full", "Disk quota exceeded")
+
 
 def as_storage_error(error: BaseException, place: Path) -> StorageError:
     """Translate an error of the file system; a full disk is told as such, with what is left."""
     if isinstance(error, StorageError):
         return error
     if not is_disk_full(error):
-        return StorageError(f"{place} can't be written: {error}")
+        return StorageError(f"{place} can't be written: {error}. Correct that, or choose another place.")
     free = ""
     with suppress(OSError):
         usage = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists()))
         free = f" ({usage.free / 2**20:.0f} MiB free of {usage.total / 2**20:.0f})"
-    return StorageError(
-        f"the disk is full: {place} can't be written{free}. Free some space, or choose another place for the runs; "
-        "what was finished before is kept, so --resume goes on from there."
-    )
+    return StorageError(f"the disk is full: {place} can't be written{free}. {AFTER_FULL}")
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -34,8 +38,7 @@ def is_disk_full(error: BaseException) -> bool:
         seen.add(id(current))
         if isinstance(current, OSError) and current.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return True
-        # HDF5, TensorFlow and ONNX report it in their own exceptions, by text only.
-        if "No space left on device" in str(current) or "File too large" in str(current):
+        if any(text in str(current) for text in _TEXTS):
             return True
         current = current.__cause__ or current.__context__
     return False

@@ -5,6 +5,7 @@ nowhere. Each line is written with one ``write`` to a file opened for appending,
 share it and a reader never sees half a line of a living writer.
 
     {"event": "step_started",  "step": "finetune_qat", "time": 1718000000.0}
+    {"event": "waiting",       ..., "holder": "run 2026..."}    which computes the same at present; "": no longer
     {"event": "progress",      ..., "phase": "training", "current": 3, "total": 40, "metrics": {"loss": 0.2}}
     {"event": "warning",       ..., "message": "..."}
     {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5, "metrics": {...}}
@@ -20,6 +21,8 @@ import os
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+from components.runtime.credentials import scrub
 
 EVENTS_VARIABLE = "QATLINE_EVENTS"
 _LEAST_INTERVAL = 0.1
@@ -75,27 +78,35 @@ def emit(event: str, step: str, **fields: Any) -> None:
     """Append one event to the file named by ``QATLINE_EVENTS``; do nothing when it is unset.
 
     An event that can't be written (a full disk, say) is dropped with a line in the log: reporting must
-    not end the work that it reports on. Numbers that are not finite become null, as JSON has none.
+    not end the work that it reports on. Secrets are masked; numbers that are not finite become null, as JSON has
+    none.
     """
     path = os.environ.get(EVENTS_VARIABLE)
     if not path:
         return
-    line = json.dumps(_finite({"event": event, "step": step, "time": time.time(), **fields}), allow_nan=False) + "\n"
+    line = (
+        json.dumps(_recordable({"event": event, "step": step, "time": time.time(), **fields}), allow_nan=False) + "\n"
+    )
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line.encode())
+            size = os.fstat(descriptor).st_size
+            # A killed process, or a disk that was full for a while, may have left half a line.
+            whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+            os.write(descriptor, (line if whole else f"\n{line}").encode())
         finally:
             os.close(descriptor)
     except OSError as error:
         _log.warning("the event %s of step %s can't be written to %s: %s", event, step, path, error)
 
 
-def _finite(value: Any) -> Any:
+def _recordable(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _recordable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_recordable(item) for item in value]
     return value

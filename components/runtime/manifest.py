@@ -10,19 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from components.runtime.meaning import meaning_digest
 from qat_lib.errors import StorageError
+from qat_lib.text_files import read_json
 
 MANIFEST_NAME = "manifest.json"
-_VERSION = 1
+_VERSION = 2
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """Size in bytes and SHA-256 of one file."""
+    """Size in bytes and SHA-256 of one file, and the SHA-256 of what it means where that is less than its content."""
 
     sha256: str
     size: int
+    meaning: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        content = {"sha256": self.sha256, "size": self.size}
+        return content if self.meaning is None else {**content, "meaning": self.meaning}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +50,13 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and contents of all files; metrics, settings and times don't enter."""
-        lines = (f"{name}\0{entry.sha256}\0{entry.size}\n" for name, entry in sorted(self.files.items()))
+        """SHA-256 over the names and meanings of all files; metrics, settings and times don't enter."""
+        lines = (f"{name}\0{entry.meaning or entry.sha256}\n" for name, entry in sorted(self.files.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; ``from_dict`` reads it back."""
-        files = {name: {"sha256": entry.sha256, "size": entry.size} for name, entry in sorted(self.files.items())}
-        return {
+        content = {
             "version": _VERSION,
             "step": self.step,
             "key": self.key,
@@ -57,29 +64,30 @@ class Manifest:
             "seconds": self.seconds,
             "metrics": dict(self.metrics),
             "settings": dict(self.settings),
-            "files": files,
+            "files": {name: entry.to_dict() for name, entry in sorted(self.files.items())},
         }
+        return {**content, "seal": _seal(content)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
         """Read the JSON form.
 
         Raises:
-            StorageError: it is of another version, incomplete, or does not agree with its own digest.
+            StorageError: it is of another version, incomplete, or was changed after it was written.
         """
         try:
             if data["version"] != _VERSION:
                 raise StorageError(f"expected a manifest of version {_VERSION}, received {data['version']}")
+            if data["seal"] != _seal({key: value for key, value in data.items() if key != "seal"}):
+                raise StorageError("the manifest does not agree with its own seal: it was changed afterwards")
             manifest = cls(
-                files={name: FileEntry(sha256=e["sha256"], size=int(e["size"])) for name, e in data["files"].items()},
+                files={name: FileEntry(**entry) for name, entry in data["files"].items()},
                 step=data["step"],
                 key=data["key"],
                 metrics=dict(data["metrics"]),
                 settings=dict(data.get("settings", {})),
                 seconds=float(data["seconds"]),
             )
-            if manifest.digest != data["digest"]:
-                raise StorageError("the manifest does not agree with its own digest: it was changed afterwards")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StorageError(f"the manifest is incomplete: {error!r}") from error
         return manifest
@@ -102,7 +110,8 @@ def describe(
     files = {}
     for path in _plain_files(directory):
         size, digest = _measure(path)
-        files[path.relative_to(directory).as_posix()] = FileEntry(sha256=digest, size=size)
+        name = path.relative_to(directory).as_posix()
+        files[name] = FileEntry(sha256=digest, size=size, meaning=_meaning(path))
     return Manifest(
         files=files, step=step, key=key, metrics=dict(metrics or {}), settings=dict(settings or {}), seconds=seconds
     )
@@ -115,15 +124,15 @@ def read_manifest(directory: Path) -> Manifest:
         StorageError: there is none (the step that writes this directory did not finish), or it is damaged.
     """
     path = directory / MANIFEST_NAME
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise StorageError(
             f"{directory} is not finished: expected {MANIFEST_NAME} in it, found none. "
             "Run the step that writes it again."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} can't be read: {error}. Run the step that writes it again.") from error
+        )
+    try:
+        data = read_json(path, what="the manifest of a step", error=StorageError)
+    except StorageError as error:
+        raise StorageError(f"{error} Run the step that writes it again.") from error
     if not isinstance(data, dict):
         raise StorageError(f"{path}: expected a JSON object, received {type(data).__name__}")
     return Manifest.from_dict(data)
@@ -138,33 +147,53 @@ def verify(directory: Path, *, contents: bool = True) -> Manifest:
             missing or cut short, but not what was changed in place.
 
     Raises:
-        StorageError: no manifest, a missing file, or one that differs; the message names the first.
+        StorageError: no manifest, a missing file, one that differs, or one that it does not name; the
+            message names the first.
     """
     manifest = read_manifest(directory)
+    found = {path.relative_to(directory).as_posix(): path for path in _plain_files(directory)}
+    if added := sorted(set(found) - set(manifest.files)):
+        raise StorageError(f"{directory} is not whole: {added[0]} was added after it was written")
     for name, entry in manifest.files.items():
-        path = directory / name
-        try:
-            size = path.stat().st_size
-            digest = _measure(path)[1] if contents and size == entry.size else entry.sha256
-        except OSError as error:
-            raise StorageError(f"{directory} is not whole: {name} can't be read ({error.strerror})") from error
-        if size != entry.size:
-            raise StorageError(f"{directory} is not whole: {name} has {size} bytes, expected {entry.size}")
-        if digest != entry.sha256:
-            raise StorageError(f"{directory} is not whole: the content of {name} changed after it was written")
+        if name not in found:
+            raise StorageError(f"{directory} is not whole: {name} is missing")
+        _check(directory, name, entry, contents=contents)
     return manifest
+
+
+def _check(directory: Path, name: str, entry: FileEntry, *, contents: bool) -> None:
+    path = directory / name
+    try:
+        size = path.stat().st_size
+        digest = _measure(path)[1] if contents and size == entry.size else entry.sha256
+    except OSError as error:
+        raise StorageError(f"{directory} is not whole: {name} can't be read ({error.strerror})") from error
+    if size != entry.size:
+        raise StorageError(f"{directory} is not whole: {name} has {size} bytes, expected {entry.size}")
+    if digest != entry.sha256:
+        raise StorageError(f"{directory} is not whole: the content of {name} changed after it was written")
 
 
 def _plain_files(directory: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(directory):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted((*folders, *names)):
             path = Path(root, name)
-            if path == directory / MANIFEST_NAME:
-                continue
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise StorageError(f"{path} is not a plain file: a step hands on plain files only")
-            yield path
+        yield from (Path(root, name) for name in sorted(names) if Path(root, name) != directory / MANIFEST_NAME)
+
+
+def _meaning(path: Path) -> str | None:
+    try:
+        return meaning_digest(path)
+    except OSError as error:
+        raise StorageError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all that a manifest says."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _measure(path: Path) -> tuple[int, str]:

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from components.runtime.credentials import scrub
 from components.runtime.fingerprints import library_versions
-from components.runtime.tracking_store import probe, scrub, translated
+from components.runtime.model_names import logged_name
+from components.runtime.tracking_store import probe, translated
 
 # MLflow's own default is seven tries with growing pauses: minutes, for a server that went away. System metrics are
 # noise here, and a uv project that happens to lie around is not what a logged model needs.
@@ -71,7 +73,7 @@ class MlflowRun:
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with its signature, without running it: nothing here imports TensorFlow."""
         with translated(f"the ONNX model {path.name} can't be recorded"):
-            self._log_model(path, name=name)
+            self._log_model(path, name=logged_name(name))
 
     def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Register an ONNX model and move the alias ``champion`` to its version, unless the champion is this file."""
@@ -84,7 +86,8 @@ class MlflowRun:
                 champion = None
             if champion is not None and champion.tags.get(_DIGEST_TAG) == digest:
                 return
-            version = str(self._log_model(path, name=model, registered_model_name=model).registered_model_version)
+            logged = self._log_model(path, name=logged_name(model), registered_model_name=model)
+            version = str(logged.registered_model_version)
             self._client.set_model_version_tag(model, version, _DIGEST_TAG, digest)
             self._client.set_model_version_tag(model, version, "qatline.run_id", self.run_id)
             self._client.set_registered_model_alias(model, _CHAMPION, version)
@@ -157,10 +160,17 @@ def open_run(step: str) -> MlflowRun:
             experiment = os.environ.get("MLFLOW_EXPERIMENT_ID") or None
             if parent and experiment is None:
                 experiment = mlflow.get_run(parent).info.experiment_id
-            run = mlflow.start_run(run_name=step, parent_run_id=parent, experiment_id=experiment)
+            run = mlflow.start_run(run_name=step, parent_run_id=parent, experiment_id=experiment, tags=_context_tags())
         tracker = MlflowRun(mlflow, run.info.run_id)
     tracker.set_tags({"qatline.step": step})
     return tracker
+
+
+def _context_tags() -> dict[str, str]:
+    """Return the tags that MLflow gives a run by itself; the address of a git repository may hold a token."""
+    from mlflow.tracking.context.registry import resolve_tags
+
+    return {name: scrub(str(value)) for name, value in resolve_tags().items()}
 
 
 def _signature(model: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
 
+from components.runtime.user_code import call, import_callable
 from components.settings import ModelSettings
+from qat_lib import limits
 from qat_lib.errors import ConfigError, UnsupportedModelError
 
 APPLICATIONS = "keras.applications:"
@@ -29,14 +30,8 @@ def open_model(settings: ModelSettings, input_shape: tuple[int, int, int], class
         from qat_lib import load_model
 
         model, trained = load_model(settings.name), True
-    elif settings.name.startswith(APPLICATIONS):
-        model, trained = _application(settings, input_shape, classes), False
-    elif ":" in settings.name:
-        model, trained = _user_model(settings, input_shape, classes), False
     else:
-        from qat_lib.models import build_reference_model
-
-        model, trained = build_reference_model(settings.name, input_shape, classes, **settings.options), False
+        model, trained = _build(settings, input_shape, classes), False
     check_model(model, input_shape, classes)
     if settings.weights and not settings.name.startswith(APPLICATIONS):
         from qat_lib.models.weights import load_weights
@@ -44,6 +39,27 @@ def open_model(settings: ModelSettings, input_shape: tuple[int, int, int], class
         load_weights(model, settings.weights)
         trained = True
     return model, trained if settings.trained is None else settings.trained
+
+
+def _build(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+    from qat_lib.models import build_reference_model
+    from qat_lib.variable_budget import variable_budget
+
+    allowed = limits.model_bytes()
+    with variable_budget(allowed) as budget:
+        try:
+            if settings.name.startswith(APPLICATIONS):
+                return _application(settings, input_shape, classes)
+            if ":" in settings.name:
+                return _user_model(settings, input_shape, classes)
+            return build_reference_model(settings.name, input_shape, classes, **settings.options)
+        except Exception as error:
+            if budget.refused is None:
+                raise
+            raise ConfigError(
+                f"model.name {settings.name!r}: expected weights of at most {allowed:,} bytes, received more with "
+                f"{budget.refused}. Change model.options, or allow more: {limits.MODEL_VARIABLE}=8GiB."
+            ) from error
 
 
 def _application(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
@@ -80,17 +96,12 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
 
 
 def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
-    module_name, _, function_name = settings.name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"model.name {settings.name!r} can't be imported: {error}. Expected module:function, on the Python path."
-        ) from error
+    function = import_callable("model.name", settings.name)
     given = {"input_shape": input_shape, "classes": classes, **settings.options}
     accepted = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-    return function(**{k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options})
+    taken = {k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options}
+    return call("model.name", settings.name, function, **taken)
 
 
 def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:

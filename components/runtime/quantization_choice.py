@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from typing import Any
 
+import qat_lib
+from components.runtime.user_code import call, import_callable
 from components.settings import QuantizationSettings
 from qat_lib.errors import ConfigError
 from qat_lib.spec import QuantizationSpec
@@ -33,21 +34,27 @@ def open_cases(settings: QuantizationSettings) -> list[Any]:
     return [_open_case(name) for name in settings.cases]
 
 
-def _open_case(name: str) -> Any:
-    from qat_lib import custom_qdq_cases
+def known_cases() -> list[str]:
+    """Return the names of the library's own cases; nothing of Keras is imported for it."""
+    return [name for name in qat_lib.__all__ if name.endswith("QDQCase")]
 
+
+def check_case_name(name: str) -> None:
+    """Check that a case is one of the library's own, or can be ``module:Class``; nothing is imported.
+
+    Raises:
+        ConfigError: it is neither; the nearest name is given.
+    """
+    module, colon, class_name = name.partition(":")
+    if name in known_cases() or (colon and all(part.isidentifier() for part in (*module.split("."), class_name))):
+        return
+    near = difflib.get_close_matches(name, known_cases(), n=1)
+    hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(known_cases())}, or module:Class."
+    raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
+
+
+def _open_case(name: str) -> Any:
+    check_case_name(name)
     if ":" not in name:
-        if name not in custom_qdq_cases.__all__ or not name.endswith("Case"):
-            known = [case for case in custom_qdq_cases.__all__ if case.endswith("QDQCase")]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(known)}, or module:Class."
-            raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
-        return getattr(custom_qdq_cases, name)()
-    module_name, _, class_name = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"quantization.cases: {name!r} can't be made: {error}. Expected module:Class on the Python path, "
-            "with a constructor that needs no arguments."
-        ) from error
+        return getattr(qat_lib, name)()
+    return call("quantization.cases", name, import_callable("quantization.cases", name))

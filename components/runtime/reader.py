@@ -6,7 +6,6 @@ Pixels are decoded by Pillow or mapped from disk, and preprocessed by NumPy, whe
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,12 @@ from components.data.images import load_image
 from components.data.info import DatasetInfo
 from components.data.part import Labels, Split
 from qat_lib.errors import DataError
+from qat_lib.npy import load_npy
 from qat_lib.preprocessing import FloatBatch, Preprocessing
+from qat_lib.text_files import read_json
+
+# A million images have a list of some 50 MiB.
+_LISTING_BYTES = 1 << 30
 
 __all__ = [
     "ArraySplit",
@@ -41,8 +45,12 @@ class ArraySplit:
     """A part that lies in two ``.npy`` files; the images are mapped, not loaded."""
 
     def __init__(self, dataset: Path, split: str) -> None:
-        self._x = _load_array(dataset / f"{split}_x.npy", mmap=True)
-        self.labels: Labels = _load_array(dataset / f"{split}_y.npy", mmap=False)
+        self._x = _load_array(dataset / f"{split}_x.npy")
+        self.labels: Labels = np.array(_load_array(dataset / f"{split}_y.npy"))
+        if len(self._x) != len(self.labels):
+            raise DataError(
+                f"{dataset}: {split} has {len(self._x)} images and {len(self.labels)} labels. Run prepare_data again."
+            )
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
         """Return raw images, copied from disk."""
@@ -164,16 +172,18 @@ def tf_dataset(
     )
 
 
-def _load_array(path: Path, *, mmap: bool) -> npt.NDArray[Any]:
+def _load_array(path: Path) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        return load_npy(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error
-    return array
 
 
 def _load_files(path: Path) -> list[tuple[str, int]]:
     try:
-        return [(str(name), int(label)) for name, label in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
+        listed = read_json(path, what="a list of images", error=DataError, limit=_LISTING_BYTES)
+        return [(str(name), int(label)) for name, label in listed]
+    except DataError:
+        raise
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path} can't be read: {error}. Run prepare_data again.") from error

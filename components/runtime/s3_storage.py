@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from components.runtime.artifacts import as_storage_error
-from components.runtime.stored_file import StoredFile, written_beside
+from components.runtime.atomic_file import written_beside
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
+from components.runtime.stored_file import StoredFile
 from qat_lib.errors import StorageError
 
 _ATTEMPTS = 4
@@ -26,8 +28,10 @@ def s3_client() -> Any:
     """Return a boto3 client that retries in the standard mode and does not wait for ever.
 
     Raises:
+        ConfigError: the address of the server, in an environment variable, holds credentials.
         StorageError: boto3 is not installed, or its configuration is wrong.
     """
+    check_variables(*S3_ENDPOINT_VARIABLES)
     if importlib.util.find_spec("boto3") is None:
         raise StorageError("s3:// locations need boto3: pip install 'qatline[pipeline]'")
     import boto3
@@ -70,12 +74,14 @@ class S3Storage:
         """Download an object, in parallel parts when it is large, and check its size and that it did not change."""
         bucket, key = split_location(location)
         before = self._existing(location)
-        with _translated(location), written_beside(target) as unfinished:
-            self._client.download_file(bucket, key, str(unfinished), Config=_transfer())
-            if (size := unfinished.stat().st_size) != before.size:
-                raise StorageError(f"{location}: received {size} bytes, expected {before.size}")
-            if self._existing(location) != before:
-                raise StorageError(f"{location} changed while it was fetched: run again")
+        with _translated(location):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                self._client.download_file(bucket, key, str(unfinished), Config=_transfer())
+                if (size := unfinished.stat().st_size) != before.size:
+                    raise StorageError(f"{location}: received {size} bytes, expected {before.size}")
+                if self._existing(location) != before:
+                    raise StorageError(f"{location} changed while it was fetched: run again")
         return before
 
     def put(self, source: Path, location: str) -> StoredFile:

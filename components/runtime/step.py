@@ -30,13 +30,16 @@ from components.runtime.artifacts import (
 )
 from components.runtime.events import EventProgress, emit
 from components.runtime.fingerprints import code_digest, library_versions, machine_identity, settings_files
-from components.runtime.parent import die_with_launcher
-from components.runtime.step_store import StepStore, step_key, work_directory
+from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
+from components.runtime.scrubbed_output import scrub_output
+from components.runtime.step_store import StepStore, step_key
 from components.runtime.steps import MACHINE_BOUND, StepDefinition, load_step
 from components.runtime.tracked import log_outputs, log_settings
 from components.runtime.tracking import step_run
+from components.runtime.work_directory import work_directory
 from components.settings import Settings
-from qat_lib.errors import QatlineError, StepError
+from qat_lib.errors import MissingPackageError, QatlineError, StepError
+from qat_lib.extras import missing_hint
 
 
 class MetricsArtifact(Protocol):
@@ -72,6 +75,8 @@ def run_component(
         QatlineError: the step failed for a reason that the user can act on; an ``error`` event says the same.
     """
     die_with_launcher()
+    if os.environ.get(KFP_EXECUTOR_VARIABLE):  # what this process prints is the log of a pod
+        scrub_output()
     # Last, so that a folder of the user's called components or pipelines does not stand in front of ours.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -119,25 +124,38 @@ def _prepare(definition: StepDefinition, settings: Mapping[str, Any], seed: int,
 def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
     started = time.monotonic()
     store = StepStore.from_environment()
+    progress = EventProgress(call.step)
     emit("step_started", call.step, key=call.key)
-    found = store.find(call.step, call.key) if store else None
-    manifest = found or _execute(call, store.path(call.step, call.key) if store else output)
-    if store:
+    if store is None:
+        manifest, status = _execute(call, output, progress), "executed"
+    else:
+        manifest, status = _through_store(call, store, progress)
         materialize(store.path(call.step, call.key), output)
     emit(
         "step_finished",
         call.step,
         key=call.key,
-        status="reused" if found else "executed",
+        status=status,
         seconds=time.monotonic() - started,
         metrics=manifest.metrics,
     )
     return manifest
 
 
-def _execute(call: _Call, final: Path) -> Manifest:
+def _through_store(call: _Call, store: StepStore, progress: EventProgress) -> tuple[Manifest, str]:
+    """Return the stored result, or compute it while other runs that want it wait; and which of the two it was."""
+    if found := store.find(call.step, call.key, warn=progress.warn):
+        return found, "reused"
+    final = store.path(call.step, call.key)
+    with store.hold(call.step, call.key, lambda holder: emit("waiting", call.step, holder=holder)):
+        # Another process may have computed it meanwhile. Damage has been told above.
+        if found := store.find(call.step, call.key):
+            return found, "reused"
+        return _execute(call, final, progress), "executed"
+
+
+def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
     """Call the step function in a directory beside ``final``, publish it there, and track it."""
-    progress = EventProgress(call.step)
     with step_run(call.step, warn=progress.warn) as tracker, _work(final) as work:
         log_settings(tracker, call.sections, seed=call.seed, key=call.key)
         started = time.monotonic()
@@ -193,6 +211,8 @@ def _translated(error: Exception, output: Path) -> Exception:
         return error
     if is_disk_full(error):
         return as_storage_error(error, output)
+    if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
+        return MissingPackageError(hint)
     return as_data_error(error) or error
 
 

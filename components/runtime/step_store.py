@@ -11,14 +11,13 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import socket
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from components.runtime.artifacts import Manifest, as_storage_error, verify
+from components.runtime.artifacts import Manifest, verify
+from components.runtime.key_lock import held
 from qat_lib.errors import StorageError
 
 STORE_VARIABLE = "QATLINE_STORE"
@@ -80,51 +79,18 @@ class StepStore:
         """Return where the entry of this key lies, whether it exists or not."""
         return self.root / step / key
 
-    def find(self, step: str, key: str) -> Manifest | None:
-        """Return the manifest of a finished and undamaged entry, else None."""
+    def find(self, step: str, key: str, *, warn: Callable[[str], None] = _log.warning) -> Manifest | None:
+        """Return the manifest of a finished and undamaged entry, else None; ``warn`` is told of damage."""
         path = self.path(step, key)
         if not path.is_dir():
             return None
         try:
             manifest = verify(path)
         except StorageError as error:
-            _log.warning("the stored result of step %s is damaged and is computed again: %s", step, error)
+            warn(f"the stored result of step {step} is damaged and is computed again: {error}")
             return None
         return manifest if (manifest.step, manifest.key) == (step, key) else None
 
-    def work_directory(self, step: str, key: str) -> Path:
-        """Return a new empty directory beside the entry, to be published or removed by the caller."""
-        return work_directory(self.root / step, key)
-
-
-def work_directory(parent: Path, name: str) -> Path:
-    """Make an empty directory in ``parent`` for unfinished work, and remove those that killed processes left there.
-
-    Raises:
-        StorageError: the disk is full or the place can't be written.
-    """
-    host = socket.gethostname()
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        _sweep(parent, host)
-        return Path(tempfile.mkdtemp(prefix=f".work-{host}-{os.getpid()}-{name[:12]}-", dir=parent))
-    except OSError as error:
-        raise as_storage_error(error, parent) from error
-
-
-def _sweep(parent: Path, host: str) -> None:
-    prefix = f".work-{host}-"
-    for path in parent.glob(f"{prefix}*"):
-        owner = path.name.removeprefix(prefix).partition("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    def hold(self, step: str, key: str, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Hold a key against other processes that would compute the same; see ``components.runtime.key_lock``."""
+        return held(self.root / step / f".{key}.lock", waiting)

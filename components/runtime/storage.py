@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from components.runtime.artifacts import as_storage_error
-from components.runtime.stored_file import Storage, StoredFile, written_beside
+from components.runtime.atomic_file import written_beside
+from components.runtime.stored_file import Storage, StoredFile
 from qat_lib.errors import StorageError
 
-__all__ = ["CACHE_VARIABLE", "LocalStorage", "Storage", "StoredFile", "fetch_cached", "open_storage", "written_beside"]
+__all__ = ["CACHE_VARIABLE", "LocalStorage", "Storage", "StoredFile", "fetch_cached", "open_storage"]
 
 CACHE_VARIABLE = "QATLINE_CACHE"
 
@@ -49,8 +50,10 @@ class LocalStorage:
         before = self.describe(str(source))
         if before is None:
             raise StorageError(f"{source} is missing: expected a file")
-        with _translated(target), written_beside(target) as unfinished:
-            shutil.copyfile(source, unfinished)
+        with _translated(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                shutil.copyfile(source, unfinished)
         return StoredFile(location=location, size=before.size, tag=before.tag)
 
 

@@ -1,11 +1,7 @@
-"""What every storage has in common: stored files, what a storage does, and files that appear whole or not at all."""
+"""What every storage has in common: stored files, and what a storage does."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -34,19 +30,3 @@ class Storage(Protocol):
 
     def list(self, location: str) -> list[StoredFile]:
         """Return what is stored below a location, sorted by location."""
-
-
-@contextmanager
-def written_beside(target: Path) -> Iterator[Path]:
-    """Yield a path beside ``target`` to write to, which becomes ``target`` in one rename when the body succeeds."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(descriptor)
-    unfinished = Path(name)
-    try:
-        yield unfinished
-        with unfinished.open("rb") as stream:
-            os.fsync(stream.fileno())
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)

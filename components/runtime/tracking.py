@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.runtime.tracking_store import ensure_store, probe, scrub
+from components.runtime.tracking_store import ensure_store, probe
 from qat_lib.errors import ConfigError, TrackingError
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "StepTracker",
     "ensure_store",
     "probe",
-    "scrub",
     "step_run",
     "tracking_mode",
 ]

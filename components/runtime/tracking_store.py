@@ -1,27 +1,23 @@
-"""The tracking store itself: is it there, is its database ready, and how to name it without its password."""
+"""The tracking store itself: is it there, and is its database ready."""
 
 from __future__ import annotations
 
-import fcntl
 import re
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from urllib.parse import urlsplit
 
-from qat_lib.errors import TrackingError
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address, check_variables, scrub
+from components.runtime.disk_errors import AFTER_FULL, is_disk_full
+from components.runtime.tracking_database import database_path, prepared_database
+from qat_lib.errors import QatlineError, TrackingError
+from qat_lib.extras import missing_hint
 
 PROBE_SECONDS = 3.0
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _AWAY = frozenset({502, 503, 504})
-
-
-def scrub(text: str) -> str:
-    """Return ``text`` with ``user:password@`` in each URI replaced by ``***@``."""
-    return _CREDENTIALS.sub("***@", text)
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
@@ -31,8 +27,11 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     credentials, or serve ``/health`` elsewhere. A URI that is not HTTP is not probed here.
 
     Raises:
+        ConfigError: the URI, or the address of the object store behind it, holds credentials.
         TrackingError: nothing answers.
     """
+    check_address(uri, "the tracking URI")
+    check_variables(*S3_ENDPOINT_VARIABLES)
     if not uri.startswith(("http://", "https://")):
         return
     outcome: list[str] = []
@@ -51,8 +50,8 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
 def ensure_store(uri: str, experiment: str, artifact_location: str | None = None) -> str:
     """Make the tracking store ready for steps that run at the same time, and return the experiment's id.
 
-    A new SQLite database is created and migrated here, under a lock: two processes that do it at once
-    break each other's migration. Call it once, before the first step.
+    A new SQLite database is created here, under a lock, and appears complete or not at all: two processes
+    that create it at once would break each other's migration. Call it once, before the first step.
 
     Args:
         uri: the tracking URI, such as ``sqlite:////runs/mlflow.db`` or ``https://mlflow.example``.
@@ -63,7 +62,7 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
         TrackingError: the store can't be reached, opened or used.
     """
     probe(uri)
-    with _database_lock(uri), translated(f"the tracking store {scrub(uri)} can't be used"):
+    with translated(f"the tracking store {scrub(uri)} can't be used"), _complete(uri):
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=uri)
@@ -83,26 +82,25 @@ def translated(what: str) -> Iterator[None]:
     """Turn what MLflow and the libraries below it raise into a TrackingError without credentials."""
     try:
         yield
-    except TrackingError:
+    except QatlineError:
         raise
+    except ImportError as error:
+        raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
-        raise TrackingError(f"{what}: {scrub(str(error)) or type(error).__name__}") from error
+        raise TrackingError(f"{what}: {_reason(error)}") from error
 
 
-@contextmanager
-def _database_lock(uri: str) -> Iterator[None]:
-    prefix = "sqlite:///"
-    path = Path(uri.removeprefix(prefix)).with_suffix(".lock") if uri.startswith(prefix) else None
-    try:
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("w") if path else nullcontext()
-    except OSError as error:
-        raise TrackingError(f"the tracking database {uri} can't be opened: {error}") from error
-    with stream as file:
-        if file is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _complete(uri: str) -> AbstractContextManager[None]:
+    path = database_path(uri)
+    return prepared_database(path) if path else nullcontext()
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, without the SQL and the links that SQLAlchemy puts below it."""
+    if is_disk_full(error):
+        return f"the disk is full. {AFTER_FULL}"
+    text = re.split(r"\n\[SQL: |\n\(Background on this error", str(error))[0]
+    return scrub(text) or type(error).__name__
 
 
 def _ask(uri: str, seconds: float) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qat_lib.analysis.flow import Flow, Read, Scale
-from qat_lib.analysis.graph import Node, OnnxGraph
 from qat_lib.analysis.weighted import WeightedOp
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish", "Gelu", "Elu"})
 _AFFINE = frozenset({"Add", "Sub", "Mul", "Div"})

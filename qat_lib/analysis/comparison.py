@@ -18,11 +18,14 @@ from typing import Any
 
 from qat_lib.analysis.report import FusionReport
 from qat_lib.errors import ConfigError
+from qat_lib.text_files import read_json
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
 #: Layer types that convert, as TensorRT and OpenVINO name them.
 _CONVERSIONS = frozenset({"Reformat", "Reorder", "FakeQuantize", "Convert"})
+# The look-behind starts a run of brackets once: else the time is quadratic in its length.
+_BRACKETS = re.compile(r"\bPWN\(|(?<!\))\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.")
 _INT8 = re.compile(r"int8", re.IGNORECASE)
 
 
@@ -131,13 +134,8 @@ def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[
     """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
     content: Any = source
     if isinstance(source, (str, Path)):
-        try:
-            content = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"Expected the layers of an engine, from trtexec --exportLayerInfo, the engine inspector or qatline. "
-                f"Received {source}: {error}."
-            ) from error
+        what = "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or qatline)"
+        content = read_json(source, what=what, error=ConfigError, unique=False)
     entries = content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, (str, Mapping)) for entry in entries):
         raise ConfigError(
@@ -174,23 +172,27 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
 def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
     """Read a layer as qatline's engine builds describe it."""
     name, precision, output = (str(entry.get(key) or "") for key in ("name", "precision", "output_precision"))
+    nodes = entry["nodes"]
+    if not isinstance(nodes, (list, tuple)):
+        raise ConfigError(f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}.")
     return EngineLayer(
         name=name,
-        nodes=frozenset(map(str, entry["nodes"])),
+        nodes=frozenset(map(str, nodes)),
         reads_int8=precision == "int8" if precision else None,
         writes_int8=output == "int8" if output else None,
-        is_reformat=entry.get("kind") in _CONVERSIONS or bool(_REFORMAT.search(name)),
+        is_reformat=str(entry.get("kind")) in _CONVERSIONS or bool(_REFORMAT.search(name)),
     )
 
 
 def _parts(name: str) -> list[str]:
     """Split an engine layer's name: ``PWN(PWN(a), b) + c`` names a, b and c."""
-    parts = re.split(r"\s\+\s|\s\|\|\s|, ", re.sub(r"\bPWN\(|\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.", " ", name))
+    parts = re.split(r"\s\+\s|\s\|\|\s|, ", _BRACKETS.sub(" ", name))
     return [part.strip() for part in parts if part.strip()]
 
 
 def _is_int8(tensors: Any, *, every: bool) -> bool | None:
-    formats = [str(t.get("Format/Datatype", t.get("Datatype", ""))) for t in tensors or () if isinstance(t, Mapping)]
+    listed = tensors if isinstance(tensors, (list, tuple)) else ()
+    formats = [str(t.get("Format/Datatype", t.get("Datatype", ""))) for t in listed if isinstance(t, Mapping)]
     if not any(formats):
         return None
     return (all if every else any)(bool(_INT8.search(text)) for text in formats)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.names import keras_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +100,13 @@ def draw(engine: Engine) -> Drawing:
                 quantizer = read.quantizers[0] if read.quantizers else ""
                 scale = read.scale.largest if read.scale is not None else None
                 edges.append(Edge(source=source, target=target, scale=scale, quantizer=quantizer))
-    for position, name in enumerate(engine.graph.outputs):
-        for read in engine.flow.readers(engine.flow.trace(name).value):
-            if read.node is None and read.position == position and read.value in place:
-                source = place[read.value]
-                target = add(_border(engine, name, "Output"), [])
-                scale = read.scale.largest if read.scale is not None else None
-                quantizer = read.quantizers[0] if read.quantizers else ""
-                edges.append(Edge(source=source, target=target, scale=scale, quantizer=quantizer))
+    ends = sorted((r for r in engine.flow.reads if r.node is None), key=lambda read: read.position)
+    for read in ends:
+        if read.value in place:
+            target = add(_border(engine, engine.graph.outputs[read.position], "Output"), [])
+            scale = read.scale.largest if read.scale is not None else None
+            quantizer = read.quantizers[0] if read.quantizers else ""
+            edges.append(Edge(source=place[read.value], target=target, scale=scale, quantizer=quantizer))
     return Drawing(boxes=tuple(boxes), edges=tuple(edges), anchors=anchors)
 
 

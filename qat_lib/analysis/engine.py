@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, grow_chains, per_tensor
 from qat_lib.analysis.flow import Flow, Read, Scale
-from qat_lib.analysis.graph import Node, OnnxGraph
 from qat_lib.analysis.propagation import is_mover, is_rectifier, propagate
 from qat_lib.analysis.residual import PlacedAdd, alone_end, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 KernelKind: TypeAlias = Literal["weighted", "pool", "concat", "shape", "elementwise", "other", "reformat", "requantize"]
 
@@ -140,6 +141,7 @@ def _compute_kernels(flow: Flow, chains: Mapping[int, Chain]) -> tuple[list[Kern
     kernels: list[Kernel] = []
     written: dict[str, Scale] = {}
     groups: dict[str, int] = {}  # value -> position of the floating-point elementwise kernel that writes it
+    followers: dict[int, list[Kernel]] = defaultdict(list)  # what joins the kernel at a position
     for node in flow.operators:
         if node.index in chains:
             kernel, scale = _weighted_kernel(flow, chains[node.index])
@@ -151,7 +153,7 @@ def _compute_kernels(flow: Flow, chains: Mapping[int, Chain]) -> tuple[list[Kern
         position = next((groups[read.value] for read in flow.data_inputs(node) if _stays(flow, groups, read)), None)
         if kernel.kind == "elementwise" and kernel.writes == "float" and kernel.reads == "float":
             if position is not None:
-                kernels[position] = _joined(kernels[position], kernel)
+                followers[position].append(kernel)
             else:
                 position = len(kernels)
                 kernels.append(kernel)
@@ -160,6 +162,8 @@ def _compute_kernels(flow: Flow, chains: Mapping[int, Chain]) -> tuple[list[Kern
             kernels.append(kernel)
         if scale is not None:
             written.update(dict.fromkeys(kernel.values, scale))
+    for position, joined in followers.items():
+        kernels[position] = _joined(kernels[position], joined)
     return kernels, written
 
 
@@ -167,10 +171,9 @@ def _stays(flow: Flow, groups: Mapping[str, int], read: Read) -> bool:
     return read.value in groups and read.scale is None and flow.only_reader(read.value) is read
 
 
-def _joined(first: Kernel, second: Kernel) -> Kernel:
-    return Kernel(
-        kind="elementwise", nodes=(*first.nodes, *second.nodes), values=second.values, reads="float", writes="float"
-    )
+def _joined(first: Kernel, followers: list[Kernel]) -> Kernel:
+    nodes = tuple(node for kernel in (first, *followers) for node in kernel.nodes)
+    return replace(first, nodes=nodes, values=followers[-1].values)
 
 
 def _weighted_kernel(flow: Flow, chain: Chain) -> tuple[Kernel, Scale | None]:

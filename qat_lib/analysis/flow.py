@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qat_lib.analysis.graph import Node, OnnxGraph
 from qat_lib.analysis.rules.pair import DEQUANTIZE, OTHER_TYPES, QUANTIZE, quantized_type, well_formed
+from qat_lib.errors import ExportError
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 
@@ -72,11 +73,9 @@ class Read:
 class Flow:
     """Operators, values and who reads which in what precision."""
 
-    def __init__(
-        self, graph: OnnxGraph, operators: Iterable[Node], reads: Iterable[Read], scales: Mapping[int, Scale]
-    ) -> None:
+    def __init__(self, graph: OnnxGraph, operators: Iterable[Node], reads: Iterable[Read], tracer: Tracer) -> None:
         self.graph = graph
-        self._scales = scales
+        self._tracer = tracer
         self.operators = tuple(operators)
         inputs: dict[int, list[Read]] = defaultdict(list)
         by_value: dict[str, list[Read]] = defaultdict(list)
@@ -90,16 +89,16 @@ class Flow:
     @classmethod
     def of(cls, graph: OnnxGraph) -> Flow:
         """Take the Q/DQ pairs of ``graph`` off its nodes and put them on its edges."""
-        scales = _scales(graph)
+        tracer = Tracer(graph)
         operators = [node for node in graph.nodes if _is_operator(graph, node)]
         reads = [
-            _read(graph, scales, node, position, name)
+            tracer.read(name, node, position)
             for node in operators
             for position, name in enumerate((*node.inputs, *node.captures))
             if name
         ]
-        reads.extend(_read(graph, scales, None, index, name) for index, name in enumerate(graph.outputs))
-        return cls(graph, operators, reads, scales)
+        reads.extend(tracer.read(name, None, index) for index, name in enumerate(graph.outputs))
+        return cls(graph, operators, reads, tracer)
 
     @property
     def values(self) -> Iterable[str]:
@@ -143,12 +142,12 @@ class Flow:
 
     def trace(self, tensor: str) -> Read:
         """Return how ``tensor`` reads the value that it comes from, without a reader."""
-        return _read(self.graph, self._scales, None, 0, tensor)
+        return self._tracer.read(tensor, None, 0)
 
     def with_scales(self, scales: Mapping[Read, Scale]) -> Flow:
         """Return a copy in which the given reads see their value in these scales."""
         reads = [replace(read, scale=scales[read]) if read in scales else read for read in self.reads]
-        return Flow(self.graph, self.operators, reads, self._scales)
+        return Flow(self.graph, self.operators, reads, self._tracer)
 
 
 def _is_operator(graph: OnnxGraph, node: Node) -> bool:
@@ -186,28 +185,54 @@ def _scales(graph: OnnxGraph) -> dict[int, Scale]:
     return found
 
 
-def _read(graph: OnnxGraph, scales: Mapping[int, Scale], node: Node | None, position: int, tensor: str) -> Read:
-    """Walk up from ``tensor`` over quantizers to the value that they quantize."""
-    passed: list[Node] = []
-    source = graph.producer(tensor)
-    while source is not None:
-        if source.index in scales:
+class Tracer:
+    """Walks up from a tensor over quantizers to the value that they quantize."""
+
+    #: Quantizers passed by all walks. A network passes two for each read.
+    MAX_PASSED = 2_000_000
+
+    def __init__(self, graph: OnnxGraph) -> None:
+        self._graph = graph
+        self._scales = _scales(graph)
+        self._room = self.MAX_PASSED
+        self._copies: dict[str, str] = {}  # output of Identities -> what they copy
+        for node in graph.nodes:
+            if node.index not in self._scales and _is_transparent(graph, node):
+                self._copies[node.outputs[0]] = self._copied(node.input(0))
+
+    def read(self, tensor: str, node: Node | None, position: int) -> Read:
+        """Return how ``node`` reads ``tensor`` at an input position.
+
+        Raises:
+            ExportError: tensors are quantized again and again, thousands of times.
+        """
+        passed: list[Node] = []
+        tensor = self._copied(tensor)
+        source = self._graph.producer(tensor)
+        while source is not None and source.index in self._scales:
             passed.append(source)
-        elif not _is_transparent(graph, source):
-            break
-        tensor = source.input(0)
-        source = graph.producer(tensor)
-    passed.reverse()
-    explicit: list[Scale] = []
-    for quantizer in passed:
-        scale = scales[quantizer.index]
-        if not explicit or explicit[-1] != scale:  # a DQ closes its Q; equal scales in a row cancel
-            explicit.append(scale)
-    return Read(
-        node=node,
-        position=position,
-        value=tensor,
-        explicit=tuple(explicit),
-        scale=explicit[-1] if explicit else None,
-        quantizers=tuple(quantizer.name for quantizer in passed),
-    )
+            tensor = self._copied(source.input(0))
+            source = self._graph.producer(tensor)
+        self._room -= len(passed)
+        if self._room < 0:
+            raise ExportError(
+                "Expected tensors that are quantized once. Received a graph with thousands of "
+                f"quantizers in a row in front of {node.name if node else tensor!r}. Export it again."
+            )
+        passed.reverse()
+        explicit: list[Scale] = []
+        for quantizer in passed:
+            scale = self._scales[quantizer.index]
+            if not explicit or explicit[-1] != scale:  # a DQ closes its Q; equal scales in a row cancel
+                explicit.append(scale)
+        return Read(
+            node=node,
+            position=position,
+            value=tensor,
+            explicit=tuple(explicit),
+            scale=explicit[-1] if explicit else None,
+            quantizers=tuple(quantizer.name for quantizer in passed),
+        )
+
+    def _copied(self, tensor: str) -> str:
+        return self._copies.get(tensor, tensor)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from qat_lib.analysis.drawing import Drawing
 from qat_lib.analysis.findings import CATALOG
-from qat_lib.analysis.layout import lay_out
+from qat_lib.analysis.layout import Place, lay_out
 from qat_lib.analysis.report import FusionReport
 
 _PLACE = "/*DATA*/null"
+# Of the page's drawing, in pixels at zoom 1: a box, the gap beside it, and the distance of rows.
+_BOX, _GAP, _ROW = 172.0, 28.0, 84.0
 
 
 def to_html(report: FusionReport) -> str:
@@ -24,7 +27,8 @@ def to_html(report: FusionReport) -> str:
 
 def _data(report: FusionReport) -> dict[str, Any]:
     drawing = report.drawing
-    layout = lay_out(len(drawing.boxes), [(edge.source, edge.target) for edge in drawing.edges])
+    ends = [(edge.source, edge.target) for edge in drawing.edges]
+    layout = lay_out(len(drawing.boxes), ends, gap=_GAP / _BOX, lane=0.0)
     shares = {layer.name: layer.macs_share for layer in report.layers}
     return {
         "model": report.model,
@@ -34,16 +38,21 @@ def _data(report: FusionReport) -> dict[str, Any]:
         "boxes": [
             [
                 *(box.name, box.op, box.keras_layer, box.precision, int(box.writes_float), box.kernel, box.shape),
-                *(shares.get(box.name), x, y),
+                *(shares.get(box.name), *_pixels(place)),
             ]
-            for box, (x, y) in zip(drawing.boxes, layout.boxes, strict=True)
+            for box, place in zip(drawing.boxes, layout.boxes, strict=True)
         ],
         "edges": [
-            [edge.source, edge.target, _number(edge.scale), edge.quantizer, *sum(bends, ())]
-            for edge, bends in zip(drawing.edges, layout.bends, strict=True)
+            [edge.source, edge.target, _number(edge.scale), edge.quantizer, *chain.from_iterable(map(_pixels, lanes))]
+            for edge, lanes in zip(drawing.edges, layout.lanes, strict=True)
         ],
         "findings": _findings(report, drawing),
     }
+
+
+def _pixels(place: Place) -> tuple[float, float]:
+    x, row = place
+    return round(x * _BOX, 1), row * _ROW
 
 
 def _findings(report: FusionReport, drawing: Drawing) -> list[dict[str, Any]]:

@@ -1,112 +1,167 @@
-"""Where the boxes of a drawing go: layers by longest path, then few crossings, then straight lines.
+"""The layered layout of a graph: rows by longest path, few crossings, straight edges where there is room.
 
-The layered layout of Sugiyama, Tagawa and Toda (1981): long edges get a bend in every layer that they cross, layers are
-ordered by the mean position of their neighbours, and positions follow the neighbours as far as boxes leave room.
+The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of them; rows are
+ordered by the mean place of the neighbours, and places follow the neighbours as far as the widths leave room. Pure
+arithmetic on numbers, in units of one box and one row.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Distance of layers, and of boxes and bends in a layer, in pixels at zoom 1.
-ROW, COLUMN, BEND = 84.0, 200.0, 28.0
 _SWEEPS = 6
-#: An edge over more layers than this, or any edge when there are this many bends, is drawn as one curve.
-_LONGEST, _MOST_BENDS = 400, 60_000
+# An edge over more rows than this, or any edge when there are this many lanes, is drawn as one curve.
+_LONGEST, _MOST_LANES = 400, 60_000
+
+Place = tuple[float, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Positions of box centres, and for each edge the bends between its ends."""
+    """Places ``(x, row)`` in units of one box's width and one row.
 
-    boxes: tuple[tuple[float, float], ...]
-    bends: tuple[tuple[tuple[float, float], ...], ...]
+    Attributes:
+        boxes: centre of each box.
+        lanes: for each edge its places in the rows between its ends, from top to bottom.
+        width: span of x, which begins at 0.
+        rows: number of rows.
+    """
+
+    boxes: tuple[Place, ...]
+    lanes: tuple[tuple[Place, ...], ...]
+    width: float
+    rows: int
 
 
-def lay_out(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
-    """Place ``count`` boxes in topological order and the edges ``(source, target)`` between them."""
-    rows = _rows(count, edges)
-    row_of = list(rows)
-    chains: list[list[int]] = []
-    for source, target in edges:
-        between: range | tuple[()] = range(rows[source] + 1, rows[target])
-        if len(between) > _LONGEST or len(row_of) - count > _MOST_BENDS:
-            between = ()
-        chain = list(range(len(row_of), len(row_of) + len(between)))
-        row_of.extend(between)
-        chains.append(chain)
-    points = list(range(len(row_of)))
-    above: dict[int, list[int]] = defaultdict(list)
-    below: dict[int, list[int]] = defaultdict(list)
-    for (source, target), chain in zip(edges, chains, strict=True):
-        path = [source, *chain, target]
-        for upper, lower in pairwise(path):
-            above[lower].append(upper)
-            below[upper].append(lower)
-    layers: dict[int, list[int]] = defaultdict(list)
-    for point in points:
-        layers[row_of[point]].append(point)
-    order = [layers[row] for row in sorted(layers)]
-    x = _positions(order, above, below, count)
+def lay_out(count: int, edges: Sequence[tuple[int, int]], *, gap: float = 0.18, lane: float = 0.16) -> Layout:
+    """Place ``count`` boxes in topological order and the edges ``(source, target)`` between them.
+
+    Args:
+        count: number of boxes; box ``i`` is number ``i`` in ``edges``.
+        edges: pairs of numbers, the source less than the target.
+        gap: least space between neighbours in a row, in box widths. Default 0.18.
+        lane: width of a lane, in box widths. Default 0.16.
+    """
+    points = _Points(_rows(count, edges), gap, lane)
+    chains = [points.connect(source, target) for source, target in edges]
+    points.settle()
+    left = min((x - points.width(point) / 2 for point, x in enumerate(points.x)), default=0.0)
+    right = max((x + points.width(point) / 2 for point, x in enumerate(points.x)), default=0.0)
+    places = [(round(x - left, 4), row) for x, row in zip(points.x, points.row, strict=True)]
     return Layout(
-        boxes=tuple((round(x[box], 1), row_of[box] * ROW) for box in range(count)),
-        bends=tuple(tuple((round(x[point], 1), row_of[point] * ROW) for point in chain) for chain in chains),
+        boxes=tuple(places[:count]),
+        lanes=tuple(tuple(places[chain.start : chain.stop]) for chain in chains),
+        width=right - left,
+        rows=max(points.row, default=-1) + 1,
     )
 
 
-def _rows(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+def _rows(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the row of each box: below all that it reads, and a further input right above its first reader."""
     rows = [0] * count
-    for source, target in sorted(edges, key=lambda edge: edge[1]):
+    ordered = sorted(edges, key=lambda edge: edge[1])
+    for source, target in ordered:
         rows[target] = max(rows[target], rows[source] + 1)
+    first_reader: dict[int, int] = {}
+    for source, target in ordered:
+        first_reader[source] = min(first_reader.get(source, rows[target]), rows[target])
+    inputs = first_reader.keys() - {target for _, target in ordered}
+    for box in inputs:
+        rows[box] = first_reader[box] - 1
     return rows
 
 
-def _positions(
-    order: list[list[int]], above: dict[int, list[int]], below: dict[int, list[int]], count: int
-) -> dict[int, float]:
-    x: dict[int, float] = {}
-    for layer in order:
-        _spread(layer, x, count, {point: _mean(above[point], x) for point in layer})
-    for sweep in range(_SWEEPS):
-        neighbours = below if sweep % 2 == 0 else above
-        for layer in reversed(order) if sweep % 2 == 0 else order:
-            wanted = {point: _mean(neighbours[point], x, x[point]) for point in layer}
-            layer.sort(key=lambda point: (wanted[point], x[point]))
-            _spread(layer, x, count, wanted)
-    return x
+class _Points:
+    """Boxes, and behind them the lanes: the row, the neighbours and the place of each."""
+
+    def __init__(self, rows: Sequence[int], gap: float, lane: float) -> None:
+        self.row = list(rows)
+        self.x: list[float] = []
+        self._boxes = len(rows)
+        self._gap = gap
+        self._lane = lane
+        self._above: list[list[int]] = [[] for _ in rows]
+        self._below: list[list[int]] = [[] for _ in rows]
+
+    def connect(self, source: int, target: int) -> range:
+        """Add an edge and return its lanes."""
+        between = range(self.row[source] + 1, self.row[target])
+        if len(between) > _LONGEST or len(self.row) - self._boxes > _MOST_LANES:
+            between = range(0)
+        lanes = range(len(self.row), len(self.row) + len(between))
+        self.row.extend(between)
+        self._above.extend([] for _ in lanes)
+        self._below.extend([] for _ in lanes)
+        for upper, lower in pairwise((source, *lanes, target)):
+            self._above[lower].append(upper)
+            self._below[upper].append(lower)
+        return lanes
+
+    def width(self, point: int) -> float:
+        return 1.0 if point < self._boxes else self._lane
+
+    def settle(self) -> None:
+        """Find the place of every point: down the rows once, then up and down in turn."""
+        order: list[list[int]] = [[] for _ in range(max(self.row, default=-1) + 1)]
+        for point, row in enumerate(self.row):
+            order[row].append(point)
+        self.x = [0.0] * len(self.row)
+        for points in order:
+            self._spread(points, {point: self._mean(self._above[point], 0.0) for point in points})
+        for sweep in range(_SWEEPS):
+            upwards = sweep % 2 == 0
+            neighbours = self._below if upwards else self._above
+            for points in reversed(order) if upwards else order:
+                wanted = {point: self._mean(neighbours[point], self.x[point]) for point in points}
+                points.sort(key=lambda point: (wanted[point], self.x[point]))
+                self._spread(points, wanted)
+
+    def _mean(self, neighbours: Sequence[int], default: float) -> float:
+        return sum(self.x[other] for other in neighbours) / len(neighbours) if neighbours else default
+
+    def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
+        """Put a row's points as near to where they want to be as their widths allow (pool adjacent violators)."""
+        groups: list[_Group] = []
+        for point in points:
+            group = _Group(wanted[point], [(point, 0.0)])
+            while groups:
+                distance = self._distance(groups[-1].last, group.first)
+                if groups[-1].end + distance <= group.start:
+                    break
+                group = groups.pop().join(group, distance)
+            groups.append(group)
+        for group in groups:
+            for point, offset in group.points:
+                self.x[point] = group.start + offset
+
+    def _distance(self, left: int, right: int) -> float:
+        return (self.width(left) + self.width(right)) / 2 + self._gap
 
 
-def _mean(neighbours: list[int], x: dict[int, float], default: float = 0.0) -> float:
-    known = [x[point] for point in neighbours if point in x]
-    return sum(known) / len(known) if known else default
+@dataclass(frozen=True)
+class _Group:
+    """Neighbours in a row that touch: the place of the first, and each point with its distance from that."""
 
+    start: float
+    points: list[tuple[int, float]]
 
-def _spread(layer: list[int], x: dict[int, float], count: int, wanted: dict[int, float]) -> None:
-    """Put the points of a layer as near to where they want to be as their widths allow."""
-    groups: list[tuple[float, list[tuple[int, float]]]] = []  # mean of where its points want to begin, points, offsets
-    for point in layer:
-        group = [(point, 0.0)]
-        start = wanted[point]
-        while groups:
-            last_start, last = groups[-1]
-            end_point, end_offset = last[-1]
-            gap = _gap(end_point, group[0][0], count)
-            if last_start + end_offset + gap <= start:
-                break
-            groups.pop()
-            shift = end_offset + gap
-            total = last_start * len(last) + (start - shift) * len(group)
-            group = [*last, *((member, offset + shift) for member, offset in group)]
-            start = total / len(group)
-        groups.append((start, group))
-    for start, group in groups:
-        for point, offset in group:
-            x[point] = start + offset
+    @property
+    def first(self) -> int:
+        return self.points[0][0]
 
+    @property
+    def last(self) -> int:
+        return self.points[-1][0]
 
-def _gap(left: int, right: int, count: int) -> float:
-    half = COLUMN / 2, BEND / 2
-    return half[left >= count] + half[right >= count]
+    @property
+    def end(self) -> float:
+        return self.start + self.points[-1][1]
+
+    def join(self, other: _Group, distance: float) -> _Group:
+        """Take ``other`` in, and return both as one group, where their points want to be on average."""
+        shift = self.points[-1][1] + distance
+        total = self.start * len(self.points) + (other.start - shift) * len(other.points)
+        self.points.extend([(point, offset + shift) for point, offset in other.points])
+        return _Group(total / len(self.points), self.points)

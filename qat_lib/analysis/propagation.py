@@ -10,7 +10,7 @@ import numpy as np
 
 from qat_lib.analysis.findings import Confidence
 from qat_lib.analysis.flow import Flow, Read, Scale
-from qat_lib.analysis.graph import Node, OnnxGraph
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 #: Operators that commute with quantization along their first input, and how sure that is.
 _MOVERS: dict[str, Confidence] = {

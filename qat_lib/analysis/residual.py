@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
 from qat_lib.analysis.flow import Flow, Read
-from qat_lib.analysis.graph import Node, OnnxGraph
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.flow import Flow, Read, Scale
-from qat_lib.analysis.graph import Node, OnnxGraph
+from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
 

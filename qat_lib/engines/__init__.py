@@ -15,7 +15,9 @@ from qat_lib.engines.benchmark import benchmark_together
 from qat_lib.engines.build import EngineArtifact, build_engine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
-from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path, read_manifest
+from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
+from qat_lib.engines.manifest_file import read_manifest
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec, ShapeProfile, parse_properties, parse_shapes, parse_size
 from qat_lib.engines.values import EngineLayer, Latency, Percentiles, PrecisionSummary, TensorInfo
 
@@ -28,6 +30,7 @@ __all__ = [
     "Latency",
     "Percentiles",
     "PrecisionSummary",
+    "RequestLimits",
     "ShapeProfile",
     "TensorInfo",
     "available_backends",

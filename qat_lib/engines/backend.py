@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import OnnxGraph
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BACKENDS, BackendName, BuildSpec
 from qat_lib.engines.values import EngineLayer, TensorInfo
 from qat_lib.errors import BackendUnavailableError, ConfigError
@@ -91,7 +92,7 @@ class EngineBackend(Protocol):
     def refusal(self, manifest: EngineManifest) -> str | None:
         """Return why an engine with this manifest can't run here; None where it can."""
 
-    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
         """Load an engine from the bytes of its file."""
 
 

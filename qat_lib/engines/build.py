@@ -15,11 +15,12 @@ from qat_lib.engines import files
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
-from qat_lib.engines.onnx_graph import OnnxGraph, read_graph, resolve
+from qat_lib.engines.onnx_graph import OnnxGraph, check_size, open_model, resolve, summarize
 from qat_lib.engines.saturation import saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
 from qat_lib.errors import EngineBuildError
+from qat_lib.output_files import check_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +63,16 @@ def build_engine(
     Raises:
         EngineBuildError: the graph can't be read or built, or the engine can't be written.
         BackendUnavailableError: the backend's library, driver or device is missing.
-        ConfigError: the spec does not fit the graph.
+        ConfigError: the spec does not fit the graph, or the output is no place for a file.
     """
     onnx, spec = Path(onnx_path), spec or BuildSpec()
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
-    graph = read_graph(onnx)
+    check_output(path, inputs=[onnx])
+    model = open_model(onnx)
+    graph = summarize(onnx, model)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
+    check_size(onnx, model, spec)
+    del model  # the weights of a large network
     backend = get_backend(spec.backend)
     digest = files.sha256(onnx)
     began = time.perf_counter()

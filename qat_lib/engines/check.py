@@ -18,7 +18,7 @@ import numpy as np
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
-from qat_lib.engines.manifest import read_manifest
+from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.onnx_graph import read_graph
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.spec import parse_profile

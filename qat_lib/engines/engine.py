@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.timing import Measured, check_arguments, summarize, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
@@ -21,11 +22,16 @@ Batch = Array | Mapping[str, Array]
 class Engine(ABC):
     """A loaded engine. Use it as a context manager, or call :meth:`close`.
 
-    ``infer`` may be called from several threads. Arrays that it returns belong to the caller.
+    ``infer`` may be called from several threads: some requests run at the same time, the others wait in the order in
+    which they came (see :class:`RequestLimits`). Arrays that it returns belong to the caller.
+
+    A backend's engine calls ``_open_requests`` as soon as it can run one.
     """
 
     clients = 1
     """How many callers at once the engine works best with; more than one for a CPU engine built for throughput."""
+
+    _pool: RequestPool[Any]
 
     def __init__(self, manifest: EngineManifest) -> None:
         self.manifest = manifest
@@ -54,10 +60,15 @@ class Engine(ABC):
 
         Raises:
             EngineError: an input is missing, or has the wrong dtype, the wrong shape or a value that is not finite.
+            EngineBusyError: too many callers wait, or no request came free in time.
+            EngineLoadError: the engine is closed.
         """
-        if self._single is not None and isinstance(batch, np.ndarray):
-            return self._run([self._single(batch)])
-        return self._run(self._arranged(batch))
+        values = self._checked(batch)
+        request = self._pool.take()
+        try:
+            return self._run(request, values)
+        finally:
+            self._pool.give(request)
 
     def layers(self, *, timed: bool = False) -> list[EngineLayer]:
         """Return the engine's layers in execution order, as the backend reports them.
@@ -65,7 +76,8 @@ class Engine(ABC):
         Args:
             timed: run the engine for a moment with profiling on, and fill in each layer's mean time.
         """
-        return self._layers(timed)
+        with self._pool.lend() as request:
+            return self._layers(request, timed)
 
     def benchmark(
         self,
@@ -103,9 +115,13 @@ class Engine(ABC):
         generator = np.random.default_rng(seed)
         return {check.info.name: check.random(generator, batch_size) for check in self._inputs}
 
-    @abstractmethod
     def close(self) -> None:
-        """Free the engine's memory; it can't be used afterwards."""
+        """Refuse new requests, wait for those that came before, and free the engine's memory.
+
+        Raises:
+            EngineBusyError: requests still run after the timeout; nothing was freed.
+        """
+        self._free(self._pool.close())
 
     def __enter__(self) -> Engine:
         return self
@@ -116,13 +132,33 @@ class Engine(ABC):
         self.close()
 
     # ------------------------------------------------------------------ for backends
+    def _open_requests(self, make: Callable[[], Any], parallel: int, limits: RequestLimits | None) -> None:
+        """Make the first request, and let up to ``parallel`` run at once where ``limits`` does not say otherwise.
+
+        Args:
+            make: returns what one thread needs to run batches while other threads run theirs. It must not refer to this
+                engine, which would then outlive its last reference.
+            parallel: how many requests suit the backend.
+            limits: what the user asked for.
+        """
+        self._pool = RequestPool(make, parallel, limits or RequestLimits())
+
     @abstractmethod
-    def _run(self, values: list[Array]) -> dict[str, Array]:
+    def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
         """Run checked, contiguous arrays, one per input in the manifest's order."""
 
     @abstractmethod
-    def _layers(self, timed: bool) -> list[EngineLayer]:
+    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
         """Return the layers, with times where ``timed``."""
+
+    @abstractmethod
+    def _free(self, requests: list[Any]) -> None:
+        """Free the requests and the engine; nothing runs any more. May be called again, without requests."""
+
+    def _checked(self, batch: Batch) -> list[Array]:
+        if self._single is not None and isinstance(batch, np.ndarray):
+            return [self._single(batch)]
+        return self._arranged(batch)
 
     def _arranged(self, batch: Any) -> list[Array]:
         if isinstance(batch, Mapping):

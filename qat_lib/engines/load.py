@@ -11,14 +11,16 @@ from qat_lib.engines import files
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.build import build_engine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.manifest import EngineManifest, read_manifest
-from qat_lib.engines.spec import BACKENDS, BuildSpec
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.manifest_file import read_manifest
+from qat_lib.engines.request_pool import RequestLimits
+from qat_lib.engines.spec import BuildSpec
 from qat_lib.errors import EngineLoadError
 
 logger = logging.getLogger(__name__)
 
 
-def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
+def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits | None = None) -> Engine:
     """Load an engine file after checking it against its manifest and this machine.
 
     Args:
@@ -26,6 +28,7 @@ def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
         rebuild: where the engine was built by another library version or for another device, build it again in
             memory from the ONNX file that the manifest names, if that file is still there unchanged. The engine
             file itself is not touched. TensorRT engines are never rebuilt silently: that takes minutes.
+        limits: how many threads the engine serves at once, how many wait, and how long.
 
     Raises:
         EngineLoadError: file or manifest is missing, damaged, or made for another version or device.
@@ -33,12 +36,10 @@ def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
     """
     engine = Path(path)
     data, manifest = _read(engine)
-    if manifest.backend not in BACKENDS:
-        raise EngineLoadError(f"{engine} is for the backend {manifest.backend!r}; this version knows {BACKENDS}.")
     backend = get_backend(manifest.backend)
     refusal = backend.refusal(manifest)
     if refusal is None:
-        return backend.open(data, manifest)
+        return backend.open(data, manifest, limits)
     if not rebuild or manifest.backend == "tensorrt":
         raise EngineLoadError(f"{engine} can't run here: {refusal} Build the engine again on this machine.")
     onnx = Path(manifest.source["path"])
@@ -50,23 +51,24 @@ def load_engine(path: Path | str, *, rebuild: bool = True) -> Engine:
     logger.warning("%s can't run here: %s It is rebuilt from %s.", engine, refusal, onnx)
     with tempfile.TemporaryDirectory(prefix="qatline-rebuild-") as directory:
         artifact = build_engine(onnx, BuildSpec.from_dict(manifest.spec), output=Path(directory) / engine.name)
-        return backend.open(artifact.path.read_bytes(), artifact.manifest)
+        return backend.open(artifact.path.read_bytes(), artifact.manifest, limits)
 
 
 def _read(engine: Path) -> tuple[bytes, EngineManifest]:
     try:
         with files.locked(engine.parent, exclusive=False):
-            data = engine.read_bytes()
+            size = files.regular_size(engine)
             manifest = read_manifest(engine)
+            if size != manifest.bytes:
+                raise EngineLoadError(
+                    f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
+                    "one that the manifest describes. Copy both again, or build the engine again."
+                )
+            data = files.read_regular(engine, limit=size)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EngineLoadError(f"There is no engine file at {engine}. Build it first.") from error
     except OSError as error:
         raise EngineLoadError(f"The engine file {engine} can't be read: {error.strerror or error}.") from error
-    if len(data) != manifest.bytes:
-        raise EngineLoadError(
-            f"{engine} has {len(data)} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
-            "one that the manifest describes. Copy both again, or build the engine again."
-        )
     digest = sha256(data).hexdigest()
     if digest != manifest.digest:
         raise EngineLoadError(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.values import PrecisionSummary, TensorInfo
-from qat_lib.errors import EngineLoadError
 
-FORMAT = 1
+FORMAT = 2
+DIGEST = "manifest_digest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +69,20 @@ class EngineManifest:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """Return the manifest as indented JSON."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        """Return the manifest as indented JSON, with a digest over all of it."""
+        return seal(asdict(self))
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> EngineManifest:
-        """Return the manifest that :meth:`to_json` wrote."""
-        fields = dict(values)
-        fields["precision"] = PrecisionSummary(**fields["precision"])
-        for side in ("inputs", "outputs"):
-            fields[side] = tuple(TensorInfo(**{**item, "shape": tuple(item["shape"])}) for item in fields[side])
-        fields["classes"] = tuple(fields["classes"])
-        fields["weighted_nodes"] = tuple(fields["weighted_nodes"])
-        return cls(**fields)
+
+def seal(values: Mapping[str, Any]) -> str:
+    """Return ``values`` as indented JSON, with the digest that a reader will check."""
+    unsealed = {key: value for key, value in values.items() if key != DIGEST}
+    sealed = {**unsealed, DIGEST: sha256(canonical_json(unsealed)).hexdigest()}
+    return json.dumps(sealed, indent=1, sort_keys=True) + "\n"
+
+
+def canonical_json(values: Mapping[str, Any]) -> bytes:
+    """Return the one JSON text of ``values`` that digests are taken of."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def manifest_path(engine: Path) -> Path:
@@ -91,32 +93,3 @@ def manifest_path(engine: Path) -> Path:
 def layers_path(engine: Path) -> Path:
     """Return where the layer list of ``engine`` lies: ``model.layers.json`` beside ``model.engine``."""
     return engine.with_suffix(".layers.json")
-
-
-def read_manifest(engine: Path) -> EngineManifest:
-    """Read the manifest of ``engine``.
-
-    Raises:
-        EngineLoadError: it is missing, is not JSON, or is of another format.
-    """
-    path = manifest_path(engine)
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise EngineLoadError(
-            f"The engine {engine} needs its manifest {path.name} beside it, which says what the file is and where it "
-            "may run. Copy both files together, or build the engine again."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise EngineLoadError(
-            f"The manifest {path} can't be read ({error}). Copy it again, or build the engine again."
-        ) from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        received = values.get("format") if isinstance(values, dict) else type(values).__name__
-        raise EngineLoadError(
-            f"The manifest {path} has format {received!r}, expected {FORMAT}. Build the engine again with this version."
-        )
-    try:
-        return EngineManifest.from_dict(values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineLoadError(f"The manifest {path} is incomplete ({error}). Build the engine again.") from error

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from qat_lib.engines.spec import BuildSpec, ShapeProfile
 from qat_lib.engines.values import TensorInfo
-from qat_lib.errors import ConfigError, EngineBuildError
+from qat_lib.errors import ConfigError, EngineBuildError, ExportError
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import OnnxGraph as GraphView
 
 _WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1}
 _PREFIX = "qatline."
@@ -26,7 +30,7 @@ class OnnxGraph:
         inputs: graph inputs that are not initializers; None stands for a dynamic dimension.
         outputs: graph outputs.
         nodes: node name by every name that a backend may show for the node: its own, and its graph output's.
-        weighted: names of the nodes that multiply by constant weights.
+        weighted: names of the nodes that multiply by constant weights, as in ``order``.
         order: name and operator of each node, in graph order.
         metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or None without Q/DQ.
@@ -49,35 +53,79 @@ def read_graph(path: Path) -> OnnxGraph:
     """Read the summary of ``path``; weights in external files are not read.
 
     Raises:
-        EngineBuildError: the file is missing or is no ONNX model.
+        EngineBuildError: the file is missing or is no ONNX model, see
+            :func:`~qat_lib.onnx_view.loading.load_model`.
+    """
+    return summarize(path, open_model(path))
+
+
+def open_model(path: Path) -> Any:
+    """Open ``path`` as a ModelProto, see :func:`read_graph`."""
+    from qat_lib.onnx_view.loading import load_model
+
+    with _translated():
+        return load_model(path)
+
+
+def check_file(path: Path) -> None:
+    """Check that a runtime can take ``path`` as it is, see :func:`check_size`."""
+    from qat_lib.onnx_view.bounds import check_bounds
+
+    with _translated():
+        check_bounds(path, open_model(path))
+
+
+def check_size(path: Path, model: Any, spec: BuildSpec) -> None:
+    """Check that a backend can build ``model`` for the resolved ``spec`` in bounded time and memory.
+
+    Raises:
+        EngineBuildError: it exceeds a limit of :mod:`qat_lib.onnx_view.bounds`.
+    """
+    from qat_lib.onnx_view.bounds import check_bounds
+
+    with _translated():
+        check_bounds(path, model, {name: profile.maximum for name, profile in spec.shapes.items()})
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except ExportError as error:
+        raise EngineBuildError(str(error)) from error
+
+
+def summarize(path: Path, model: Any) -> OnnxGraph:
+    """Return the summary of an opened model.
+
+    Raises:
+        EngineBuildError: its nodes form no graph, it has no outputs, or one without a type.
     """
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except FileNotFoundError as error:
-        raise EngineBuildError(f"There is no ONNX file at {path}. Export the model first.") from error
-    except (OSError, DecodeError) as error:
-        raise EngineBuildError(f"{path} is not a readable ONNX model ({error}). Export the model again.") from error
+    from qat_lib.onnx_view.graph import OnnxGraph as GraphView
+
+    with _translated():
+        view = GraphView(model)
     graph = model.graph
     if not graph.node or not graph.output:
         raise EngineBuildError(f"{path} holds no ONNX graph with nodes and outputs. Export the model again.")
     constants = {tensor.name for tensor in graph.initializer}
-    inputs = tuple(_tensor(value) for value in graph.input if value.name not in constants)
-    outputs = tuple(_tensor(value) for value in graph.output)
+    inputs = tuple(_tensor(path, value, view) for value in graph.input if value.name not in constants)
+    outputs = tuple(_tensor(path, value, view) for value in graph.output)
     order = tuple((node.name or f"{node.op_type}_{index}", node.op_type) for index, node in enumerate(graph.node))
     names = {name: name for name, _ in order}
     for (name, _), node in zip(order, graph.node, strict=True):
         names.update({output: name for output in node.output if output and output not in names})
-    stored = any(node.op_type == "DequantizeLinear" and node.input[0] in constants for node in graph.node)
+    dequantize = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input]
+    stored = any(node.input[0] in constants for node in dequantize)
     quantized = any(node.op_type == "QuantizeLinear" for node in graph.node)
     halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     return OnnxGraph(
         inputs=inputs,
         outputs=outputs,
         nodes=names,
-        weighted=tuple(_weighted(graph, constants)),
+        weighted=tuple(_weighted(view)),
         order=order,
         metadata={entry.key.removeprefix(_PREFIX): entry.value for entry in model.metadata_props},
         weights="int8" if stored else "qdq" if quantized else None,
@@ -90,7 +138,9 @@ def _full_unsigned(graph: Any) -> int:
     """Count the tensors that are quantized to UINT8 with no Clip in front, which would keep them to 127 steps."""
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     clipped = {output for node in graph.node if node.op_type == "Clip" for output in node.output}
-    quantize = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] not in clipped]
+    quantize = [
+        node for node in graph.node if node.op_type == "QuantizeLinear" and node.input and node.input[0] not in clipped
+    ]
     # UINT8 is what ONNX takes without a zero point; 2 is its number among the data types.
     return sum(len(node.input) < 3 or types.get(node.input[2]) == 2 for node in quantize)
 
@@ -146,37 +196,41 @@ def _check(info: TensorInfo, profile: ShapeProfile) -> None:
         raise ConfigError(f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match.")
 
 
-def _tensor(value: Any) -> TensorInfo:
+def _tensor(path: Path, value: Any, view: GraphView) -> TensorInfo:
     import onnx
 
-    tensor = value.type.tensor_type
     shape = tuple(
         dimension.dim_value if dimension.HasField("dim_value") and dimension.dim_value > 0 else None
-        for dimension in tensor.shape.dim
+        for dimension in value.type.tensor_type.shape.dim
     )
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return TensorInfo(name=value.name, shape=shape, dtype=dtype.name)
+    element = value.type.tensor_type.elem_type
+    dtype = view.dtype(value.name)
+    if element:
+        try:
+            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).name
+        except KeyError:
+            dtype = ""
+    if not dtype:
+        raise EngineBuildError(
+            f"Expected every input and output of {path} to have an element type. {value.name!r} has "
+            f"none that is known (number {element}). Export the model again."
+        )
+    return TensorInfo(name=value.name, shape=shape, dtype=dtype)
 
 
-def _weighted(graph: Any, constants: set[str]) -> list[str]:
+def _weighted(view: GraphView) -> list[str]:
     """Return the nodes whose weight comes from a constant, through Q/DQ pairs and reshapes at most."""
-    producers = {output: node for node in graph.node for output in node.output}
 
     def constant(name: str) -> bool:
-        while name not in constants:
-            node = producers.get(name)
-            if node is None:
-                return False
-            if node.op_type == "Constant":
-                return True
-            if node.op_type not in _THROUGH:
-                return False
-            name = node.input[0]
-        return True
+        node = view.producer(name)
+        while node is not None and node.op in _THROUGH:
+            name = node.input(0)
+            node = view.producer(name)
+        return view.is_constant(name) and (node is None or node.op == "Constant")
 
     found = []
-    for node in graph.node:
-        port = _WEIGHTED.get(node.op_type)
-        if port is not None and (constant(node.input[port]) or (node.op_type == "MatMul" and constant(node.input[0]))):
-            found.append(node.name or node.output[0])
+    for node in view.nodes:
+        port = _WEIGHTED.get(node.op)
+        if port is not None and (constant(node.input(port)) or (node.op == "MatMul" and constant(node.input(0)))):
+            found.append(node.name)
     return found

@@ -8,8 +8,9 @@ asymmetric UINT8 activations.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,26 @@ from typing import Any
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.onnx_graph import bounded, check_file
 from qat_lib.engines.onnxruntime_layers import read_layers
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
-from qat_lib.engines.values import Array, EngineLayer
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo
 from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
 _TIMED_RUNS = 50
+_MOST_PARALLEL = 8
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     """Return an ``onnxruntime.InferenceSession`` that runs ``onnx`` node by node, with no optimization: the reference.
 
     Raises:
-        EngineBuildError: ONNX Runtime can't run the graph.
+        EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
     """
+    check_file(Path(onnx))
     runtime = _onnxruntime()
     options = _options(0, threads)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow everything else
@@ -89,15 +94,15 @@ class OnnxRuntimeBackend:
         """Refuse another version and another architecture: optimized graphs hold kernels of their own."""
         return cpu_refusal("ONNX Runtime", self.version(), manifest)
 
-    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
         """Open a session on the optimized graph."""
-        return OnnxRuntimeEngine(data, manifest)
+        return OnnxRuntimeEngine(data, manifest, limits)
 
 
 class OnnxRuntimeEngine(Engine):
     """A session on an optimized graph."""
 
-    def __init__(self, data: bytes, manifest: EngineManifest) -> None:
+    def __init__(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None) -> None:
         super().__init__(manifest)
         self._data = data
         self._spec = BuildSpec.from_dict(manifest.spec)
@@ -109,23 +114,24 @@ class OnnxRuntimeEngine(Engine):
             raise EngineLoadError(
                 f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build the engine again."
             ) from error
+        check_tensors(manifest, _tensor_infos(self._session.get_inputs()), _tensor_infos(self._session.get_outputs()))
         self._names = [info.name for info in manifest.inputs]
         self._results = [info.name for info in manifest.outputs]
+        run = self._session.run  # it may be called from several threads
+        self._open_requests(lambda: run, min(max(os.cpu_count() or 1, 2), _MOST_PARALLEL), limits)
 
-    def close(self) -> None:
-        """Drop the session."""
+    def _free(self, requests: list[Any]) -> None:
+        requests.clear()
         self._session = None
 
-    def _run(self, values: list[Array]) -> dict[str, Array]:
-        if self._session is None:
-            raise EngineLoadError("The engine is closed. Load it again with load_engine.")
+    def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
         try:
-            results = self._session.run(self._results, dict(zip(self._names, values, strict=True)))
+            results = request(self._results, dict(zip(self._names, values, strict=True)))
         except _errors() as error:
             raise EngineError(f"ONNX Runtime failed on the batch: {error}") from error
         return dict(zip(self._results, results, strict=True))
 
-    def _layers(self, timed: bool) -> list[EngineLayer]:
+    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
         layers = read_layers(self._data, self.manifest.nodes)
         if not timed:
             return layers
@@ -167,6 +173,17 @@ def _options(level: int, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     return options
+
+
+def _tensor_infos(arguments: Sequence[Any]) -> list[TensorInfo]:
+    """Return what a session says of its inputs or outputs; their dtypes are named as in C."""
+    names = {"float": "float32", "double": "float64"}
+    infos = []
+    for argument in arguments:
+        kind = argument.type.removeprefix("tensor(").removesuffix(")")
+        shape = tuple(size if isinstance(size, int) else None for size in argument.shape)
+        infos.append(TensorInfo(name=argument.name, shape=shape, dtype=names.get(kind, kind)))
+    return infos
 
 
 def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[str, float]:

@@ -14,22 +14,25 @@ tensors, 0.89 to 0.96. ``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` swi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from queue import SimpleQueue
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
 from qat_lib.engines.openvino_layers import read_layers
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
-from qat_lib.engines.values import Array, EngineLayer
-from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineLoadError
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo
+from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
 
 logger = logging.getLogger(__name__)
 
+# One request more than OpenVINO computes at once: its input and output are copied while another one computes.
+_REQUESTS_AHEAD = 1
 _INT8_PROPERTIES = {"SNIPPETS_MODE": "DISABLE"}
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
@@ -47,21 +50,21 @@ class OpenVINOBackend:
 
     def float_precisions(self) -> tuple[str, ...]:
         """Return fp32 and what else this CPU computes in."""
-        capabilities = _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        return tuple(name for name in ("fp32", "fp16", "bf16") if name.upper() in capabilities)
+        return tuple(float_hints())
 
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Compile the graph and export the compiled model."""
         core = _openvino().Core()
-        if request.spec.float_precision not in self.float_precisions():
+        hints = float_hints()
+        if request.spec.float_precision not in hints:
             raise ConfigError(
-                f"This CPU computes in {', '.join(self.float_precisions())}. "
-                f"Received: float_precision={request.spec.float_precision}."
+                f"This CPU computes in {', '.join(hints)}. Received: float_precision={request.spec.float_precision}."
             )
+        plain = _config(request.spec, hints[request.spec.float_precision])
         try:
             model = core.read_model(str(request.onnx))
             model.reshape({name: _partial_shape(profile) for name, profile in request.spec.shapes.items()})
-            compiled, properties = _compile(core, model, request)
+            compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()
         except RuntimeError as error:
             raise EngineBuildError(
@@ -84,49 +87,46 @@ class OpenVINOBackend:
         """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
         return cpu_refusal("OpenVINO", self.version(), manifest)
 
-    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
         """Import the compiled model."""
-        return OpenVINOEngine(data, manifest)
+        return OpenVINOEngine(data, manifest, limits)
 
 
 class OpenVINOEngine(Engine):
-    """An imported OpenVINO model with one infer request per stream."""
+    """An imported OpenVINO model with its infer requests."""
 
-    def __init__(self, data: bytes, manifest: EngineManifest) -> None:
+    def __init__(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None) -> None:
         super().__init__(manifest)
         self._data = data
-        self._config = {**(manifest.properties or _config(BuildSpec.from_dict(manifest.spec)))}
-        compiled = _import(data, manifest, self._config)
+        compiled = _import(data, manifest, dict(manifest.properties))
         self._tensor = _openvino().Tensor
+        known = {info.name for info in (*manifest.inputs, *manifest.outputs)}
+        check_tensors(
+            manifest, *([_tensor_info(port, known) for port in side] for side in (compiled.inputs, compiled.outputs))
+        )
         self._ports = [compiled.input(info.name) for info in manifest.inputs]
         self._names = [info.name for info in manifest.outputs]
         self._compiled = compiled
-        self._requests: SimpleQueue[Any] = SimpleQueue()
         self.clients = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        for _ in range(self.clients):
-            self._requests.put(compiled.create_infer_request())
+        self._open_requests(compiled.create_infer_request, self.clients + _REQUESTS_AHEAD, limits)
 
-    def close(self) -> None:
-        """Drop the compiled model and its requests."""
-        self._requests = SimpleQueue()
-        self._compiled = None
+    def _free(self, requests: list[Any]) -> None:
+        requests.clear()
+        self._compiled, self._ports = None, []
 
-    def _run(self, values: list[Array]) -> dict[str, Array]:
-        if self._compiled is None:
-            raise EngineLoadError("The engine is closed. Load it again with load_engine.")
-        request = self._requests.get()
+    def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
         try:
             for port, value in zip(self._ports, values, strict=True):
                 request.set_tensor(port, self._tensor(value, shared_memory=True))
             request.infer()
-            return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
-        finally:
-            self._requests.put(request)
+        except RuntimeError as error:
+            raise EngineError(f"OpenVINO failed on the batch: {_reason(error)}.") from error
+        return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
 
-    def _layers(self, timed: bool) -> list[EngineLayer]:
+    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
-            compiled = _import(self._data, self.manifest, {**self._config, "PERF_COUNT": True})
+            compiled = _import(self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True})
         return read_layers(compiled, self.manifest.nodes, timed=timed)[0]
 
 
@@ -140,6 +140,13 @@ def _openvino() -> Any:
     return openvino
 
 
+def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
+    """Return what the engine says of an input or output; of its names, which may be several, the known one."""
+    name = next((name for name in port.get_names() if name in known), port.get_any_name())
+    shape = tuple(None if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
+    return TensorInfo(name=name, shape=shape, dtype=port.get_element_type().to_dtype().name)
+
+
 def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> Any:
     try:
         return _openvino().Core().import_model(data, "CPU", config)
@@ -149,21 +156,26 @@ def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> An
         ) from error
 
 
-def _config(spec: BuildSpec) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": _FLOATS[spec.float_precision],
-        "PERFORMANCE_HINT": spec.hint.upper(),
-    }
+def float_hints() -> dict[str, str]:
+    """Return OpenVINO's name of each float precision that this CPU computes in.
+
+    FP16 needs AVX512-FP16 or AMX-FP16, BF16 needs AVX512-BF16 or AMX-BF16.
+    """
+    capabilities = _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return {name: hint for name, hint in _FLOATS.items() if name.upper() in capabilities}
+
+
+def _config(spec: BuildSpec, float_hint: str) -> dict[str, Any]:
+    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": float_hint, "PERFORMANCE_HINT": spec.hint.upper()}
     return config | ({"INFERENCE_NUM_THREADS": spec.threads} if spec.threads else {})
 
 
-def _compile(core: Any, model: Any, request: BuildRequest) -> tuple[Any, dict[str, Any]]:
+def _compile(core: Any, model: Any, request: BuildRequest, plain: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the compiled model and the properties it was compiled with.
 
     The plugin does not list the properties for INT8 graphs among those that it supports, and another version of it
     may not know them: then it refuses them by name, and the model is compiled without.
     """
-    plain = _config(request.spec)
     tuned = plain | (_INT8_PROPERTIES if request.graph.weights is not None else {})
     asked = dict(request.spec.properties)
     try:

@@ -23,15 +23,10 @@ from qat_lib.export.graph import (
     new_node,
     replace,
 )
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
 from qat_lib.export.trace import MARKER, Trace, trace_model
-
-OLDEST_OPSET = 13
-"""QuantizeLinear has an axis since operator set 13."""
-
-NEWEST_OPSET = 21
-"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
-weights. float16 Q/DQ scales need 19."""
 
 
 def tf2onnx_opset(opset: int) -> int:
@@ -46,7 +41,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
 
     Args:
         model: built Keras Functional or Sequential model, quantized or not.
-        opset: ONNX operator set, :data:`OLDEST_OPSET` to :func:`newest_opset`.
+        opset: ONNX operator set, :data:`OLDEST_OPSET` to :data:`NEWEST_OPSET`.
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:
@@ -165,7 +160,7 @@ def _bind_weights(model: ir.Model, trace: Trace) -> None:
         if variable is None:
             continue
         graph.inputs.remove(value)
-        array = np.asarray(variable)
+        array = float32_array(variable)
         value.const_value = ir.Tensor(array, name=value.name)
         value.shape = ir.Shape(array.shape)
         graph.register_initializer(value)
@@ -212,7 +207,7 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
             # tf2onnx forgets the shape behind a computed target; TensorFlow knows it.
             if is_op(node, "Reshape") and output.shape is None and output.name in trace.shapes:
                 shape, dtype = trace.shapes[output.name]
-                output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(np.dtype(dtype))
+                output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(dtype)
     norms = {path: norm for path, operation in trace.operations.items() if (norm := _batch_norm(operation)) is not None}
     for node in model.graph:
         if node.meta.get(LAYER) in norms:
@@ -251,10 +246,10 @@ def _batch_norm(operation: Any) -> BatchNorm | None:
     if len(layers) != 1:
         return None
     (layer,) = layers
-    mean, variance = np.asarray(layer.moving_mean), np.asarray(layer.moving_variance)
+    mean, variance = float32_array(layer.moving_mean), float32_array(layer.moving_variance)
     return BatchNorm(
-        gamma=np.asarray(layer.gamma) if layer.scale else np.ones_like(mean),
-        beta=np.asarray(layer.beta) if layer.center else np.zeros_like(mean),
+        gamma=float32_array(layer.gamma) if layer.scale else np.ones_like(mean),
+        beta=float32_array(layer.beta) if layer.center else np.zeros_like(mean),
         mean=mean,
         variance=variance,
         epsilon=float(layer.epsilon),

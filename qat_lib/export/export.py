@@ -22,6 +22,7 @@ from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
 from qat_lib.export.verify import verify_onnx
+from qat_lib.output_files import check_output
 from qat_lib.preprocessing import Preprocessing
 
 EXTERNAL_DATA_ABOVE = 1_900_000_000
@@ -97,6 +98,7 @@ def export_onnx(
 
     Raises:
         UnsupportedModelError: the model has no graph of layers.
+        ConfigError: the path is no place for a file.
         ExportError: an option is wrong, or something can't be said in ONNX or, such as unsigned integers, in TensorRT.
         VerificationError: the written graph is not what the model and the plan say; no file is left.
 
@@ -104,7 +106,7 @@ def export_onnx(
         >>> import keras, qat_lib
         >>> x = keras.Input((8, 8, 1))
         >>> model = keras.Model(x, keras.layers.Conv2D(4, 3)(x))
-        >>> qat_lib.export_onnx(model, "/tmp/model.onnx").opset  # doctest: +SKIP
+        >>> qat_lib.export_onnx(model, "float.onnx").opset
         17
     """
     options = ExportOptions(
@@ -118,6 +120,7 @@ def export_onnx(
     )
     if embed_preprocessing and preprocessing is None:
         raise ExportError("embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...).")
+    check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)
     _check_signs(ranges, target)
@@ -162,6 +165,7 @@ def lower(
         steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
     steps += [
         passes.use_nearest_resize,
+        passes.recover_prelu,
         passes.merge_batched_dense,
         passes.remove_transposes,
         passes.fold_constants,

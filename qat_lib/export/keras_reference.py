@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.export.precision import float32_semantics
 from qat_lib.recursion import deep_graphs
 
 
 class KerasReference:
-    """Runs the Keras model, and on request gives the outputs of its layers."""
+    """Runs the Keras model as the export takes it, with float32 semantics; on request gives its layers' outputs."""
 
     def __init__(self, model: Any, layers: list[str]) -> None:
         import keras
@@ -42,7 +43,9 @@ class KerasReference:
                     f"{x.shape}. Pass the data as the Keras model takes them."
                 )
         value = inputs[0] if len(inputs) == 1 else self._arranged(inputs)
-        return [np.asarray(y) for y in keras.tree.flatten(self.model(value, training=False))]
+        with float32_semantics(self.model):
+            outputs = self.model(value, training=False)
+        return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def _arranged(self, inputs: list[np.ndarray]) -> Any:
         import keras

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.text_files import parse_json
 
 PREFIX = "qatline."
 
@@ -95,8 +96,8 @@ class Recorded:
         Raises:
             ExportError: the text is something else.
         """
+        data = parse_json(text, f"The metadata {PREFIX}quantizers", error=ExportError, unique=False)
         try:
-            data = json.loads(text)
             return cls(
                 activations={str(k): float(v) for k, v in data["activations"].items()},
                 weights={
@@ -109,9 +110,9 @@ class Recorded:
                     )
                     for node, w in data["weights"].items()
                 },
-                disabled=tuple(data.get("disabled", ())),
+                disabled=tuple(map(str, data.get("disabled", ()))),
                 half=bool(data.get("half", False)),
-                readers=None if data.get("readers") is None else {str(k): tuple(v) for k, v in data["readers"].items()},
+                readers=None if data.get("readers") is None else _names_by_node(data["readers"]),
                 unsigned=None if data.get("unsigned") is None else tuple(map(str, data["unsigned"])),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -119,6 +120,23 @@ class Recorded:
                 f"Expected the quantizers' record of a qatline export in the metadata {PREFIX}quantizers. "
                 f"It can't be read: {type(error).__name__}: {error}. Export the model again."
             ) from error
+
+
+def _names_by_node(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {str(node): tuple(map(str, names)) for node, names in data.items()}
+
+
+def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
+    """Return a metadata entry that maps names to names, such as ``layout``; empty where there is none.
+
+    Raises:
+        ExportError: it is something else.
+    """
+    source = f"The metadata {PREFIX}{key}"
+    names = parse_json(metadata.get(key, "{}"), source, error=ExportError, unique=False)
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ExportError(f"{source}: expected a JSON object of names. Export the model again.")
+    return names
 
 
 def pack(array: np.ndarray) -> str:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from qat_lib.errors import ExportError
 
-TARGETS = ("tensorrt", "openvino", "onnxruntime")
+OLDEST_OPSET = 13
+"""QuantizeLinear has an axis since operator set 13."""
+
+NEWEST_OPSET = 21
+"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
+weights. float16 Q/DQ scales need 19."""
+
+Target = Literal["tensorrt", "openvino", "onnxruntime"]
+"""What a graph is lowered for."""
+
+TARGETS = get_args(Target)
 WEIGHTS = ("int8", "qdq")
 REMAINDERS = ("fp32", "fp16")
 

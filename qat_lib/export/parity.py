@@ -6,7 +6,6 @@ an optimizer's.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,8 +15,10 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.export.keras_reference import KerasReference, batches, nudged
-from qat_lib.export.metadata import read_metadata
+from qat_lib.export.metadata import Recorded, read_metadata, read_names
 from qat_lib.export.session import ReferenceSession
+from qat_lib.onnx_view.bounds import check_bounds
+from qat_lib.onnx_view.loading import load_model
 
 FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float rounding)."""
@@ -115,16 +116,17 @@ def check_parity(
         ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no data.
 
     Example:
-        >>> from qat_lib import check_parity
-        >>> check_parity(model, "model.onnx", images).passed  # doctest: +SKIP
+        >>> import numpy as np
+        >>> from qat_lib import check_parity, load_model
+        >>> images = np.random.default_rng(0).normal(size=(16, 8, 8, 3)).astype("float32")
+        >>> check_parity(load_model("model.keras"), "model.onnx", images).passed
         True
     """
-    import onnx
-
     path = Path(path)
-    proto = onnx.load(str(path), load_external_data=False)
+    proto = load_model(path)
+    check_bounds(path, proto)
     metadata = read_metadata(proto)
-    tensors: dict[str, str] = json.loads(metadata.get("tensors", "{}")) if layers else {}
+    tensors = read_names(metadata, "tensors") if layers else {}
     reference = KerasReference(model, list(tensors))
     tensors = {layer: tensors[layer] for layer in reference.layers}
     session = ReferenceSession(path, extra_outputs=tuple(dict.fromkeys(tensors.values())), metadata=metadata)
@@ -139,9 +141,9 @@ def check_parity(
             comparison.add_noise([y[rows] for y in expected], moved)
         for layer, value in zip(reference.layers, expected[len(reference.model_outputs) :], strict=True):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
-    quantized = bool(json.loads(metadata["quantizers"])["activations"]) if "quantizers" in metadata else False
-    half = '"half": true' in metadata.get("quantizers", "") or comparison.half
-    tolerance = None if quantized else HALF_TOLERANCE if half else FLOAT_TOLERANCE
+    recorded = Recorded.from_json(metadata["quantizers"]) if "quantizers" in metadata else Recorded()
+    float_tolerance = HALF_TOLERANCE if recorded.half or comparison.half else FLOAT_TOLERANCE
+    tolerance = None if recorded.activations else float_tolerance
     return comparison.report(tolerance)
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from qat_lib.export.precision import float32_array, use_float32
 from qat_lib.export.trace import MARKER
 
 
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Return a copy of a ``GraphDef`` with markers as identities, ``Erfc`` written with ``Erf``, and constant sizes.
+    """Return a copy of a ``GraphDef`` in the form that tf2onnx converts best.
+
+    Markers are identities, half precision is float32, ``Erfc`` is written with ``Erf``, and sizes are constant.
 
     Args:
         graph_def: the traced graph.
@@ -19,6 +22,7 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
     """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
+    use_float32(result)
     for node in result.node:
         if frozen and node.name in frozen:
             _as_constant(node, frozen[node.name])
@@ -41,7 +45,7 @@ def freezable(graph_def: Any, weights: Mapping[str, Any]) -> dict[str, np.ndarra
         for name in node.input[:1]
     }
     names = {tensor.partition(":")[0]: value for tensor, value in weights.items()}
-    return {name: np.asarray(value) for name, value in names.items() if name not in quantized}
+    return {name: float32_array(value) for name, value in names.items() if name not in quantized}
 
 
 def _as_constant(node: Any, array: np.ndarray) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.export.metadata import read_names
+from qat_lib.onnx_view.loading import load_model
 from qat_lib.preprocessing import Preprocessing
+from qat_lib.text_files import parse_json
 
 NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -58,10 +60,12 @@ class ReferenceSession:
         # Extra outputs stand behind the model's own, and one of these may be asked for as an extra, too.
         names = [output.name for output in self._session.get_outputs()]
         self._outputs = names[: len(names) - self._added]
-        self._layout: dict[str, str] = json.loads(metadata.get("layout", "{}"))
+        self._layout = read_names(metadata, "layout")
         self._preprocessing = None
         if metadata.get("preprocessing_embedded") == "true":
-            self._preprocessing = Preprocessing.from_dict(json.loads(metadata["preprocessing"]))
+            text = metadata.get("preprocessing", "null")
+            values = parse_json(text, "The metadata qatline.preprocessing", error=ExportError)
+            self._preprocessing = Preprocessing.from_dict(values)
         self._last: dict[str, np.ndarray] = {}
 
     @property
@@ -107,7 +111,7 @@ def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, int]:
     """Return the model with inner tensors as outputs, and how many were added; external data stay where they are."""
     import onnx
 
-    proto = onnx.load(str(path), load_external_data=False)
+    proto = load_model(path)
     have = {value.name for value in proto.graph.output}
     added = [name for name in names if name not in have]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)

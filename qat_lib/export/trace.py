@@ -8,15 +8,20 @@ twice and uniquifies them: the names that it gives lie about layers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import UnsupportedModelError
+from qat_lib.export.precision import float32_for, float32_semantics
 from qat_lib.quantizers import TensorQuantizer, export_mode
+
+logger = logging.getLogger("qat_lib")
 
 MARKER = "qdq__"
 """Prefix of the marker op that a quantizer emits in export mode; its name follows."""
@@ -76,12 +81,24 @@ class _Walker:
         scope = f"L{len(self.scopes)}"
         self.scopes[scope] = path
         self.operations[path] = operation
+        if isinstance(operation, keras.Layer):
+            kwargs = _in_inference_mode(path, kwargs)
         with tf.name_scope(scope + "/"):
             outputs = operation(*args, **kwargs)
         flat = keras.tree.flatten(outputs)
         if len(flat) == 1 and path not in self.tensors.values():
             self.tensors.setdefault(flat[0].name, path)
         return outputs
+
+
+def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a layer's arguments with ``training=False``.
+
+    Without it a layer may train by default, and so may those that it holds: they learn of the mode from its call.
+    """
+    if kwargs.get("training"):
+        logger.warning("%s is called with training=True in the model. It is exported in inference mode.", path)
+    return {**kwargs, "training": False}
 
 
 def _is_graph(model: Any) -> bool:
@@ -96,7 +113,7 @@ def _functional(model: Any) -> Any:
 
 
 def trace_model(model: Any, *, batch: int | None = None) -> Trace:
-    """Trace ``model`` in inference mode.
+    """Trace ``model`` in inference mode, with float32 semantics.
 
     Args:
         model: built Keras Functional or Sequential model.
@@ -117,15 +134,20 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     functional = _functional(model)
     variables = _weight_variables(model)
     specs = [tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}") for i, x in enumerate(functional.inputs)]
-    weight_specs = [tf.TensorSpec(v.shape, v.dtype, name=f"w{i}") for i, v in enumerate(variables)]
+    weight_specs = [
+        tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}") for i, v in enumerate(variables)
+    ]
     walker = _Walker()
 
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
-        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))), export_mode():
+        with keras.StatelessScope() as state, export_mode():
+            for update in zip(variables, weights, strict=True):
+                state.add_update(update)  # the constructor would cast the weight to the variable's type
             return walker.run(model, inputs)
 
     try:
-        concrete = _concrete(forward, specs, weight_specs)
+        with float32_semantics(model):
+            concrete = _concrete(forward, specs, weight_specs)
     except ValueError as error:
         if "scope name" not in str(error):
             raise
@@ -148,7 +170,10 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         operations=walker.operations,
         tensors=walker.tensors,
         shapes={
-            op.outputs[0].name: (op.outputs[0].shape.as_list(), op.outputs[0].dtype.as_numpy_dtype)
+            op.outputs[0].name: (
+                op.outputs[0].shape.as_list(),
+                np.dtype(float32_for(op.outputs[0].dtype).as_numpy_dtype),
+            )
             for op in concrete.graph.get_operations()
             if op.type == "Reshape" and op.outputs[0].shape.rank is not None
         },

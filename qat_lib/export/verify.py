@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.graph import OnnxGraph
-from qat_lib.analysis.loading import load_model
 from qat_lib.analysis.rules import check_parser_rules
-from qat_lib.errors import ExportError
 from qat_lib.export.metadata import Recorded, read_metadata
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
+from qat_lib.onnx_view.graph import OnnxGraph
+from qat_lib.onnx_view.loading import load_model
 
 
 def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[Finding]:
@@ -47,7 +46,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
 
     Example:
         >>> from qat_lib import verify_onnx
-        >>> verify_onnx("model.onnx")  # doctest: +SKIP
+        >>> verify_onnx("model.onnx")
         []
     """
     path = Path(path)
@@ -83,12 +82,7 @@ def plan_names(plan: Any) -> set[str]:
     from qat_lib.plan import QuantizationPlan
 
     if isinstance(plan, str | os.PathLike):
-        try:
-            plan = QuantizationPlan.from_json(Path(plan).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ExportError(
-                f"Expected the JSON of a quantization plan. Received {plan}: {error.strerror}."
-            ) from error
+        plan = QuantizationPlan.load(Path(plan))
     elif isinstance(plan, Mapping):
         plan = QuantizationPlan.from_dict(plan)
     return {entry.name for entry in plan.quantizers}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.names import keras_layer
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
+from qat_lib.onnx_view.names import keras_layer
 
 LEAST_HALF_SCALE = np.float32(2.0**-24)
 

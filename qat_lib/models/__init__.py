@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qat_lib.errors import ConfigError
-from qat_lib.models.resnet import resnet20_cifar10, resnet_digits
 
-REFERENCE_MODELS: dict[str, Callable[..., Any]] = {
-    "resnet_digits": resnet_digits,
-    "resnet20_cifar10": resnet20_cifar10,
-}
+if TYPE_CHECKING:
+    from qat_lib.models.resnet import resnet20_cifar10, resnet_digits
 
-__all__ = ["REFERENCE_MODELS", "build_reference_model", "resnet20_cifar10", "resnet_digits"]
+REFERENCE_MODELS = ("resnet_digits", "resnet20_cifar10")
+"""Names of the networks; each is a function of :mod:`qat_lib.models.resnet`."""
+
+__all__ = ["REFERENCE_MODELS", "build_reference_model", "check_reference_name", "resnet20_cifar10", "resnet_digits"]
+
+
+def check_reference_name(name: str) -> None:
+    """Check that there is a reference network ``name``, without importing Keras.
+
+    Raises:
+        ConfigError: there is none; the nearest name is given.
+    """
+    if name in REFERENCE_MODELS:
+        return
+    near = difflib.get_close_matches(name, REFERENCE_MODELS, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(
+        f"model.name {name!r} is not a reference network ({', '.join(REFERENCE_MODELS)}).{hint} "
+        "Other models: keras.applications:<Name>, module:function, or the path of a .keras file."
+    )
 
 
 def build_reference_model(name: str, input_shape: tuple[int, int, int], classes: int, **options: Any) -> Any:
@@ -23,14 +38,18 @@ def build_reference_model(name: str, input_shape: tuple[int, int, int], classes:
     Raises:
         ConfigError: there is no such network, or it does not take one of the options.
     """
-    if name not in REFERENCE_MODELS:
-        near = difflib.get_close_matches(name, REFERENCE_MODELS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"model.name {name!r} is not a reference network ({', '.join(REFERENCE_MODELS)}).{hint} "
-            "Other models: keras.applications:<Name>, module:function, or the path of a .keras file."
-        )
+    check_reference_name(name)
+    from qat_lib.models import resnet
+
     try:
-        return REFERENCE_MODELS[name](input_shape=input_shape, classes=classes, **options)
+        return getattr(resnet, name)(input_shape=input_shape, classes=classes, **options)
     except TypeError as error:
         raise ConfigError(f"model.options do not fit {name}: {error}.") from error
+
+
+def __getattr__(name: str) -> Any:
+    if name not in REFERENCE_MODELS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from qat_lib.models import resnet
+
+    return getattr(resnet, name)

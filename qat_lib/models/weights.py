@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from qat_lib.archives import check_unpacked, open_archive
 from qat_lib.errors import ConfigError
+from qat_lib.foreign_errors import describe
+from qat_lib.hdf5 import stored_bytes
+from qat_lib.keras_archive import inspect_archive, read_npz_headers
+from qat_lib.regular_files import open_regular
+
+_SUFFIXES = (".h5", ".keras", ".npz")
 
 
 def load_weights(model: Any, path: str | Path) -> None:
@@ -22,21 +28,45 @@ def load_weights(model: Any, path: str | Path) -> None:
             them (``layer1_0_1_conv``, ``bn1``, ...), such as ``resnet20_cifar10``.
 
     Raises:
-        ConfigError: the file is missing, damaged, or does not fit the model.
+        ConfigError: the file is missing, damaged, asks for more memory than is allowed (see
+            :func:`qat_lib.load_model`), or does not fit the model.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"There is no weights file {str(file)!r}.")
+    if file.suffix not in _SUFFIXES:
+        raise ConfigError(f"Expected a weights file (.weights.h5, .keras or .npz). Received: {str(file)!r}.")
     try:
         if file.suffix == ".npz":
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                _assign(model, {key: arrays[key] for key in arrays.files})
+            _assign(model, _read_npz(file))
         else:
+            _check(file)
             model.load_weights(file)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"The weights file {str(file)!r} does not fit the model {model.name!r}: {error}.") from error
+    except ConfigError:
+        raise
+    except FileNotFoundError as error:
+        raise ConfigError(f"There is no weights file {str(file)!r}.") from error
+    except OSError as error:
+        raise ConfigError(f"The weights file {str(file)!r} can't be read: {error.strerror or error}.") from error
+    except Exception as error:  # Keras raises many kinds for a file of another model
+        raise ConfigError(
+            f"The weights file {str(file)!r} does not fit the model {model.name!r}: {describe(error)}."
+        ) from error
+
+
+def _check(file: Path) -> None:
+    if file.suffix == ".keras":
+        inspect_archive(file)
+        return
+    with open_regular(file) as stream:
+        asked = stored_bytes(stream)
+    check_unpacked(asked, file.stat().st_size)
+
+
+def _read_npz(file: Path) -> dict[str, np.ndarray]:
+    with open_regular(file) as stream, open_archive(stream) as archive:
+        read_npz_headers(archive)
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
 
 
 def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:

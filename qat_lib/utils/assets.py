@@ -43,9 +43,9 @@ class CreateAssetsFolders:
         base_experiment_directory: the base folder; an existing one is used as it is.
 
     Example:
-        >>> assets = CreateAssetsFolders("toolkit_basics")  # doctest: +SKIP
-        >>> assets.add_folder("example")  # doctest: +SKIP
-        >>> assets.example.fp32_saved_model  # doctest: +SKIP
+        >>> assets = CreateAssetsFolders("toolkit_basics")
+        >>> assets.add_folder("example")
+        >>> assets.example.fp32_saved_model
         'toolkit_basics/example/fp32/saved_model.keras'
     """
 

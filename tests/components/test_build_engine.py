@@ -13,7 +13,7 @@ from onnx import load as load_onnx
 from onnx import save as save_onnx
 from onnx.helper import set_model_props
 
-from components.build_engine import _jobs, build_engine
+from components.build_engine import _jobs, _warn_of_float, build_engine
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, read_manifest
@@ -61,10 +61,24 @@ def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: 
         assert (tmp_path / f"{variant}.layers.json").is_file()
 
 
-def test_fp16_is_built_where_the_backend_has_it(export: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_fp16", [True, False])
+def test_fp16_is_built_where_the_backend_has_it(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any, has_fp16: bool
+) -> None:
+    pin_fp16(has_fp16, monkeypatch)
     metrics = build_engine(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
-    has_fp16 = "fp16" in get_backend("openvino").float_precisions()
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
+
+
+def test_openvino_has_the_float_precisions_that_the_cpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Core:
+        def get_property(self, device: str, name: str) -> list[str]:
+            assert (device, name) == ("CPU", "OPTIMIZATION_CAPABILITIES")
+            return ["FP32", "FP16", "BF16", "INT8", "BIN"]
+
+    assert "fp32" in get_backend("openvino").float_precisions()  # on this machine
+    monkeypatch.setattr("qat_lib.engines.openvino._openvino", lambda: SimpleNamespace(Core=Core))
+    assert get_backend("openvino").float_precisions() == ("fp32", "fp16", "bf16")
 
 
 def with_fp16(export: Path, onnx: Path) -> Path:
@@ -74,16 +88,26 @@ def with_fp16(export: Path, onnx: Path) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
-def test_a_graph_in_fp16_becomes_an_engine_too(export: Path, tmp_path: Path, progress: Any, backend: str) -> None:
+def test_a_graph_in_fp16_becomes_an_engine_too(
+    export: Path, tmp_path: Path, progress: Any, backend: str, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
+) -> None:
+    pin_fp16(False, monkeypatch)
     onnx = with_fp16(export, tmp_path / "onnx")
     settings = EngineSettings.model_validate({"batch_size": 4, "backend": backend})
     metrics = build_engine(onnx, tmp_path, engine=settings, seed=0, progress=progress)
     assert metrics["fp16_weighted_layers"] == 7
-    computes = "fp16" in get_backend(backend).float_precisions()
-    assert any("computes the FP16 graph in fp32" in warning for warning in progress.warnings) is not computes
+    assert any("computes the FP16 graph in fp32" in warning for warning in progress.warnings)
     off = EngineSettings.model_validate({"batch_size": 4, "backend": backend, "fp16": "never"})
     (tmp_path / "off").mkdir()
     assert "fp16_bytes" not in build_engine(onnx, tmp_path / "off", engine=off, seed=0, progress=progress)
+
+
+@pytest.mark.parametrize(("precision", "warned"), [("fp16", False), ("bf16", True), ("fp32", True)])
+def test_an_engine_that_computes_in_no_fp16_is_named(progress: Any, precision: str, warned: bool) -> None:
+    layers = [SimpleNamespace(weighted=True, precision=precision), SimpleNamespace(weighted=False, precision="fp32")]
+    manifest = SimpleNamespace(backend="openvino")
+    _warn_of_float(SimpleNamespace(layers=layers, manifest=manifest), progress)  # type: ignore[arg-type]
+    assert [f"computes the FP16 graph in {precision}" in text for text in progress.warnings] == [True] * warned
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from components.evaluate import evaluate
 from components.evaluation.infrastructure import check_in_fresh_process, summarize
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
+from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.errors import DataError, EngineLoadError
@@ -27,8 +28,8 @@ SETTINGS = EngineSettings.model_validate({"batch_size": 4, "backend": "openvino"
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Directories of the steps before, as those would have written them."""
+def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, Path]:
+    """Directories of the steps before, as those would have written them on a CPU without FP16."""
     root = tmp_path_factory.mktemp("steps")
     steps = {name: root / name for name in ("dataset", "baseline", "onnx", "engines")}
     for path in steps.values():
@@ -56,7 +57,9 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ).save(steps["dataset"])
     np.save(steps["baseline"] / "predictions.npy", logits)
     (steps["baseline"] / "model.keras").write_bytes(b"0" * 1000)
-    build_engine(steps["onnx"], steps["engines"], engine=SETTINGS, seed=0, progress=NullProgress())
+    with pytest.MonkeyPatch.context() as patch:
+        pin_fp16(False, patch)
+        build_engine(steps["onnx"], steps["engines"], engine=SETTINGS, seed=0, progress=NullProgress())
     return steps
 
 
@@ -67,15 +70,14 @@ def evaluated(steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
-    steps: dict[str, Path], evaluated: tuple[Path, dict[str, float]], tmp_path: Path
+    steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
 ) -> None:
-    onnx = shutil.copytree(steps["onnx"], tmp_path / "onnx")
-    write_network(onnx / "fp16.onnx", ResidualNetwork(), "fp16")
+    pin_fp16(True, monkeypatch)
     engines, out = tmp_path / "engines", tmp_path / "evaluation"
     engines.mkdir()
     out.mkdir()
-    build_engine(onnx, engines, engine=SETTINGS, seed=0, progress=NullProgress())
-    evaluate(**{**steps, "onnx": onnx, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+    build_engine(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
+    evaluate(**{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
     report = json.loads((out / "evaluation.json").read_text())
     row = report["results"]["fp16_engine"]
     assert row["accuracy"] == pytest.approx(report["results"]["fp32"]["accuracy"], abs=1 / 22)
@@ -161,7 +163,7 @@ def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path)
 def test_an_engine_that_preprocesses_itself_is_refused(steps: dict[str, Path], tmp_path: Path) -> None:
     engines = shutil.copytree(steps["engines"], tmp_path / "engines")
     manifest = json.loads((engines / "ptq.engine.json").read_text())
-    (engines / "ptq.engine.json").write_text(json.dumps({**manifest, "preprocessing_embedded": True}))
+    (engines / "ptq.engine.json").write_text(seal({**manifest, "preprocessing_embedded": True}))
     with pytest.raises(DataError, match="Export the model without embed_preprocessing"):
         evaluate(**{**steps, "engines": engines}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
 

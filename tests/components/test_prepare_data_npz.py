@@ -202,7 +202,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: float) -> None:
     np.savez_compressed(tmp_path / "data.npz", **good())
     whole = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "short.npz").write_bytes(whole[: int(keep * len(whole))])
-    with pytest.raises(DataError, match=r"short\.npz is truncated or no \.npz file"):
+    with pytest.raises(DataError, match=r"short\.npz can.t be used: expected an \.npz file.*only a part of one"):
         prepare_file(tmp_path, tmp_path / "short.npz")
 
 
@@ -234,3 +234,59 @@ def test_a_full_disk_is_not_taken_for_broken_data(tmp_path: Path, monkeypatch: p
     with pytest.raises(StorageError, match="the disk is full"):
         prepare(tmp_path, good())
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def bomb(path: Path, size: int) -> None:
+    """Write images that deflate to a thousandth of ``size`` bytes."""
+    shape = (size // (64 * 64), 64, 64, 1)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("x.npy", "w", force_zip64=True) as member:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(member, header)
+            for _ in range(size >> 20):
+                member.write(bytes(1 << 20))
+        with archive.open("y.npy", "w") as member:
+            np.lib.format.write_array(member, np.arange(shape[0]) % 2)
+
+
+def test_read_npz_refuses_what_unpacks_to_too_much_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from components.data import npz_source
+
+    bomb(tmp_path / "bomb.npz", 300 << 20)
+    copied: list[object] = []
+    monkeypatch.setattr(npz_source.shutil, "copyfileobj", lambda *args: copied.append(args))
+    with pytest.raises(DataError, match=r"unpack to 315,.*at most 268,435,456.*QATLINE_MAX_UNPACKED=1GiB"):
+        prepare_file(tmp_path, tmp_path / "bomb.npz")
+    assert not copied
+
+
+def test_read_npz_takes_what_the_variable_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "data.npz", **good())
+    monkeypatch.setenv("QATLINE_MAX_UNPACKED", "1K")
+    with pytest.raises(DataError, match=r"expected at most 1,024\. If you trust the file, allow more"):
+        prepare_file(tmp_path, tmp_path / "data.npz")
+    (tmp_path / "out").rmdir()
+    monkeypatch.setenv("QATLINE_MAX_UNPACKED", "1MiB")
+    assert sum(load_info(prepare_file(tmp_path, tmp_path / "data.npz")).splits.values()) == 60
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"descr": "|u1", "fortran_order": False, "shape": (10**12, 8, 8, 1)}, "it is cut short: its header names"),
+        ({"descr": "|u1", "fortran_order": False, "shape": (-4, 8, 8, 1)}, "expected no negative sizes"),
+        ({"descr": "|O", "fortran_order": False, "shape": (4,)}, "no pickled objects"),
+        ({"descr": "|V0", "fortran_order": False, "shape": (4,)}, "an array that can't be"),
+    ],
+)
+def test_read_npz_checks_the_header_of_an_array_before_it_unpacks_it(
+    tmp_path: Path, header: dict[str, Any], message: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        with archive.open("x.npy", "w") as member:
+            np.lib.format.write_array_header_1_0(member, header)
+        archive.writestr("y.npy", b"")
+    with pytest.raises(DataError, match=rf"the array x can't be read: .*{message}"):
+        prepare_file(tmp_path, tmp_path / "data.npz")

@@ -85,3 +85,10 @@ def test_a_subset_keeps_the_proportions(counts: list[int], share: float, seed: i
     if wanted < len(labels):
         found = np.bincount(labels[chosen], minlength=len(counts))
         assert np.abs(found - np.array(counts) * wanted / len(labels)).max() <= 1
+
+
+def test_stratified_subset_follows_its_seed() -> None:
+    labels = np.repeat(np.arange(3), 40)
+    first, again, other = (stratified_subset(labels, 30, seed=seed, classes=3).tolist() for seed in (1, 1, 2))
+    assert first == again
+    assert first != other

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from components.runtime.events import NullProgress
+from components.runtime.manifest import describe
 from components.settings import (
     EngineSettings,
     ExportSettings,
@@ -53,6 +54,15 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
         progress=NullProgress(),
     )
     return {"dataset": digits_dataset, **made}
+
+
+def test_train_baseline_again_gives_another_archive_of_the_same_digest(steps: dict[str, Path], tmp_path: Path) -> None:
+    from components.train_baseline import train_baseline
+
+    train_baseline(steps["dataset"], tmp_path, model=ModelSettings(), training=SHORT, seed=1, progress=NullProgress())
+    first, again = describe(steps["baseline"]), describe(tmp_path)
+    assert first.files["model.keras"].sha256 != again.files["model.keras"].sha256
+    assert first.digest == again.digest
 
 
 def read(path: Path) -> dict:
@@ -255,10 +265,10 @@ def test_a_model_name_that_leads_nowhere_is_refused(
     ("settings", "error", "message"),
     [
         ({"cases": ["ResNetV1QDQCas"]}, ConfigError, "Did you mean ResNetV1QDQCase"),
-        ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be made"),
+        ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be imported"),
         ({"spec": [{"name": "Convolution2D9", "is_keras_class": True}]}, SpecError, "No wrapper supports"),
         ({"spec": [{"nam": "head"}]}, SpecError, "unknown key 'nam'"),
-        ({"spec": "missing.yaml"}, SpecError, "can't be read"),
+        ({"spec": "missing.yaml"}, SpecError, "there is none"),
     ],
 )
 def test_a_wrong_quantization_choice_is_refused(settings: dict, error: type[Exception], message: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -162,10 +163,23 @@ def test_another_qat_rate_runs_again_from_finetune_qat_on_only(main_job: MainJob
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_accuracy(main_job: MainJob) -> None:
+def test_the_same_seed_gives_the_same_accuracy_and_digests(main_job: MainJob) -> None:
     again = json.loads(main_job.run("--json", "--no-cache").stdout)
     for row in ROWS:
         assert again["results"][row]["accuracy"] == main_job.result["results"][row]["accuracy"]
+    for artifact in ("dataset", "baseline", "ptq", "qat", "onnx"):
+        first, second = (
+            Path(path, "artifacts", artifact, "manifest.json") for path in (main_job.run_dir, again["run_dir"])
+        )
+        assert json.loads(first.read_text())["digest"] == json.loads(second.read_text())["digest"]
+
+
+@pytest.mark.slow
+def test_what_follows_a_step_that_is_made_again_is_reused(main_job: MainJob) -> None:
+    for step in ("prepare_data", "train_baseline"):
+        shutil.rmtree(main_job.folder / "runs" / "store" / step)
+    steps = json.loads(main_job.run("--json").stdout)["steps"]
+    assert [step["status"] for step in steps] == ["executed"] * 2 + ["reused"] * (len(STEPS) - 2)
 
 
 def test_data_that_is_missing_ends_with_one_message(main_job: MainJob) -> None:

@@ -151,6 +151,35 @@ def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], me
         ("cluster.tolerations=[{key: a, effect: Never}]", "cluster.tolerations.0.effect: expected one of 'NoSchedule'"),
         ("cluster.tolerations=[{key: a, operator: Equal}]", "received Equal with value None"),
         ("cluster.tolerations=[{key: a, operator: Exists, value: b}]", "received Exists with value 'b'"),
+        ("export.opset=22", "export.opset: expected a number of at most 21, received 22"),
+        ("model.name=':'", "model.name: expected module:function or keras.applications:<Name>, received ':'"),
+        ("model.name='a b:c'", "model.name: expected module:function"),
+        ("model.name='keras.applications:'", "model.name: expected module:function"),
+        ("model.name=' '", "model.name: expected the name of a network, received ' '"),
+        ("model.name=resnet_digit", "Did you mean 'resnet_digits'?"),
+        ("model.name=m.h5", "model.name: expected a .keras file (load the model in Keras and save it as one)"),
+        ("model.name=s3://b/m.keras", "model.name: expected a .keras file on this machine"),
+        ("model.weights=https://h/w.npz", "model.weights: expected imagenet or a file on this machine"),
+        ("quantization.cases=[TensorRTQDQCas]", "there is no case 'TensorRTQDQCas'. Did you mean TensorRTQDQCase?"),
+        ("quantization.cases=['a:']", "there is no case 'a:'. Known: "),
+        ("quantization.spec=[{nam: x}]", "of the quantization spec has unknown key 'nam'"),
+        ("data.image_size=[0, 8]", "data.image_size.0: expected a number of at least 1, received 0"),
+        ("data.image_size=[8, 100000]", "data.image_size.1: expected a number of at most 8192, received 100000"),
+        ("training.batch_size=100000", "training.batch_size: expected a number of at most 65536"),
+        ("data.image_size=[4096, 4096]", "training.batch_size: expected at most 4 GiB of pixels"),
+        ("data.preprocessing.std=[0]", "data.preprocessing.std.0: expected a number greater than 0.0, received 0"),
+        ("data.preprocessing.mean=[]", "data.preprocessing.mean: expected at least 1 items, received []"),
+        ("data.classes=[a, b, a]", "data.classes: expected each name once, received 'a' more than once"),
+        ("data={kind: npz, path: 'https://h/x.npz'}", "data.path: expected a file on this machine or s3://bucket/key"),
+        ("data={kind: folder, path: 's3://b/x'}", "data.path: expected a local or mounted folder, received s3://b/x"),
+        ("tracking.uri='me:pw@host'", "tracking.uri: expected the address of a server or a database, such as"),
+        ("tracking.uri=mlflow.db", "sqlite:////folder/mlflow.db, received something else"),
+        ("tracking.experiment=''", "tracking.experiment: expected text of at least 1 characters, received ''"),
+        ("engine.threads=100000", "engine.threads: expected a number of at most 4096"),
+        ("training.learning_rate=1e300", "training.learning_rate: expected a number of at most 100.0"),
+        ("output=s3://b/runs", "output: expected a folder on this machine, received s3://b/runs"),
+        ("cluster.secret_env={A: b}", "cluster.secret_env.A: expected a Kubernetes secret and its key, such as"),
+        ("cluster.secret_env={1A: b/c}", "expected the name of an environment variable, received '1A'"),
         ("seed={a: 1, a: 2}", "--set seed, line 1, column 8: the key 'a' is given twice"),
         ("seed=[1", "--set seed, line 1"),
     ],
@@ -227,3 +256,15 @@ def test_merge_keys_and_scientific_floats(tmp_path: Path) -> None:
     path = write(tmp_path, "qat: &q {learning_rate: 1e-4, epochs: 2}\ntraining: {<<: *q, epochs: 5}\n")
     config = load_config(path)
     assert (config.training.learning_rate, config.training.epochs) == (1e-4, 5)
+
+
+def test_a_tracking_uri_of_every_store_is_taken() -> None:
+    uris = ("https://m.example", "http://[::1]:5000", "sqlite:///x.db", "postgresql+psycopg2://me@db/m", "databricks")
+    for uri in uris:
+        assert load_config(overrides=[f"tracking.uri='{uri}'"]).tracking.uri == uri
+
+
+def test_no_message_is_longer_than_a_screen() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides=["training.epochs=" + "x" * 100_000])
+    assert len(str(caught.value)) < 400

@@ -151,6 +151,40 @@ def test_a_signal_ends_everything_cleanly(fake_cli: Any, started: Start, number:
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
 
 
+def test_a_run_that_was_killed_keeps_no_other_waiting(fake_cli: Any, started: Start) -> None:
+    first = started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
+    wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")
+    second = started("run", "--json", "--set", "model.options={train_baseline: {sleep: 60}}")
+    waits = '"waiting", "step": "train_baseline", "time"'
+    wait_for(lambda: any(waits in path.read_text() for path in fake_cli.runs.glob("*/events.jsonl")), "the second run")
+    run = next(path.parent.name for path in fake_cli.runs.glob("*/events.jsonl") if waits not in path.read_text())
+    first.kill()
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    assert f"step 2/3 train_baseline waiting for run {run} (process " in err
+    assert [step["status"] for step in json.loads(out)["steps"]] == ["reused", "executed", "executed"]
+    statuses = {json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")}
+    assert statuses == {"running", "finished"}
+    assert fake_cli("run", "--resume").returncode == 0
+    assert {json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")} == {"finished"}
+
+
+def test_a_run_leaves_nothing_in_the_temporary_folder(fake_cli: Any, started: Start, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    slow = ("--set", "model.options={prepare_data: {sleep: 60}}")
+    process = started("run", *slow, TMPDIR=str(temporary))
+    mark = fake_cli.runs / "misbehaved-prepare_data"
+    wait_for(lambda: mark.exists() and mark.read_text() != "", "the step")
+    assert [path.name.partition("-")[0] for path in temporary.iterdir()] == ["qatline"]
+    (launcher,) = children(process.pid)
+    for pid in (process.pid, launcher):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(int(mark.read_text())), "the end of the step")
+    assert fake_cli("run", "--resume", TMPDIR=str(temporary)).returncode == 0
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
     started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
     wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from components.runtime.atomic_file import unfinished_name
 from pipelines.config import load_config
 from pipelines.run_folder import RunFolder, create_run, find_run, read_json, write_json
 from qat_lib.errors import ConfigError, StorageError
@@ -35,7 +37,7 @@ def test_the_store_is_shared_unless_asked_otherwise(tmp_path: Path) -> None:
 
 def test_an_output_that_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Could not write the run folder"):
+    with pytest.raises(StorageError, match="file can't be written"):
         make(tmp_path / "file")
 
 
@@ -94,7 +96,7 @@ def test_a_held_folder_is_refused_and_a_dead_holder_is_none(tmp_path: Path) -> N
 def test_damaged_files_are_told(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.record_file.write_text('{"run_id": "x"')
-    with pytest.raises(StorageError, match=r"run.json; it can't be read"):
+    with pytest.raises(StorageError, match=r"run.json: received no valid JSON"):
         folder.record()
     write_json(folder.record_file, {"run_id": "x", "pipeline": "y", "colour": "z"})
     with pytest.raises(StorageError, match="another version of qatline"):
@@ -110,3 +112,63 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert read_json(path) == {"a": 1}
+
+
+def test_a_write_on_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "run.json"
+    write_json(path, {"a": 1})
+    mode = path.stat().st_mode
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, {"a": 2})
+    assert read_json(path) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / "plain").touch()
+    assert mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_create_run_on_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        make(tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_settle_notes_a_run_whose_process_is_gone(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.events_file.write_text("")
+    os.utime(folder.events_file, (1_700_000_000, 1_700_000_000))
+    with folder.hold():
+        assert folder.settle().status == "running"
+    assert folder.record().status == "running"
+    assert folder.settle().status == "interrupted"
+    assert folder.record().status == "interrupted"
+    assert folder.record().ended == "2023-11-14T22:13:20.000+00:00"
+    folder.finish("failed")
+    assert folder.settle().status == "failed"
+
+
+def test_find_run_settles_what_it_looks_at(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert find_run(tmp_path, None) == folder
+    assert folder.record().status == "interrupted"
+
+
+def test_hold_removes_what_a_killed_process_left(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.artifacts_dir.mkdir()
+    (folder.path / unfinished_name("run.json")).write_text("{")
+    (folder.artifacts_dir / unfinished_name("dataset")).symlink_to("nowhere")
+    (folder.path / ".mine.tmp").write_text("of somebody else")
+    task = folder.attempt_dir(1) / "qatline-2026" / "prepare-data-component"
+    (task / unfinished_name("dataset") / "sub").mkdir(parents=True)
+    with folder.hold():
+        assert sorted(path.name for path in folder.path.glob(".*")) == [".lock", ".mine.tmp"]
+        assert list(folder.artifacts_dir.iterdir()) == []
+        assert list(task.iterdir()) == []

@@ -1,27 +1,184 @@
-"""load_model: what is no model file says so."""
+"""load_model: what is no model file, or asks for more than a model may, says so."""
 
+import io
+import os
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import keras
+import numpy as np
 import pytest
 
 from qat_lib import load_model
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.models.weights import load_weights
+
+Edit = Callable[[bytes], bytes]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a convolution and a Dense layer of 2 units."""
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    x = keras.Input((8, 8, 3))
+    y = keras.layers.Flatten()(keras.layers.Conv2D(4, 3, name="conv")(x))
+    keras.Model(x, keras.layers.Dense(2, name="logits")(y), name="small").save(path)
+    return path
+
+
+def edited(saved: Path, path: Path, edits: dict[str, Edit]) -> Path:
+    """Write a copy of an archive with some members changed, or added."""
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(path, "w") as target:
+        members = {name: source.read(name) for name in source.namelist()}
+        for name, edit in edits.items():
+            members[name] = edit(members.get(name, b""))
+        for name, content in members.items():
+            target.writestr(name, content)
+    return path
+
+
+def replaced(old: bytes, new: bytes) -> Edit:
+    def edit(content: bytes) -> bytes:
+        assert old in content
+        return content.replace(old, new)
+
+    return edit
+
+
+def with_hdf5(change: Callable[[h5py.File], object]) -> Edit:
+    def edit(content: bytes) -> bytes:
+        stream = io.BytesIO(content)
+        with h5py.File(stream, "r+") as file:
+            change(file)
+        return stream.getvalue()
+
+    return edit
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
-def test_what_is_no_whole_keras_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_load_model_refuses_what_is_no_whole_keras_file(content: bytes | None, saved: Path, tmp_path: Path) -> None:
+    assert load_model(saved).count_params() == 402
     path = tmp_path / "model.keras"
-    if content is None:
-        x = keras.Input((2,))
-        keras.Model(x, keras.layers.Dense(2)(x)).save(path)
-        assert load_model(path).count_params() == 6
-        content = path.read_bytes()[:-200]
-    path.write_bytes(content)
+    path.write_bytes(saved.read_bytes()[:-200] if content is None else content)
     with pytest.raises(UnsupportedModelError, match="only a part of one"):
         load_model(path)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="There is no model file"):
-        load_model(tmp_path / "none.keras")
+def test_load_model_names_what_is_no_file(saved: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.keras")
+    (tmp_path / "zero.keras").symlink_to("/dev/zero")
+    (tmp_path / "folder.keras").mkdir()
+    (tmp_path / "model.h5").write_bytes(saved.read_bytes())
+    for name, message in (
+        ("none.keras", "There is no model file"),
+        ("pipe.keras", "it is a pipe"),
+        ("zero.keras", "it is a device"),
+        ("folder.keras", "it is a folder"),
+        ("model.h5", "Expected a .keras file"),
+    ):
+        with pytest.raises(UnsupportedModelError, match=message):
+            load_model(tmp_path / name)
+
+
+CONFIG, WEIGHTS = "config.json", "model.weights.h5"
+UNITS = b'"units": 2,'
+
+
+@pytest.mark.parametrize(
+    ("member", "edit", "message"),
+    [
+        (CONFIG, replaced(UNITS, b'"units": 1000000000,'), r"asks for a variable of shape \(144, 1000000000\)"),
+        (CONFIG, replaced(b'"filters": 4,', b'"filters": 99999999,'), r"shape \(3, 3, 3, 99999999\)"),
+        (CONFIG, replaced(UNITS, b'"units": ' + b"9" * 5_000 + b","), "config.json is no JSON .*5000 digits"),
+        (CONFIG, replaced(UNITS, b'"units": -2,'), "expected a positive integer. Received: units=-2"),
+        (CONFIG, replaced(b'"Dense"', b'"Dence"'), "keras.layers.Dence"),
+        (CONFIG, lambda c: c + b" " * (17 << 20), "config.json has more than 16,777,216 bytes"),
+        (CONFIG, lambda _: b"[" * 100_000, "recursion"),
+        (CONFIG, lambda c: c[:-1] + b', "x": ' + b"[" * 450 + b"]" * 450 + b"}", "deeper than 400 levels"),
+        (CONFIG, lambda _: b"\xff", "config.json is no JSON"),
+        (CONFIG, lambda _: b"{}", "describes no model"),
+        (
+            CONFIG,
+            lambda _: b'{"config": {"layers": [' + b'{"build_config": 1},' * 20_001 + b"1]}}",
+            "describes 20,001 layers",
+        ),
+        (WEIGHTS, lambda w: w[: len(w) // 2], "its weights are damaged .*truncated"),
+        (WEIGHTS, lambda _: b"", "its weights are damaged"),
+        (
+            WEIGHTS,
+            with_hdf5(lambda f: f.create_dataset("x", shape=(10**10,), chunks=(10**6,), dtype="f4")),
+            "unpack to 40,000,001,608, expected at most",
+        ),
+        (
+            WEIGHTS,
+            with_hdf5(lambda f: f.create_dataset("x", shape=(1,), maxshape=(None,), chunks=(10**9,), dtype="f4")),
+            "unpack to 4,000,001,608",
+        ),
+        (
+            WEIGHTS,
+            with_hdf5(lambda f: f.create_dataset("x", (9,), "f4", external=[("/etc/passwd", 0, 36)])),
+            "lie in another file",
+        ),
+        (
+            WEIGHTS,
+            with_hdf5(lambda f: f.__setitem__("x", h5py.ExternalLink("/tmp/other.h5", "/"))),
+            "hold a link",
+        ),
+        ("../../x", lambda _: b"x", "leads out of it"),
+    ],
+)
+def test_load_model_checks_what_a_file_asks_for(
+    saved: Path, tmp_path: Path, member: str, edit: Edit, message: str
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        load_model(edited(saved, tmp_path / "bad.keras", {member: edit}))
+
+
+@pytest.mark.filterwarnings("ignore:Skipping nested container")
+def test_load_model_gives_the_whole_reason(saved: Path, tmp_path: Path) -> None:
+    path = edited(saved, tmp_path / "bad.keras", {CONFIG: replaced(UNITS, b'"units": 5,')})
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(path)
+    assert "variable.shape=(144, 5), Received: value.shape=(144, 2)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_load_model_does_not_take_a_vocabulary_for_a_lambda(tmp_path: Path) -> None:
+    x = keras.Input((1,), dtype="string")
+    keras.Model(x, keras.layers.StringLookup(vocabulary=["a"])(x)).save(tmp_path / "words.keras")
+    edit = replaced(b'["a"]', b'"/etc/passwd"')
+    path = edited(tmp_path / "words.keras", tmp_path / "file.keras", {CONFIG: edit})
+    with pytest.raises(UnsupportedModelError, match="loading of a vocabulary file outside of the model") as caught:
+        load_model(path)
+    assert "Lambda" not in str(caught.value)
+
+
+def test_load_model_names_a_lambda(tmp_path: Path) -> None:
+    x = keras.Input((1,))
+    keras.Model(x, keras.layers.Lambda(lambda t: t + 1)(x)).save(tmp_path / "code.keras")
+    with pytest.raises(UnsupportedModelError, match="Lambda layer, whose code safe mode does not run"):
+        load_model(tmp_path / "code.keras")
+
+
+def test_load_weights_checks_a_file_first(saved: Path, tmp_path: Path) -> None:
+    model = load_model(saved)
+    model.save_weights(tmp_path / "good.weights.h5")
+    load_weights(model, tmp_path / "good.weights.h5")
+    load_weights(model, saved)
+    with h5py.File(tmp_path / "bomb.weights.h5", "w") as file:
+        file.create_dataset("x", shape=(10**10,), chunks=(10**6,), dtype="f4")
+    np.savez(tmp_path / "objects.npz", a=np.array([{}], dtype=object))
+    os.mkfifo(tmp_path / "pipe.weights.h5")
+    (tmp_path / "x.weights.h5").write_bytes(b"hello")
+    for name, message in (
+        ("none.npz", "There is no weights file"),
+        ("bomb.weights.h5", "unpack to 40,000,000,000"),
+        ("objects.npz", "in its array 'a' its type is object"),
+        ("pipe.weights.h5", "it is a pipe"),
+        ("x.weights.h5", "its weights are damaged"),
+        ("x.txt", "Expected a weights file"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_weights(model, tmp_path / name)

@@ -19,6 +19,16 @@ def test_apply_is_the_formula_in_float32() -> None:
     np.testing.assert_allclose(out, expected, rtol=0, atol=2e-6)
 
 
+def test_apply_subtracts_a_mean_that_is_zero_in_some_channels() -> None:
+    definition = Preprocessing(image_shape=(1, 1, 3), scale=1.0, mean=(0.0, 2.0, 0.0))
+    assert definition.apply(np.full((1, 1, 1, 3), 5, np.uint8)).ravel().tolist() == [5.0, 3.0, 5.0]
+
+
+def test_apply_divides_by_a_std_that_is_one_in_some_channels() -> None:
+    definition = Preprocessing(image_shape=(1, 1, 3), scale=1.0, std=(1.0, 2.0, 1.0))
+    assert definition.apply(np.full((1, 1, 1, 3), 5, np.uint8)).ravel().tolist() == [5.0, 2.5, 5.0]
+
+
 def test_apply_leaves_its_input_alone() -> None:
     raw = np.ones((1, 1, 1, 1), np.float32)
     definition = Preprocessing(image_shape=(1, 1, 1), dtype="float32", scale=3.0, mean=(1.0,))
@@ -54,6 +64,18 @@ def test_apply_refuses_what_it_is_not_for(batch: np.ndarray) -> None:
         ({"dtype": "int8"}, "uint8 or float32"),
         ({"image_shape": (2, 2)}, "image_shape"),
         ({"image_shape": (2, 0, 3)}, "image_shape"),
+        ({"image_shape": (2, 2.5, 3)}, "image_shape"),
+        ({"image_shape": (2, True, 3)}, "image_shape"),
+        ({"image_shape": 7}, "image_shape"),
+        ({"mean": ("0.1",)}, "mean: expected 1 or 3"),
+        ({"mean": 0.5}, "mean: expected 1 or 3"),
+        ({"std": (1e300,)}, "std: expected 1 or 3 finite"),
+        ({"std": ([[1.0]],)}, "std: expected 1 or 3 finite"),
+        ({"scale": [1.0]}, "above zero"),
+        ({"scale": True}, "above zero"),
+        ({"scale": -1.0}, "above zero"),
+        ({"resize": 3}, "resize: expected text"),
+        ({"color": None}, "color: expected text"),
     ],
 )
 def test_wrong_values_are_refused(change: dict[str, Any], message: str) -> None:
@@ -68,7 +90,9 @@ def test_round_trip_through_a_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["mean"] == [0.485, 0.456, 0.406]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"image_shape": [1, 1, 1], "gamma": 2}', '{"image_shape": 3}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", "[" * 9999, '{"image_shape": [1, 1, 1], "gamma": 2}', '{"image_shape": 3}']
+)
 def test_a_broken_file_is_named_as_such(tmp_path: Path, text: str) -> None:
     path = tmp_path / "preprocessing.json"
     path.write_text(text)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Finding, make_finding
 from qat_lib.analysis.flow import Read
-from qat_lib.analysis.graph import Node
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.graph import Node
+from qat_lib.onnx_view.names import keras_layer
 
 _ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
 _MOVES = frozenset({"Reshape", "Transpose", "Cast"})

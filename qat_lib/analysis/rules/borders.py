@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Finding, make_finding
-from qat_lib.analysis.graph import Node
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.graph import Node
+from qat_lib.onnx_view.names import keras_layer
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 #: Operators whose operands have one type.

@@ -8,9 +8,9 @@ from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import FLOAT_ONLY, Engine
 from qat_lib.analysis.findings import Finding, Severity, make_finding
 from qat_lib.analysis.flow import Read
-from qat_lib.analysis.graph import Node
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.propagation import is_mover
+from qat_lib.onnx_view.graph import Node
+from qat_lib.onnx_view.names import keras_layer
 
 
 def check_epilogues(engine: Engine) -> Iterator[Finding]:

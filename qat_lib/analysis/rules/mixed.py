@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, Engine, is_average_pool
 from qat_lib.analysis.findings import Confidence, Finding, make_finding
 from qat_lib.analysis.flow import Read
-from qat_lib.analysis.graph import Node
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.rules.attention import between_products
+from qat_lib.onnx_view.graph import Node
+from qat_lib.onnx_view.names import keras_layer
 
 _NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
 
@@ -18,9 +18,10 @@ def check_mixed(engine: Engine) -> Iterator[Finding]:
     """Yield pools, Concats and elementwise operators that mix precisions, and INT8 around what is always float."""
     fused = {node.index for chain in engine.chains.values() for node in chain.nodes}
     in_attention = between_products(engine)
-    in_f4 = {placed.node.index for placed in engine.adds if placed.rule == "F4"}
+    rules = {placed.node.index: placed.rule for placed in engine.adds}
+    means = _float_means(engine)
     for node in engine.flow.operators:
-        if node.index in fused or node.index in in_f4:
+        if node.index in fused or rules.get(node.index) == "F4":
             continue
         if node.index in in_attention and node.op in INT8_ELEMENTWISE:
             continue
@@ -29,7 +30,7 @@ def check_mixed(engine: Engine) -> Iterator[Finding]:
         elif node.op == "Concat":
             yield from _check_concat(engine, node)
         elif node.op in INT8_ELEMENTWISE:
-            yield from _check_elementwise(engine, node)
+            yield from _check_elementwise(engine, node, rules.get(node.index, "I"), means)
         elif node.op in FLOAT_ONLY:
             yield from _check_island(engine, node)
 
@@ -89,12 +90,11 @@ def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
         )
 
 
-def _check_elementwise(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_elementwise(engine: Engine, node: Node, rule: str, means: frozenset[str]) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
     floats = [read for read in reads if read.scale is None]
-    if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(engine, reads):
+    if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(reads, means):
         return
-    rule = next((placed.rule for placed in engine.adds if placed.node is node), "I")
     if floats:
         names = " and ".join(repr(_source(engine, read.value)) for read in floats)
         yield _finding(
@@ -118,14 +118,22 @@ def _check_elementwise(engine: Engine, node: Node) -> Iterator[Finding]:
         )
 
 
-def _normalizes(engine: Engine, reads: Sequence[Read]) -> bool:
+def _normalizes(reads: Sequence[Read], means: frozenset[str]) -> bool:
     """Return whether this is a step of a layer normalization in pieces, whose mean is taken of the same INT8 tensor.
 
     It computes in floating point in any placement; a Q in front of it lets the kernel before write INT8.
     """
-    beside = [other.node for read in reads if read.scale is not None for other in engine.flow.readers(read.value)]
-    means = [node for node in beside if node is not None and node.op == "ReduceMean"]
-    return any(not is_average_pool(engine.graph, node) for node in means)
+    return any(read.scale is not None and read.value in means for read in reads)
+
+
+def _float_means(engine: Engine) -> frozenset[str]:
+    """Return the values that a ReduceMean reads which is no average pool."""
+    return frozenset(
+        read.value
+        for node in engine.flow.operators
+        if node.op == "ReduceMean" and not is_average_pool(engine.graph, node)
+        for read in engine.flow.inputs(node)
+    )
 
 
 def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
-from qat_lib.analysis.graph import Node, OnnxGraph
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.names import keras_layer
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Quantized types that TensorRT has besides INT8; legal, but not what this library predicts.

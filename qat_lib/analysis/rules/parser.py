@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.graph import Node, OnnxGraph
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.rules.pair import DEQUANTIZE, QUANTIZE, check_pair, rule_finding
+from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.names import keras_layer
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
@@ -31,7 +31,8 @@ def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> lis
         tensorrt: major version to check for; 8 also demands weights as FP32 with Q and DQ (P17).
 
     Example:
-        >>> findings = check_parser_rules(OnnxGraph.load("model.onnx"))  # doctest: +SKIP
+        >>> check_parser_rules(OnnxGraph.load("model.onnx"))
+        []
     """
     found: list[Finding] = []
     for node in graph.nodes:
@@ -61,7 +62,7 @@ def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
     copies, seen = [node], {node.index}
     while copies:
         outputs = copies.pop().outputs
-        if any(output in graph.outputs for output in outputs):
+        if any(output in graph.output_names for output in outputs):
             return True
         readers = [reader for output in outputs for reader in graph.consumers(output) if reader.op == "Identity"]
         copies.extend(reader for reader in readers if reader.index not in seen)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from qat_lib.analysis.chains import Chain
 from qat_lib.analysis.engine import FLOAT_ONLY, Engine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
+from qat_lib.onnx_view.names import keras_layer
 
 
 def check_adds(engine: Engine) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Finding, make_finding
-from qat_lib.analysis.names import keras_layer
+from qat_lib.onnx_view.names import keras_layer
 
 
 def check_scales(engine: Engine) -> Iterator[Finding]:

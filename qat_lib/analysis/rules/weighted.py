@@ -7,10 +7,10 @@ from math import prod
 
 from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
-from qat_lib.analysis.graph import Node
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.weighted import WeightedOp
+from qat_lib.onnx_view.graph import Node
+from qat_lib.onnx_view.names import keras_layer
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _SMALL = 16

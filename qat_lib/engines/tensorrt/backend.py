@@ -10,6 +10,7 @@ from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
+from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.tensorrt.builder import build_plan
 from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.capabilities import Capabilities, capabilities_of
@@ -57,7 +58,7 @@ class TensorRTBackend:
         log = BuildLog()
         data = build_plan(trt, self._capabilities(), request, log)
         plan = LoadedPlan(trt, data, log, version_compatible=request.spec.version_compatible)
-        description = plan.describe(request.spec.shapes)
+        description = plan.describe(plan.create_context(), request.spec.shapes)
         inputs, outputs = plan.tensors()
         memory = int(getattr(plan.engine, self._capabilities().memory_property))
         plan.close()
@@ -94,9 +95,9 @@ class TensorRTBackend:
             )
         return None
 
-    def open(self, data: bytes, manifest: EngineManifest) -> Engine:
+    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
         """Load the engine onto the GPU."""
-        return TensorRTEngine(self._module(), self._device, data, manifest)
+        return TensorRTEngine(self._module(), self._device, data, manifest, limits)
 
     def _module(self) -> Any:
         if self._trt is None:

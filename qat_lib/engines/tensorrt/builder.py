@@ -86,6 +86,8 @@ def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: Buil
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name in precision_flags(capabilities, request):
         config.set_flag(getattr(trt.BuilderFlag, name))
+    for name in capabilities.preview_features:
+        config.set_preview_feature(getattr(trt.PreviewFeature, name), True)
     if spec.hardware_compatible:
         config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
     if spec.version_compatible:

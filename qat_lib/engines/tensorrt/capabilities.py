@@ -28,6 +28,8 @@ class Capabilities:
         memory_property: name of ``ICudaEngine``'s property for the memory that one context needs.
         parser_names_nodes: whether a parser error knows the node's name and operator, or only its index.
         progress_monitor: whether a build reports progress and can be cancelled.
+        preview_features: names of ``PreviewFeature`` to switch on: execution contexts that share the one optimization
+            profile, which is how several threads run an engine, are a matter of course only from 10 on.
     """
 
     major: int
@@ -40,6 +42,7 @@ class Capabilities:
     memory_property: str
     parser_names_nodes: bool
     progress_monitor: bool
+    preview_features: tuple[str, ...] = ()
 
 
 TABLE: tuple[Capabilities, ...] = (
@@ -54,6 +57,7 @@ TABLE: tuple[Capabilities, ...] = (
         memory_property="device_memory_size",
         parser_names_nodes=False,
         progress_monitor=False,
+        preview_features=("PROFILE_SHARING_0806",),
     ),
     Capabilities(
         major=10,

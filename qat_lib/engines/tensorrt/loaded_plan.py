@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from qat_lib.errors import EngineError, EngineLoadError
 
 
 class LoadedPlan:
-    """A deserialized engine with its execution context.
+    """A deserialized engine, which makes execution contexts.
 
     Args:
         trt: the ``tensorrt`` module.
@@ -35,12 +36,24 @@ class LoadedPlan:
                 f"TensorRT {trt.__version__} can't load the engine. {' '.join(log.errors()[-3:])} "
                 "Build it again with this version on this GPU."
             )
-        self.context = self.engine.create_execution_context()
-        if self.context is None:
+        self._log = log
+        self._making = threading.Lock()
+
+    def create_context(self) -> Any:
+        """Return a new execution context: scratch memory and state of one request at a time.
+
+        Raises:
+            EngineLoadError: there is no memory for it.
+        """
+        with self._making:
+            context = self.engine.create_execution_context()
+        if context is None:
             raise EngineLoadError(
                 f"TensorRT can't make an execution context, most often for lack of GPU memory. "
-                f"{' '.join(log.errors()[-3:])} Close other programs on the GPU, or build with a smaller largest batch."
+                f"{' '.join(self._log.errors()[-3:])} Close other programs on the GPU, or build with a smaller largest "
+                "batch."
             )
+        return context
 
     def tensors(self) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
         """Return the engine's inputs and outputs; None stands for a dynamic dimension."""
@@ -53,23 +66,23 @@ class LoadedPlan:
             sides[0 if is_input else 1].append(info)
         return tuple(sides[0]), tuple(sides[1])
 
-    def set_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Tell the context the shape of each input."""
+    def set_shapes(self, context: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Tell a context the shape of each input."""
         for name, shape in shapes.items():
-            if not self.context.set_input_shape(name, self.trt.Dims(list(shape))):
+            if not context.set_input_shape(name, self.trt.Dims(list(shape))):
                 raise EngineError(f"TensorRT refuses the shape {shape} for input {name}.")
 
-    def describe(self, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
+    def describe(self, context: Any, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
         """Return the inspector's description, for the shapes that the engine is optimized for."""
-        self.set_shapes({name: profile.optimum for name, profile in profiles.items()})
+        self.set_shapes(context, {name: profile.optimum for name, profile in profiles.items()})
         inspector = self.engine.create_engine_inspector()
-        inspector.execution_context = self.context
+        inspector.execution_context = context
         description: dict[str, Any] = json.loads(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
         return description
 
     def close(self) -> None:
-        """Free context, engine and runtime, in this order."""
-        self.context = self.engine = self._runtime = None
+        """Free engine and runtime, in this order; contexts must be gone."""
+        self.engine = self._runtime = None
 
 
 def _dtype(trt: Any, kind: Any) -> str:

@@ -22,6 +22,7 @@ from qat_lib.export.passes.pooling import use_global_pools
 from qat_lib.export.passes.quantized_weights import store_quantized_weights
 from qat_lib.export.passes.recover_batchnorm import recover_batchnorm
 from qat_lib.export.passes.recover_layernorm import recover_layernorm
+from qat_lib.export.passes.recover_prelu import recover_prelu
 from qat_lib.export.passes.resize import fix_resize_scales
 from qat_lib.export.passes.saturation import let_quantizers_clamp
 from qat_lib.export.passes.static_shapes import fix_reshape_targets
@@ -46,6 +47,7 @@ __all__ = [
     "quantize_unsigned",
     "recover_batchnorm",
     "recover_layernorm",
+    "recover_prelu",
     "remove_identities",
     "remove_thin_reshapes",
     "remove_transposes",

@@ -17,6 +17,8 @@ LARGEST = float(np.finfo(np.float16).max)
 LEAST_SCALE = np.float16(2.0**-24)
 KEEP_FLOAT_INPUTS = {"Resize": (1, 2)}
 """Operator -> inputs that ONNX wants in float32 whatever the data are (scales of a Resize)."""
+SATURATING = ("Clip", "Min", "Max", "Where")
+"""Operators with bounds and masks as constants, which stand for infinity: float16's largest number does as well."""
 
 
 def _is_float(value: ir.Value | None) -> bool:
@@ -51,13 +53,11 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     if not uses:
         return
     finite = np.isfinite(array)
-    if np.any(np.abs(array[finite]) > LARGEST):
-        clips = all(is_op(use.node, "Clip") for use in uses)
-        if not clips:
-            raise ExportError(
-                f"Expected constants within float16's range (+-65504). Received {np.abs(array[finite]).max():g} in "
-                f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
-            )
+    if np.any(np.abs(array[finite]) > LARGEST) and not all(is_op(use.node, *SATURATING) for use in uses):
+        raise ExportError(
+            f"Expected constants within float16's range (+-65504). Received {np.abs(array[finite]).max():g} in "
+            f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
+        )
     half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)
     if any(is_op(use.node, "QuantizeLinear", "DequantizeLinear") and use.idx == 1 for use in uses):
         half = np.maximum(half, LEAST_SCALE)

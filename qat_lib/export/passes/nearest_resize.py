@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qat_lib.export.graph import (
     add_constant,
     constant,
+    consumers,
     dims,
     insert_before,
     is_op,
@@ -22,6 +23,7 @@ from qat_lib.export.graph import (
     rank,
     replace,
 )
+from qat_lib.export.passes.shape_arithmetic import Extent, extents
 
 
 @lowering_pass
@@ -36,30 +38,45 @@ def use_nearest_resize(model: ir.Model) -> None:
         while found is not None:
             axis, times, last = found
             factors[axis] *= times
-            following = only_consumer(last.outputs[0])
-            found = None if following is None else _repeat(following, size)
+            following = [reader for reader in consumers(last.outputs[0]) if not is_op(reader, "Shape")]
+            inner = len(following) == 1 and not last.outputs[0].is_graph_output()
+            found = _repeat(following[0], size) if inner else None
         if last is not None and factors[0] == factors[-1] == 1:
             _write(model.graph, source, factors, last)
 
 
 def _repeat(node: ir.Node, size: int) -> tuple[int, int, ir.Node] | None:
     """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape`` that repeats each element along an axis."""
-    axes, before = constant(operand(node, 1)), dims(operand(node, 0))
+    axes = constant(operand(node, 1))
     tile = only_consumer(node.outputs[0]) if is_op(node, "Unsqueeze") else None
     reshape = only_consumer(tile.outputs[0]) if tile is not None and is_op(tile, "Tile") else None
     times = None if tile is None else constant(operand(tile, 1))
-    if axes is None or axes.size != 1 or times is None or before is None or reshape is None:
+    if axes is None or axes.size != 1 or times is None or reshape is None:
         return None
     axis = int(axes.reshape(())) % (size + 1) - 1
-    after = dims(reshape.outputs[0])
-    if not is_op(reshape, "Reshape") or axis < 0 or after is None or times.size != size + 1:
+    if not is_op(reshape, "Reshape") or axis < 0 or times.size != size + 1:
         return None
     count = int(times[axis + 1])
-    whole = before[axis]
-    expected = [whole * count if i == axis and whole is not None else d for i, d in enumerate(before)]
     others = np.delete(times, axis + 1)
-    same = after == expected and expected.count(None) <= 1
-    return (axis, count, reshape) if same and whole is not None and np.all(others == 1) else None
+    if np.any(others != 1) or not _is_repeated(node, reshape, axis, count):
+        return None
+    return axis, count, reshape
+
+
+def _is_repeated(first: ir.Node, reshape: ir.Node, axis: int, count: int) -> bool:
+    """Whether the Reshape gives the first operator's input with one axis ``count`` times as long."""
+    source = operand(first, 0)
+    before, after = dims(source), dims(reshape.outputs[0])
+    if source is None or before is None or after is None:
+        return False
+    expected = [d * count if i == axis and d is not None else d for i, d in enumerate(before)]
+    if before[axis] is not None and after == expected and expected.count(None) <= 1:
+        return True
+    target = extents(operand(reshape, 1), source)
+    if target is None or len(target) != len(before):
+        return False
+    computed = [Extent(count if i == axis else 1, i) for i in range(len(before))]
+    return all(x == y or x == Extent(size or 0) for x, y, size in zip(target, computed, expected, strict=True))
 
 
 def _write(graph: ir.Graph, source: ir.Value, factors: list[int], last: ir.Node) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from components.report.curves import kept_epoch, training_charts
 from components.report.graph import GraphView, read_graph, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
-from components.report.layout import layered
 from components.report.ranges import range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
@@ -116,41 +114,6 @@ def test_weight_picture_thins_wide_layers() -> None:
 def test_svg_escapes_text_and_attributes() -> None:
     drawn = svg.element("text", "<b>", data_x='"><script>', width=1.5)
     assert drawn == Markup('<text data-x="&#34;&gt;&lt;script&gt;" width="1.5">&lt;b&gt;</text>')
-
-
-@given(st.integers(1, 40), st.randoms(use_true_random=False))
-def test_layout_draws_downwards_without_overlap(count: int, random: object) -> None:
-    nodes = [f"n{index}" for index in range(count)]
-    edges = [
-        (nodes[random.randrange(index)], nodes[index])  # type: ignore[attr-defined]
-        for index in range(1, count)
-        for _ in range(random.randrange(1, 3))  # type: ignore[attr-defined]
-    ]
-    layout = layered(nodes, edges)
-    for source, target in edges:
-        assert layout.place[source][1] < layout.place[target][1]
-    rows: dict[int, list[float]] = {}
-    for x, row in layout.place.values():
-        rows.setdefault(row, []).append(x)
-        assert x - 0.5 >= -1e-6
-        assert x + 0.5 <= layout.width + 1e-6
-    for places in rows.values():
-        places.sort()
-        assert all(right - left >= 1.0 for left, right in pairwise(places))
-    for (source, target), route in zip(edges, layout.routes, strict=True):
-        assert [row for _, row in route] == list(range(layout.place[source][1] + 1, layout.place[target][1]))
-
-
-def test_chain_is_straight() -> None:
-    nodes = [f"n{index}" for index in range(20)]
-    layout = layered(nodes, list(pairwise(nodes)))
-    assert {x for x, _ in layout.place.values()} == {0.5}
-
-
-def test_thousand_nodes_are_laid_out() -> None:
-    nodes = [f"n{index}" for index in range(1000)]
-    edges = [(nodes[i - 1], nodes[i]) for i in range(1, 1000)] + [(nodes[i - 4], nodes[i]) for i in range(4, 1000, 4)]
-    assert layered(nodes, edges).rows == 1000
 
 
 @pytest.fixture

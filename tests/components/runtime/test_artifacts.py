@@ -40,6 +40,12 @@ def test_the_digest_is_about_content_only(tmp_path: Path) -> None:
     first, second = (describe(unfinished(tmp_path / name), seconds=s) for name, s in (("x", 1.0), ("y", 9.0)))
     assert first.digest == second.digest
     assert first.digest != describe(unfinished(tmp_path / "z", "Content")).digest
+    (tmp_path / "x" / "history.json").write_text('[{"loss": 0.5, "seconds": 1.0}]')
+    (tmp_path / "y" / "history.json").write_text('[{"loss": 0.5, "seconds": 22.0}]')
+    first, second = (describe(tmp_path / name) for name in ("x", "y"))
+    assert first.digest == second.digest
+    assert first.files["history.json"].sha256 != second.files["history.json"].sha256
+    assert Manifest.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
 
 def damage_missing(final: Path) -> None:
@@ -69,19 +75,45 @@ def damage_edited_manifest(final: Path) -> None:
     (final / "manifest.json").write_text(json.dumps(data))
 
 
+def damage_edited_metrics(final: Path) -> None:
+    data = json.loads((final / "manifest.json").read_text())
+    data["metrics"]["accuracy"] = 0.99
+    (final / "manifest.json").write_text(json.dumps(data))
+
+
+def damage_extra(final: Path) -> None:
+    (final / "sub" / "c.txt").write_text("more")
+
+
+def damage_link(final: Path) -> None:
+    elsewhere = final.with_name("elsewhere.txt")
+    (final / "a.txt").rename(elsewhere)
+    (final / "a.txt").symlink_to(elsewhere)
+
+
+def damage_linked_folder(final: Path) -> None:
+    elsewhere = final.with_name("elsewhere")
+    (final / "sub").rename(elsewhere)
+    (final / "sub").symlink_to(elsewhere, target_is_directory=True)
+
+
 def damage_other_version(final: Path) -> None:
     data = json.loads((final / "manifest.json").read_text())
     (final / "manifest.json").write_text(json.dumps({**data, "version": 99}))
 
 
 DAMAGES = {
-    damage_missing: "a.txt can't be read",
+    damage_missing: "a.txt is missing",
     damage_short: "99 bytes, expected 100",
     damage_changed: "content of a.txt changed",
     damage_no_manifest: "not finished",
-    damage_half_manifest: "can't be read",
-    damage_edited_manifest: "own digest",
-    damage_other_version: "version 1, received 99",
+    damage_half_manifest: "no valid JSON.*Run the step that writes it again",
+    damage_edited_manifest: "own seal",
+    damage_edited_metrics: "own seal",
+    damage_extra: r"sub/c\.txt was added",
+    damage_link: r"a\.txt is not a plain file",
+    damage_linked_folder: "sub is not a plain file",
+    damage_other_version: "version 2, received 99",
 }
 
 
@@ -99,6 +131,17 @@ def test_without_contents_a_change_of_equal_size_passes_and_a_short_file_does_no
     assert verify(final, contents=False).step == "s"
     damage_short(final)
     with pytest.raises(StorageError):
+        verify(final, contents=False)
+
+
+def test_verify_finds_an_extra_file_and_a_link_without_reading_contents(tmp_path: Path) -> None:
+    final = finished(tmp_path / "out")
+    damage_extra(final)
+    with pytest.raises(StorageError, match="was added"):
+        verify(final, contents=False)
+    (final / "sub" / "c.txt").unlink()
+    damage_link(final)
+    with pytest.raises(StorageError, match="not a plain file"):
         verify(final, contents=False)
 
 

@@ -33,6 +33,15 @@ def test_an_event_is_one_line(log: Path) -> None:
     }
 
 
+def test_an_event_after_half_a_line_is_a_line_of_its_own(log: Path) -> None:
+    log.write_text('{"event": "progr')
+    emit("error", "evaluate", message="the disk is full")
+    emit("stopped", "evaluate")
+    half, *events_after = log.read_text().splitlines()
+    assert half == '{"event": "progr'
+    assert [json.loads(line)["event"] for line in events_after] == ["error", "stopped"]
+
+
 def test_without_a_file_nothing_happens(tmp_path: Path) -> None:
     emit("warning", "evaluate", message="nobody listens")
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from components.runtime.model_names import registered_name
 from components.runtime.tracking import ensure_store, step_run
 from qat_lib.errors import DataError, TrackingError
 
@@ -76,9 +77,9 @@ def test_a_deleted_experiment_is_told(store: tuple[str, str], tracked_here: Any)
 
 def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database")
-    with pytest.raises(TrackingError, match="can't be opened"):
+    with pytest.raises(TrackingError, match=r"can't be used.*exists"):
         ensure_store(f"sqlite:///{tmp_path}/file/mlflow.db", "x")
-    with pytest.raises(TrackingError, match="can't be used"):
+    with pytest.raises(TrackingError, match="file is no SQLite database"):
         ensure_store(f"sqlite:///{tmp_path}/file", "x")
     with pytest.raises(TrackingError, match="can't be used"):
         ensure_store("nonsense://host", "x")
@@ -138,6 +139,29 @@ def test_the_champion_moves_to_a_new_model_and_stays_with_the_same(
         seen.append((int(champion.version), champion.tags["qatline.digest"]))
     assert seen == [(1, "first"), (1, "first"), (2, "second")]
     assert len(tracked_here.search_model_versions("name='resnet_digits'")) == 2
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2_1.00_224", "../my/net:2 'x'%", "модель", "-", "x" * 300])
+def test_register_champion_takes_every_name_that_a_model_can_have(
+    store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, name: str
+) -> None:
+    path = write_model(tmp_path / "champion.onnx")
+    registered = registered_name(name)
+    with step_run("promote", warn=progress.warn) as tracker:
+        tracker.register_champion(path, registered, "digest")
+    assert tracked_here.get_model_version_by_alias(registered, "champion").tags["qatline.digest"] == "digest"
+    if "/" not in name and len(name) < 200:
+        assert registered == name
+
+
+def test_context_tags_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking.context import registry
+
+    from components.runtime.mlflow_tracker import _context_tags
+
+    tags = {"mlflow.source.git.repoURL": "https://planted@github.com/me/repo", "mlflow.user": "me"}
+    monkeypatch.setattr(registry, "resolve_tags", lambda: tags)
+    assert _context_tags() == {"mlflow.source.git.repoURL": "https://***@github.com/me/repo", "mlflow.user": "me"}
 
 
 def test_a_failed_step_is_a_failed_run(store: tuple[str, str], tracked_here: Any, progress: Any) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from components.runtime.artifacts import describe, publish
-from components.runtime.step_store import StepStore, step_key, work_directory
+from components.runtime.step_store import StepStore, step_key
+from components.runtime.work_directory import work_directory
 
 PARTS: dict[str, Any] = {
     "code": "c",
@@ -40,7 +41,7 @@ def test_the_key_is_stable_and_every_part_changes_it() -> None:
 
 
 def put(store: StepStore, text: str = "x") -> Path:
-    work = store.work_directory("s", "k")
+    work = work_directory(store.root / "s", "k")
     (work / "a").write_text(text)
     publish(work, store.path("s", "k"), describe(work, step="s", key="k", metrics={"n": 1.0}))
     return store.path("s", "k")

@@ -5,6 +5,7 @@
 """
 
 import json
+import logging
 import os
 import signal
 import time
@@ -52,6 +53,12 @@ def behave(name: str, model: ModelSettings, progress: Progress) -> None:
     if "warn" in wanted:
         progress.warn(wanted["warn"])
     time.sleep(wanted.get("sleep", 0))
+    if "leak" in wanted:  # what a library says may hold what no config may
+        text = os.environ[wanted["leak"]]
+        progress.warn(text)
+        print(text)  # noqa: T201
+        logging.getLogger("library").warning("%s", text)
+        raise ValueError(text) from OSError(text)
     if "error" in wanted:
         raise getattr(errors, wanted["error"])(wanted.get("message", "expected this, received that"))
     if "bug" in wanted:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qat_lib.analysis.graph import OnnxGraph
+from qat_lib.onnx_view.graph import OnnxGraph
 
 
 class GraphBuilder:

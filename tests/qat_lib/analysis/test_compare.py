@@ -10,6 +10,7 @@ import pytest
 from resnet50_graph import resnet50
 
 from qat_lib.analysis import FusionReport, analyze_graph, compare
+from qat_lib.analysis.comparison import read_layers
 from qat_lib.errors import ConfigError
 
 INT8 = "Thirty-two wide channel vectorized row major Int8 format"
@@ -121,3 +122,23 @@ def test_a_file_without_layers_is_refused(report: FusionReport, tmp_path: Path, 
 def test_a_missing_file_is_refused(report: FusionReport, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.json"):
         compare(report, tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("entry", "reads"),
+    [({"Name": "conv", "Inputs": 5}, None), ({"Name": "conv", "Inputs": [{"Datatype": "Int8"}, 3]}, True)],
+)
+def test_read_layers_ignores_tensors_that_it_does_not_know(entry: dict[str, Any], reads: bool | None) -> None:
+    (layer,) = read_layers([entry])
+    assert layer.reads_int8 is reads
+
+
+def test_read_layers_refuses_nodes_that_are_no_list() -> None:
+    with pytest.raises(ConfigError, match=r"the nodes of layer 'conv' as a list of names\. Received: 3"):
+        read_layers([{"name": "conv", "nodes": 3}])
+
+
+def test_read_layers_takes_a_name_of_brackets_in_linear_time() -> None:
+    """A quadratic split would take minutes."""
+    (layer,) = read_layers([{"Name": f"a{')' * 300_000}b + c"}])
+    assert "c" in layer.nodes

@@ -15,9 +15,9 @@ from rich.console import Console
 import qat_lib.analysis
 from qat_lib.analysis import CATALOG, analyze_graph, analyze_onnx, by_severity, fail_on
 from qat_lib.analysis.findings import make_finding
-from qat_lib.analysis.names import keras_layer
 from qat_lib.analysis.table import render
 from qat_lib.errors import ConfigError
+from qat_lib.onnx_view.names import keras_layer
 
 
 def test_catalog_has_every_code_and_only_codes_that_rules_use() -> None:

@@ -20,8 +20,8 @@ from onnx_graphs import GraphBuilder
 from resnet50_graph import resnet50
 
 from qat_lib.analysis import analyze_onnx
-from qat_lib.analysis.wire import WireError, check_wire
 from qat_lib.errors import ExportError, QatlineError
+from qat_lib.onnx_view.wire import WireError, check_wire
 
 
 def small() -> GraphBuilder:
@@ -234,7 +234,7 @@ def test_a_tensor_that_lies_about_its_size(tmp_path: Path) -> None:
 
 
 def test_wire_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qat_lib.analysis.wire.MAX_FIELDS", 1000)
+    monkeypatch.setattr("qat_lib.onnx_view.wire.MAX_FIELDS", 1000)
     nodes = field(1, b"") * 1001
     with pytest.raises(WireError, match="fields"):
         check_wire(field(7, nodes))

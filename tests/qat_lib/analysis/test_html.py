@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from onnx_graphs import GraphBuilder
 from resnet50_graph import resnet50
 
 from qat_lib.analysis import FusionReport, analyze_graph, to_html
-from qat_lib.analysis.layout import COLUMN, ROW, lay_out
 
 
 def resnet(placement: Any = "conv-only") -> FusionReport:
@@ -70,43 +67,6 @@ def test_empty_graph() -> None:
     g = GraphBuilder()
     g.output(g.input())
     assert len(data(to_html(analyze_graph(g.graph())))["boxes"]) == 2
-
-
-def random_edges(count: int, seed: int) -> list[tuple[int, int]]:
-    chance = random.Random(seed)
-    edges = [(max(0, target - chance.randint(1, 4)), target) for target in range(1, count)]
-    return edges + [(chance.randrange(target), target) for target in range(2, count, 5)]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_layout_has_no_overlaps_and_runs_downwards(seed: int) -> None:
-    edges = random_edges(120, seed)
-    layout = lay_out(120, edges)
-    for source, target in edges:
-        assert layout.boxes[target][1] > layout.boxes[source][1]
-    rows: dict[float, list[float]] = {}
-    for x, y in layout.boxes:
-        rows.setdefault(y, []).append(x)
-    for row in rows.values():
-        row.sort()
-        assert all(right - left >= COLUMN - 0.2 for left, right in pairwise(row))
-
-
-def test_layout_of_a_chain_is_a_straight_line() -> None:
-    layout = lay_out(5, [(i, i + 1) for i in range(4)])
-    assert layout.boxes == tuple((0.0, i * ROW) for i in range(5))
-
-
-def test_long_edges_get_a_bend_in_every_row() -> None:
-    layout = lay_out(5, [*((i, i + 1) for i in range(4)), (0, 4)])
-    assert len(layout.bends[-1]) == 3
-    assert {x for x, _ in layout.bends[-1]}.isdisjoint({x for x, _ in layout.boxes})
-
-
-def test_layout_of_a_large_graph_is_bounded() -> None:
-    layout = lay_out(10_000, random_edges(10_000, 1))
-    assert len(layout.boxes) == 10_000
-    assert sum(map(len, layout.bends)) < 70_000
 
 
 SCRIPT = """

@@ -8,6 +8,7 @@ addresses of the real runtime code decide whether the numbers are right.
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class FakeDevice:
         self._info = info
         self._capturable = capturable
         self._next = 1 << 20
+        self._lock = threading.RLock()
         self.memory: dict[int, Bytes] = {}
         self.pinned_arrays: list[Bytes] = []
         self.handles: set[int] = set()
@@ -49,8 +51,9 @@ class FakeDevice:
         return len(self.memory) + len(self.pinned_arrays) + len(self.handles)
 
     def _new(self) -> int:
-        self._next += 1 << 12
-        return self._next
+        with self._lock:
+            self._next += 1 << 12
+            return self._next
 
     def _handle(self) -> int:
         handle = self._new()
@@ -60,8 +63,8 @@ class FakeDevice:
     def allocate(self, size: int) -> int:
         if size > self.limit:
             raise EngineError("The GPU is out of memory")
-        address = self._new() + (size // 4096 + 1) * 4096
-        self._next = address
+        with self._lock:
+            address = self._next = self._new() + (size // 4096 + 1) * 4096
         self.memory[address] = np.zeros(size, np.uint8)
         return address
 
@@ -144,7 +147,9 @@ class FakeTensorRT:
         self.parser_errors: list[dict[str, Any]] = []
         self.plan: bytes | None = b""
         self.description: dict[str, Any] | None = None
+        self.contexts_left = 1000
         self.module = make_fake(version, self.script)
+        self.major = int(version.split(".")[0])
         names = [name for name in dir(self) if name.startswith("_on_")]
         for name in names:
             owner, _, method = name.removeprefix("_on_").partition("__")
@@ -172,8 +177,12 @@ class FakeTensorRT:
         return self._make("INetworkDefinition")
 
     def _on_Builder__create_builder_config(self, builder: Any) -> Any:
-        self.config = self._make("IBuilderConfig", flags=[], cache=None, profiles=[])
+        self.config = self._make("IBuilderConfig", flags=[], preview=[], cache=None, profiles=[])
         return self.config
+
+    def _on_IBuilderConfig__set_preview_feature(self, config: Any, feature: Any, enable: bool) -> None:
+        if enable:
+            config.__dict__["preview"].append(feature.name)
 
     def _on_Builder__create_optimization_profile(self, builder: Any) -> Any:
         return self._make("IOptimizationProfile", shapes={})
@@ -247,15 +256,21 @@ class FakeTensorRT:
             config.__dict__["cache"].__dict__["entries"].add(self.onnx.name.encode())
         if self.plan is None:
             return None
-        return self.module.IHostMemory(b"plan:" + str(self.onnx).encode())
+        # Up to 9 a context has an optimization profile for itself, unless the build asked for sharing.
+        shared = "PROFILE_SHARING_0806" in config.__dict__["preview"] or self.major >= 10
+        return self.module.IHostMemory((b"plan:shared:" if shared else b"plan:alone:") + str(self.onnx).encode())
 
     # ------------------------------------------------------------------ run
     def _on_Runtime__deserialize_cuda_engine(self, runtime: Any, data: bytes) -> Any:
         if not data.startswith(b"plan:"):
             return None
-        path = data.removeprefix(b"plan:").decode()
+        _, profiles, path = data.decode().split(":", 2)
         model = onnx.load(path, load_external_data=False)
-        return self._make("ICudaEngine", graph=model.graph, session=reference_session(path, threads=1))
+        session = reference_session(path, threads=1)
+        contexts: Any = weakref.WeakSet()
+        return self._make(
+            "ICudaEngine", graph=model.graph, session=session, shared=profiles == "shared", contexts=contexts
+        )
 
     def _values(self, engine: Any) -> list[tuple[Any, bool]]:
         graph = engine.__dict__["graph"]
@@ -290,9 +305,18 @@ class FakeTensorRT:
         return self.module.Dims([dim.dim_value if dim.HasField("dim_value") else -1 for dim in dimensions])
 
     def _on_ICudaEngine__create_execution_context(self, engine: Any) -> Any:
-        return self._make("IExecutionContext", engine=engine, shapes={}, addresses={})
+        if self.contexts_left == 0:
+            return None
+        self.contexts_left -= 1
+        contexts = engine.__dict__["contexts"]
+        has_profile = engine.__dict__["shared"] or not contexts
+        context = self._make("IExecutionContext", engine=engine, shapes={}, addresses={}, has_profile=has_profile)
+        contexts.add(context)
+        return context
 
     def _on_IExecutionContext__set_input_shape(self, context: Any, name: str, shape: Any) -> bool:
+        if not context.__dict__["has_profile"]:
+            return False
         context.__dict__["shapes"][name] = tuple(shape)
         return True
 
@@ -312,7 +336,10 @@ class FakeTensorRT:
         assert stream in self.device.handles
         self.device.captured = lambda: self._execute(context)
         if not self.device.capturing:
+            assert not context.__dict__.get("running"), "a context serves one thread at a time"
+            context.__dict__["running"] = True
             self._execute(context)
+            context.__dict__["running"] = False
         profiler = context.profiler
         if profiler is not None:
             for layer in self._describe(context.__dict__["engine"])["Layers"]:

@@ -22,7 +22,6 @@ from qat_lib.engines import (
     manifest_path,
     read_manifest,
 )
-from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.errors import ConfigError, EngineBuildError, EngineError
 
@@ -137,13 +136,12 @@ def test_engines_benchmarked_in_turns(built: EngineArtifact) -> None:
     assert all(latency.iterations >= 20 for latency in found.values())
 
 
-def test_float_precision_that_the_device_lacks(cpu_backend: str, fp32_onnx: Path) -> None:
-    has = get_backend(cpu_backend).float_precisions()
-    lacking = [name for name in ("fp16", "bf16") if name not in has]
-    if not lacking:
-        pytest.skip("this CPU has all of them")
+def test_float_precision_that_the_device_lacks(
+    cpu_backend: str, fp32_onnx: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
+) -> None:
+    pin_fp16(False, monkeypatch)
     with pytest.raises(ConfigError, match="computes in"):
-        build_engine(fp32_onnx, BuildSpec(backend=cpu_backend, float_precision=lacking[0]))  # type: ignore[arg-type]
+        build_engine(fp32_onnx, BuildSpec(backend=cpu_backend, float_precision="fp16"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -229,9 +227,9 @@ def test_operator_that_the_backend_lacks_is_named(cpu_backend: str, tmp_path: Pa
 def test_unreadable_onnx_is_named(cpu_backend: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
-    with pytest.raises(EngineBuildError, match=r"not a readable ONNX model|holds no ONNX graph"):
+    with pytest.raises(EngineBuildError, match="Expected an ONNX"):
         build_engine(broken, BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
-    with pytest.raises(EngineBuildError, match="There is no ONNX file"):
+    with pytest.raises(EngineBuildError, match="No such file"):
         build_engine(tmp_path / "missing.onnx", BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == [broken]
 

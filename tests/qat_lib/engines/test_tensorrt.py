@@ -12,6 +12,7 @@ from fake_gpu import GPU, FakeDevice, FakeTensorRT
 from fake_tensorrt import VERSIONS, Script, load_snapshot, make_fake
 
 from qat_lib.engines import BuildSpec, EngineArtifact, build_engine, load_engine, parse_shapes
+from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.engines.tensorrt import backend as backend_module
@@ -269,7 +270,7 @@ def test_other_versions_and_gpus_are_refused(trt: FakeTensorRT, qdq_onnx: Path, 
             r"built for Fake T4 .*7\.5",
         ),
     ):
-        path.write_text(json.dumps({**original, **change}))
+        path.write_text(seal({**original, **change}))
         with pytest.raises(EngineLoadError, match=message) as caught:
             load_engine(artifact.path)
         assert "Build the engine again" in str(caught.value)
@@ -282,11 +283,11 @@ def test_compatible_engines_run_elsewhere(trt: FakeTensorRT, qdq_onnx: Path, tmp
     values["device"]["name"] = "Fake H100"
     major = trt.module.__version__.split(".")[0]
     values["backend_version"] = f"{major}.0.0"
-    path.write_text(json.dumps(values))
+    path.write_text(seal(values))
     load_engine(artifact.path).close()
     assert "Runtime.engine_host_code_allowed=" in trt.calls
     values["backend_version"] = f"{int(major) + 1}.0.0"
-    path.write_text(json.dumps(values))
+    path.write_text(seal(values))
     with pytest.raises(EngineLoadError, match="built by TensorRT"):
         load_engine(artifact.path)
 

@@ -61,15 +61,6 @@ def test_a_gate_leaves_no_shape_arithmetic(opset, tmp_path):
     assert qat_lib.check_parity(model, path, np.random.default_rng(0).normal(size=(3, *IMAGE)).astype("f4")).passed
 
 
-@pytest.mark.parametrize("layer", [L.Conv2D(4, 3, dtype="mixed_float16"), L.Dense(4, dtype="mixed_float16")])
-def test_half_precision_layers_are_compared_with_halfs_rounding(layer, tmp_path):
-    x = keras.Input(IMAGE)
-    model = keras.Model(x, layer(L.Flatten()(x) if isinstance(layer, L.Dense) else x))
-    qat_lib.export_onnx(model, tmp_path / "half.onnx")
-    data = np.random.default_rng(0).normal(size=(2, *IMAGE)).astype(np.float32)
-    assert qat_lib.check_parity(model, tmp_path / "half.onnx", data).passed
-
-
 def test_an_open_image_size_stays_open(tmp_path):
     x = keras.Input((None, None, 3), name="x")
     model = keras.Model(x, L.GlobalAveragePooling2D()(L.Conv2D(3, 3, padding="same", strides=2)(x)))

@@ -49,6 +49,14 @@ def test_a_constant_beyond_half_is_refused_but_a_bound_is_clamped(lab):
     assert lab.run(passes.convert_remainder_to_half(bound), x=np.asarray([-1, 7], np.float32))[0].tolist() == [0, 7]
 
 
+@pytest.mark.parametrize(("operator", "expected"), [("Min(x, big)", [3, 4]), ("Where(mask, x, big)", [3, 65504])])
+def test_masks_beyond_half_saturate(lab, operator, expected):
+    constants = {"big": np.float32(1e38), "mask": np.asarray([1, 0], bool)}
+    model = lab.build(f"(float[2] x) => (float[2] y) {{ y = {operator} }}", opset=19, **constants)
+    half = passes.convert_remainder_to_half(model)
+    assert lab.run(half, x=np.asarray([3, 4], np.float32))[0].tolist() == expected
+
+
 def conv_on_nhwc(lab, rng):
     return lab.build(
         """(float[N,4,6,3] x) => (float[N,2,2,4] y) {

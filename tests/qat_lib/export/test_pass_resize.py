@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 import qat_lib
+from qat_lib.analysis import analyze_onnx
 from qat_lib.export import passes
 
 keras = pytest.importorskip("keras")
@@ -96,3 +97,43 @@ def test_a_decoder_has_no_transposes_inside(tmp_path):
     report = qat_lib.analyze_onnx(path)
     assert report.int8_layers == len(report.layers) == 4
     assert [f for f in report.findings if f.severity != "info"] == []
+
+
+def feature_pyramid(side):
+    """Return a network that adds an upsampled map to a larger one."""
+    x = keras.Input((side, side, 3), name="image")
+    coarse = L.Conv2D(16, 3, strides=2, padding="same", activation="relu", name="coarse")(x)
+    fine = L.Conv2D(16, 3, padding="same", activation="relu", name="fine")(x)
+    up = L.UpSampling2D(2, interpolation="nearest", name="up")(coarse)
+    fine = L.Conv2D(16, 3, padding="same", name="lateral")(fine)
+    return keras.Model(x, L.Conv2D(4, 3, name="head")(L.ReLU()(L.Add(name="sum")([fine, up]))))
+
+
+@pytest.mark.parametrize("side", [8, None])
+def test_residual_behind_nearest_upsampling_is_int8_at_any_image_size(side, rng, tmp_path):
+    images = rng.uniform(-1, 1, (2, 8, 8, 3)).astype(np.float32)
+    model = qat_lib.quantize_model(feature_pyramid(side), custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
+    qat_lib.calibrate(model, images)
+    path = tmp_path / "up.onnx"
+    qat_lib.export_onnx(model, path)
+    found = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert found["Resize"] == 1
+    assert not {"Shape", "Tile", "Reshape"} & set(found)
+    assert qat_lib.check_parity(model, path, images).passed
+    report = analyze_onnx(path)
+    assert report.fused_adds == 1
+    assert [f for f in report.findings if f.severity != "info"] == []
+
+
+def test_repeat_with_another_computed_size_stays(lab, rng):
+    text = """(float[b,h,w,3] x) => (float[B,H,W,3] y) {
+        shape = Shape(x)
+        target = Mul(shape, factors)
+        a = Unsqueeze(x, two)
+        t = Tile(a, rows)
+        y = Reshape(t, target) }"""
+    given = {"two": np.array([2]), "rows": np.array([1, 1, 2, 1, 1])}
+    x = {"x": rng.normal(size=(2, 4, 6, 3)).astype(np.float32)}
+    for factors, resized in (([1, 2, 1, 1], 1), ([1, 1, 2, 1], 0), ([2, 1, 1, 1], 0)):
+        model = lab.build(text, factors=np.array(factors), **given)
+        assert lab.ops(lab.check(model, passes.use_nearest_resize, x))["Resize"] == resized

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx
-import onnx.shape_inference
+
+from qat_lib.onnx_view.inference import infer, infer_in_child
+from qat_lib.onnx_view.shape_vectors import shape_vectors_stay_small
 
 Dim: TypeAlias = "int | str | None"
 
@@ -28,12 +30,29 @@ def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
 
     Inference that fails leaves what the file itself says; an analysis can do with less.
     """
+    return types_of(model, infer_graph(model))
+
+
+def infer_graph(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> onnx.GraphProto:
+    """Return the main graph with the inferred types in it, in its subgraphs too.
+
+    Args:
+        model: the model; large weights are left out of the result.
+        shapes: shapes of graph inputs that replace the declared ones. Default None: as declared.
+    """
     skeleton = _skeleton(model)
-    try:
-        graph = onnx.shape_inference.infer_shapes(skeleton, check_type=False, strict_mode=False, data_prop=True).graph
-    except (RuntimeError, ValueError, TypeError, onnx.shape_inference.InferenceError):
-        graph = skeleton.graph
-    found = dict(_declared(graph))
+    for value in skeleton.graph.input:
+        if shapes is not None and value.name in shapes:
+            element = value.type.tensor_type.elem_type
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shapes[value.name]))
+    if shape_vectors_stay_small(model.graph):
+        return infer(skeleton, follow_values=True).graph
+    return (infer_in_child(skeleton) or infer(skeleton, follow_values=False)).graph
+
+
+def types_of(model: onnx.ModelProto, graph: onnx.GraphProto) -> dict[str, TensorType]:
+    """Return the types that ``graph`` says, and those of the constants of ``model``."""
+    found = dict(declared_types(graph))
     for tensor in model.graph.initializer:
         found[tensor.name] = _of_tensor(tensor)
     for node in model.graph.node:
@@ -81,7 +100,8 @@ def _holds_tensor(node: onnx.NodeProto) -> bool:
     )
 
 
-def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorType]]:
+def declared_types(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorType]]:
+    """Yield the types that a graph says of its inputs, inner tensors and outputs."""
     values: Iterable[onnx.ValueInfoProto] = (*graph.input, *graph.value_info, *graph.output)
     for value in values:
         if not value.type.HasField("tensor_type"):

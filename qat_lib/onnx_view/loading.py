@@ -1,11 +1,13 @@
 """Read an ONNX file that anyone may have written, in bounded time and memory.
 
-Weights in external files are not loaded: an analysis needs their shapes only. Every way in which a file can be
-unusable ends in one :class:`~qat_lib.errors.ExportError` that says what is wrong with it.
+Weights in external files are not loaded: a view of the graph needs their shapes only. Every way in
+which a file can be unusable ends in one :class:`~qat_lib.errors.ExportError` that says what is
+wrong with it. Every reader of ONNX files in this project opens them here.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,31 +17,34 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from qat_lib.analysis.wire import WireError, check_wire
 from qat_lib.errors import ExportError
+from qat_lib.onnx_view.external_data import check_external_data
+from qat_lib.onnx_view.wire import MAX_NODES, WireError, check_wire
 
 #: Protobuf's own limit for one message.
 MAX_FILE_BYTES = 2**31 - 1
-MAX_NODES = 200_000
 OLDEST_OPSET = 7
 
 
 def load_model(path: str | Path) -> onnx.ModelProto:
-    """Read ``path`` and return its ModelProto, without the contents of external data, with functions inlined.
+    """Read ``path`` into a ModelProto without external data, with functions inlined.
 
     Raises:
-        ExportError: there is no such file, it is no ONNX model, it is damaged, external data is missing, its
-            operator set is unknown, or it is larger than the limits of this module.
+        ExportError: there is no such file, it is no ONNX model, it is damaged, external data is
+            missing or lies outside the model's folder, its operator set is unknown, or it is larger
+            than the limits of this module and of :mod:`qat_lib.onnx_view.wire`.
     """
     path = Path(path)
-    model = _parse(path)
+    model = _parse(path, _read(path))
     _check_text(path, model)
     _check_opset(path, model)
-    _check_external_data(path, model)
-    return _inline_functions(path, model)
+    model = _inline_functions(path, model)
+    check_external_data(path, tensors_of(model.graph))
+    return model
 
 
-def _parse(path: Path) -> onnx.ModelProto:
+def _read(path: Path) -> bytes:
+    """Return the bytes of a file that is worth parsing."""
     try:
         size = path.stat().st_size
         if path.is_dir():
@@ -51,21 +56,33 @@ def _parse(path: Path) -> onnx.ModelProto:
                 f"Expected an ONNX file of less than 2 GiB. Received {path} with {size:,} bytes. "
                 "Save the weights as external data (onnx.save_model(..., save_as_external_data=True))."
             )
-        data = path.read_bytes()
+        if size:
+            # Mapped, so that the bytes of a large file that is no ONNX are never in memory.
+            with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                check_wire(data)
+        return path.read_bytes()
+    except WireError as error:
+        raise _unreadable(path, error) from error
     except OSError as error:
         raise ExportError(f"Expected a readable ONNX file. Received {path}: {error.strerror or error}.") from error
+
+
+def _unreadable(path: Path, error: Exception) -> ExportError:
+    return ExportError(
+        f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy it again."
+    )
+
+
+def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
-        check_wire(data)
         model.ParseFromString(data)
-    except (WireError, DecodeError) as error:
-        raise ExportError(
-            f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy it again."
-        ) from error
+    except DecodeError as error:
+        raise _unreadable(path, error) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ExportError(
-            f"Expected an ONNX model with a graph. Received {path} ({size:,} bytes), which holds none: "
-            "it is another kind of file or was cut off. Export or copy it again."
+            f"Expected an ONNX model with a graph. Received {path} ({len(data):,} bytes), which holds "
+            "none: it is another kind of file or was cut off. Export or copy it again."
         )
     return model
 
@@ -77,11 +94,11 @@ def _check_text(path: Path, model: onnx.ModelProto) -> None:
     for value in (*graph.input, *graph.output, *graph.value_info):
         texts.append(value.name)
         texts.extend(dim.dim_param for dim in value.type.tensor_type.shape.dim)
-    for tensor in _tensors(graph):
+    for tensor in tensors_of(graph):
         texts.append(tensor.name)
         texts.extend(text for entry in tensor.external_data for text in (entry.key, entry.value))
     bodies = (graph.node, *(function.node for function in model.functions))
-    for node in (node for body in bodies for node in _nodes(body)):
+    for node in (node for body in bodies for node in nodes_of(body)):
         texts.extend((node.name, node.op_type, node.domain, *node.input, *node.output))
         texts.extend(attribute.name for attribute in node.attribute)
     if not all(isinstance(text, str) for text in texts):
@@ -102,31 +119,20 @@ def _check_opset(path: Path, model: onnx.ModelProto) -> None:
     )
 
 
-def _check_external_data(path: Path, model: onnx.ModelProto) -> None:
-    folder = path.resolve().parent
-    for tensor in _tensors(model.graph):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        data_path = folder / location
-        inside = bool(location) and "\x00" not in location and data_path.resolve().is_relative_to(folder)
-        if not inside or not data_path.is_file():
-            problem = "which does not exist" if inside else f"which is not a file inside {folder}"
-            raise ExportError(
-                f"Expected the external data of {path} beside it. Tensor {tensor.name!r} lies in {location!r}, "
-                f"{problem}. Copy the data file together with the model."
-            )
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor that a graph holds: initializers and attributes, subgraphs included."""
     yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
             for subgraph in subgraphs_of(attribute):
-                yield from _tensors(subgraph)
+                yield from tensors_of(subgraph)
 
 
 def subgraphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
@@ -134,18 +140,25 @@ def subgraphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
     return [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
 
 
-def _nodes(nodes: Any) -> Iterator[onnx.NodeProto]:
+def nodes_of(nodes: Any) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and the nodes of the graphs inside of them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for subgraph in subgraphs_of(attribute):
-                yield from _nodes(subgraph.node)
+                yield from nodes_of(subgraph.node)
+
+
+def _operators(nodes: Any) -> Counter[tuple[str, str]]:
+    return Counter((node.domain, node.op_type) for node in nodes_of(nodes))
 
 
 def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """Replace calls of model-local functions by their bodies, after the result's size is known to be bounded."""
     functions = {(function.domain, function.name): function for function in model.functions}
-    calls = {key: Counter((n.domain, n.op_type) for n in _nodes(function.node)) for key, function in functions.items()}
+    calls = {
+        key: Counter((n.domain, n.op_type) for n in nodes_of(function.node)) for key, function in functions.items()
+    }
     sizes: dict[tuple[str, str], int] = {}
     open_calls: set[tuple[str, str]] = set()
 
@@ -163,7 +176,7 @@ def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
     for key in functions:
         size_of(key)
-    total = expanded(Counter((node.domain, node.op_type) for node in _nodes(model.graph.node)))
+    total = expanded(_operators(model.graph.node))
     if total > MAX_NODES:
         raise ExportError(f"Expected a graph of at most {MAX_NODES:,} nodes. Received {path} with {total:,}.")
     if not functions:

@@ -18,11 +18,13 @@ import numpy as np
 import onnx
 import onnx.external_data_helper
 
-from qat_lib.analysis.loading import load_model, subgraphs_of
-from qat_lib.analysis.shapes import Dim, TensorType, infer_types
 from qat_lib.errors import ExportError
+from qat_lib.onnx_view.loading import load_model, subgraphs_of
+from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 
 SMALL = 1 << 20
+#: Scales and zero points are asked for again and again; larger arrays are read each time.
+_REMEMBERED = 1 << 12
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
@@ -93,11 +95,12 @@ class OnnxGraph:
                 consumers[name].append(node)
         self._consumers = {name: tuple(found) for name, found in consumers.items()}
         self.constants = self._find_constants(sparse)
-        self._types: Mapping[str, TensorType] = infer_types(model)
+        self._model = model
+        self._values: dict[str, np.ndarray[Any, Any] | None] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxGraph:
-        """Read an ONNX file, see :func:`~qat_lib.analysis.loading.load_model`."""
+        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_model`."""
         return cls(load_model(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:
@@ -124,6 +127,14 @@ class OnnxGraph:
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
         """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast; else None."""
+        if tensor not in self._values:
+            found = self._read_value(tensor)
+            if found is not None and found.size > _REMEMBERED:
+                return found
+            self._values[tensor] = found
+        return self._values[tensor]
+
+    def _read_value(self, tensor: str) -> np.ndarray[Any, Any] | None:
         for _ in range(64):
             node = self._producers.get(tensor)
             if node is None or node.op not in ("Identity", "Cast"):
@@ -164,6 +175,15 @@ class OnnxGraph:
             if node.op in _SHAPE_OF or (node.op not in _RANDOM and all(name in found for name in reads)):
                 found.update(node.outputs)
         return frozenset(found)
+
+    @cached_property
+    def _types(self) -> Mapping[str, TensorType]:
+        return infer_types(self._model)
+
+    @cached_property
+    def output_names(self) -> frozenset[str]:
+        """Names of the graph's outputs."""
+        return frozenset(self.outputs)
 
     @cached_property
     def node_by_name(self) -> Mapping[str, Node]:

@@ -1,0 +1,146 @@
+"""List the images of a folder, one sub-folder a class: each file once, and none in two classes.
+
+Files and folders are told apart by device and inode, so that links can't multiply them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from components.data.images import SUFFIXES
+from qat_lib.errors import DataError
+
+MAX_DEPTH = 32
+_PARTS = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderListing:
+    """The images below a folder.
+
+    Args:
+        classes: names of the sub-folders in label order.
+        images: path below the folder, and label, of each image; sorted by class, then by path.
+        repeated: number of further names of files that are listed already, in the same class.
+    """
+
+    classes: tuple[str, ...]
+    images: tuple[tuple[str, int], ...]
+    repeated: int
+
+
+def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
+    """List the images of the classes ``wanted``, or of every sub-folder of ``root``.
+
+    Links to files and folders are followed. A file with several names is listed once.
+
+    Raises:
+        DataError: no folder, fewer than two classes, a class without images, a link to a folder that it lies
+            in, folders deeper than 32 levels, or one file in two classes.
+    """
+    classes = _classes(root, wanted)
+    walk = _Walk(root)
+    for label, name in enumerate(classes):
+        before = len(walk.images)
+        walk.add(root / name, label)
+        if len(walk.images) == before:
+            raise DataError(f"{root / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none")
+    images = tuple(sorted(walk.images, key=lambda image: (image[1], image[0])))
+    return FolderListing(classes=classes, images=images, repeated=walk.repeated)
+
+
+def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
+    if not os.path.isdir(root):
+        what = "is a file" if os.path.exists(root) else "is missing"
+        raise DataError(f"the image folder {root} {what}: expected a folder with one sub-folder a class")
+    found = [path.name for path in _entries(root) if os.path.isdir(path) and not path.name.startswith(".")]
+    if wanted is None and len(found) > 1 and set(found) <= _PARTS:
+        raise DataError(
+            f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set data.path to one of "
+            f"them ({root / found[0]}): the parts are made here."
+        )
+    if wanted is not None and (absent := sorted(set(wanted) - set(found))):
+        raise DataError(
+            f"{root}: data.classes names {absent[0]!r}, received the sub-folders {', '.join(found) or 'none'}"
+        )
+    classes = tuple(wanted) if wanted is not None else tuple(found)
+    if len(classes) < 2:
+        raise DataError(
+            f"{root}: expected at least two sub-folders, one a class; received {', '.join(classes) or 'none'}"
+        )
+    return classes
+
+
+@dataclass
+class _Walk:
+    """Walks the classes one after the other and remembers under which name it met each file."""
+
+    root: Path
+    images: list[tuple[str, int]] = field(default_factory=list)
+    repeated: int = 0
+    _first: dict[Identity, tuple[Path, int]] = field(default_factory=dict)
+
+    def add(self, folder: Path, label: int) -> None:
+        """List the images of one class."""
+        places = (*folder.resolve().parents, self.root.resolve(), *self.root.resolve().parents)
+        self._enter(folder, label, set(), {_identity(place) for place in places}, 1)
+
+    def _enter(self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int) -> None:
+        """List a folder, unless this class holds it already; ``above`` are those that it lies in."""
+        identity = _identity(folder)
+        if identity in above:
+            raise DataError(
+                f"{folder} is a link to {folder.resolve()}, which it lies in: its images would be listed again "
+                "and again, under wrong labels. Remove the link."
+            )
+        if depth > MAX_DEPTH:
+            raise DataError(f"{folder}: expected folders of at most {MAX_DEPTH} levels below {self.root}")
+        if identity in seen:
+            return
+        seen.add(identity)
+        for path in _entries(folder):
+            if os.path.isdir(path):
+                self._enter(path, label, seen, above | {identity}, depth + 1)
+            elif path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
+                self._add_file(path, label)
+
+    def _add_file(self, path: Path, label: int) -> None:
+        try:
+            identity = _identity(path)
+        except OSError:  # a link to nothing; reading it says so
+            self.images.append((path.relative_to(self.root).as_posix(), label))
+            return
+        first, its_label = self._first.setdefault(identity, (path, label))
+        if its_label != label:
+            raise DataError(
+                f"{path} and {first} are one file, in two classes: expected each image in one class. "
+                "Remove one of the two names."
+            )
+        if first == path:
+            self.images.append((path.relative_to(self.root).as_posix(), label))
+        else:
+            self.repeated += 1
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what lies in a folder, sorted by name.
+
+    Raises:
+        DataError: it can't be listed, or a name is not UTF-8.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"the folder {folder} can't be listed: {error.strerror}") from error
+    if odd := [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]:
+        raise DataError(f"{folder}: expected names in UTF-8, received {os.fsencode(odd[0])!r}: rename it")
+    return [folder / name for name in names]
+
+
+def _identity(path: Path) -> Identity:
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,47 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+
+
+def unfinished_name(name: str) -> str:
+    """Return a new name for what will be ``name``; ``sweep_unfinished`` knows it again."""
+    return f".{name}.{secrets.token_hex(6)}.tmp"
+
+
+@contextmanager
+def written_beside(target: Path) -> Iterator[Path]:
+    """Yield an empty file beside ``target``, which becomes ``target`` in one rename when the body succeeds.
+
+    Whatever the body raises, a full disk included, the file beside is gone afterwards.
+    """
+    unfinished = target.with_name(unfinished_name(target.name))
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        yield unfinished
+        with unfinished.open("rb") as stream:
+            os.fsync(stream.fileno())
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Remove what killed processes left beside their files; nobody may be writing in ``folder``."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if not _UNFINISHED.fullmatch(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

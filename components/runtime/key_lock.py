@@ -1,0 +1,99 @@
+"""Only one process at a time computes a result; the others wait for it.
+
+The lock is the operating system's: it drops it when its holder ends, however that happens, so a process that was
+killed keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from components.runtime.disk_errors import as_storage_error
+
+RUN_VARIABLE = "QATLINE_RUN"
+_PAUSE = 0.2  # seconds
+_LONGEST_NAME = 500  # bytes
+
+_log = logging.getLogger(__name__)
+
+
+def this_process() -> str:
+    """Name this process for those that wait for it: its run, if it belongs to one, and its id."""
+    process = f"process {os.getpid()} on {socket.gethostname()}"
+    run = os.environ.get(RUN_VARIABLE)
+    return f"run {run} ({process})" if run else process
+
+
+@contextmanager
+def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock file ``path``, which exists only as long as somebody wants it.
+
+    Args:
+        path: the lock file; its folder is made.
+        waiting: receives the name of the holder when there is one, each time that it changes, and "" when
+            the wait is over. Not called when the lock is free.
+
+    Raises:
+        StorageError: the disk is full or the place can't be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _acquire(path, waiting)
+    except OSError as error:
+        raise as_storage_error(error, path) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(path: Path, waiting: Callable[[str], None]) -> int:
+    told = ""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if _lock(descriptor):
+                # Its last holder may have removed it between the two calls: then it keeps nobody out.
+                if _is_still_at(descriptor, path):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, this_process().encode()[:_LONGEST_NAME], 0)
+                    if told:
+                        waiting("")
+                    return descriptor
+            else:
+                holder = os.pread(descriptor, _LONGEST_NAME, 0).decode(errors="replace")
+                if holder and holder != told:
+                    waiting(holder)
+                    told = holder
+                time.sleep(_PAUSE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Try to lock a file; where the file system has no locks, let everybody in."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # Without locks a result may be computed twice, which costs time and nothing else.
+        _log.warning("this file system has no locks: %s", error)
+    return True
+
+
+def _is_still_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,91 @@
+"""What a file means, apart from when and by which process it was written.
+
+Two executions of a step that compute the same write files that differ: Keras notes the time of saving and the memory
+addresses of shared objects in its archives, histories hold run times. A step that follows must not run again for
+that. Only what is known to be without meaning is left out: anything else that differs, differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 20
+_LARGEST_JSON = 16 << 20  # bytes
+_MOST_MEMBERS = 10_000
+_TIMES = frozenset({"seconds", "conversion_seconds", "build_seconds", "created", "date_saved"})
+_SHARED = "shared_object_id"
+
+
+def meaning_digest(path: Path) -> str | None:
+    """Return the SHA-256 of what a file means, or None where that is its content as it is.
+
+    A JSON file counts without run times and dates, a ``.keras`` archive by the name and meaning of each member.
+    Nothing is loaded or unpacked: a compressed or oversized archive counts as it is.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    reader = _READERS.get(path.suffix)
+    return reader(path) if reader else None
+
+
+def _json_digest(path: Path) -> str | None:
+    if path.stat().st_size > _LARGEST_JSON:
+        return None
+    text = _canonical(path.read_bytes())
+    return None if text is None else hashlib.sha256(text).hexdigest()
+
+
+def _archive_digest(path: Path) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = sorted(archive.infolist(), key=lambda member: member.filename)
+            if not _is_plain(members):
+                return None
+            for member in members:
+                digest.update(f"{member.filename}\0{_member_digest(archive, member)}\n".encode())
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):  # damaged, or of a kind that zipfile can't read
+        return None
+    return digest.hexdigest()
+
+
+def _is_plain(members: list[zipfile.ZipInfo]) -> bool:
+    """Whether every member lies in the archive as it is, so that reading it costs no more than its size says."""
+    stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+    return stored and 0 < len(members) <= _MOST_MEMBERS and len({member.filename for member in members}) == len(members)
+
+
+def _member_digest(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
+    if member.filename.endswith(".json") and member.file_size <= _LARGEST_JSON:
+        content = archive.read(member)
+        return hashlib.sha256(_canonical(content) or content).hexdigest()
+    digest = hashlib.sha256()
+    with archive.open(member) as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _canonical(content: bytes) -> bytes | None:
+    """Return JSON without times, and with shared objects numbered in the order in which they appear."""
+    numbers: dict[Any, int] = {}
+
+    def without(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        kept = {key: value for key, value in pairs if key not in _TIMES}
+        if isinstance(kept.get(_SHARED), int):
+            kept[_SHARED] = numbers.setdefault(kept[_SHARED], len(numbers))
+        return kept
+
+    try:
+        return json.dumps(json.loads(content, object_pairs_hook=without)).encode()
+    except (ValueError, RecursionError):
+        return None
+
+
+_READERS: Mapping[str, Callable[[Path], str | None]] = {".json": _json_digest, ".keras": _archive_digest}

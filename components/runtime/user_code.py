@@ -1,0 +1,50 @@
+"""Import what a config names as ``module:attribute``: code of the user's, which may fail in any way."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from qat_lib.errors import ConfigError, QatlineError
+from qat_lib.foreign_errors import describe
+
+
+def import_callable(setting: str, reference: str) -> Any:
+    """Return the function or class that ``reference`` names.
+
+    Args:
+        setting: key of the config, for the message.
+        reference: ``module:attribute``, on the Python path.
+
+    Raises:
+        ConfigError: there is none, or its module can't be imported.
+    """
+    module_name, _, attribute = reference.partition(":")
+    expected = "Expected module:attribute, on the Python path."
+    if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"{setting}: {reference!r} names nothing that can be imported. {expected}")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # the module's own code runs
+        raise ConfigError(f"{setting}: {reference!r} can't be imported: {_reason(error)}. {expected}") from error
+    if not callable(found):
+        raise ConfigError(f"{setting}: {reference!r} is a {type(found).__name__}, expected a function or class.")
+    return found
+
+
+def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
+    """Call what :func:`import_callable` returned.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        return function(**arguments)
+    except QatlineError:
+        raise
+    except Exception as error:  # the user's own code
+        raise ConfigError(f"{setting}: {reference!r} failed: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {describe(error)}"

@@ -1,0 +1,38 @@
+"""Temporary files of one run, all in one folder that goes with it."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_VARIABLE = "TMPDIR"
+
+
+@contextmanager
+def temporary_folder(run_id: str) -> Iterator[None]:
+    """Put the temporary files of this process, and of those that it starts, in a new folder; remove it at the end."""
+    before = os.environ.get(_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix=_prefix(run_id), ignore_cleanup_errors=True) as folder:
+        try:
+            os.environ[_VARIABLE] = tempfile.tempdir = folder
+            yield
+        finally:
+            tempfile.tempdir = None
+            os.environ.pop(_VARIABLE)
+            if before is not None:
+                os.environ[_VARIABLE] = before
+
+
+def clear_temporary(run_id: str) -> None:
+    """Remove the temporary files that killed processes of a run left."""
+    for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(_prefix(run_id))}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _prefix(run_id: str) -> str:
+    return f"qatline-{run_id}-"

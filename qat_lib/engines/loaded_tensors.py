@@ -1,0 +1,43 @@
+"""Compare what a manifest says of the inputs and outputs with what the loaded engine says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.values import TensorInfo
+from qat_lib.errors import EngineLoadError
+
+
+def check_tensors(manifest: EngineManifest, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+    """Refuse an engine whose inputs and outputs are not those of its manifest.
+
+    Args:
+        manifest: the engine's manifest.
+        inputs: the inputs as the backend reports them, in any order; None stands for a dimension that it leaves open.
+        outputs: likewise the outputs.
+
+    Raises:
+        EngineLoadError: a name, a dtype, a rank or a fixed dimension differs.
+    """
+    for side, said, found in (("input", manifest.inputs, inputs), ("output", manifest.outputs, outputs)):
+        known = {info.name: info for info in found}
+        if len(found) != len(said) or any(not _agree(info, known.get(info.name)) for info in said):
+            raise EngineLoadError(
+                f"The manifest does not belong to the engine. Its {side}s: {_listed(said)}; the engine's: "
+                f"{_listed(found)}. Copy both files again, or build the engine again."
+            )
+
+
+def _agree(said: TensorInfo, found: TensorInfo | None) -> bool:
+    if found is None or said.dtype != found.dtype:
+        return False
+    if () in (said.shape, found.shape):  # a scalar, or a shape that ONNX does not say
+        return True
+    return len(said.shape) == len(found.shape) and all(
+        one is None or other is None or one == other for one, other in zip(said.shape, found.shape, strict=True)
+    )
+
+
+def _listed(infos: Sequence[TensorInfo]) -> str:
+    return "; ".join(map(str, infos)) or "none"

@@ -1,0 +1,185 @@
+"""Read a manifest and believe nothing of it: bounded, sealed by a digest, of the right types, and consistent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy as np
+
+from qat_lib.engines import files
+from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
+from qat_lib.engines.spec import BACKENDS, BuildSpec, ShapeProfile
+from qat_lib.engines.values import TensorInfo
+from qat_lib.errors import ConfigError, EngineLoadError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+
+MOST_BYTES = 64 * 2**20
+"""Largest manifest that is read. One of a network with 10,000 nodes has about 2 MB."""
+
+_AGAIN = "Copy it again together with its engine, or build the engine again."
+_SHA256 = re.compile("[0-9a-f]{64}")
+_DEVICE_KEYS: Mapping[str, Mapping[str, type]] = {
+    "tensorrt": {"name": str, "compute_capability": str},
+    "openvino": {"architecture": str, "name": str, "flags": list},
+    "onnxruntime": {"architecture": str, "name": str, "flags": list},
+}
+
+
+def read_manifest(engine: Path) -> EngineManifest:
+    """Read the manifest of ``engine`` and check it.
+
+    Raises:
+        EngineLoadError: it is missing, too large, no JSON, of another format, changed since it was written, or wrong in
+            a value.
+    """
+    path = manifest_path(engine)
+    values = _parse(path, _read(engine, path))
+    sealed = values.pop(DIGEST, None)
+    content = canonical_json(values)
+    if sealed != sha256(content).hexdigest():
+        raise EngineLoadError(f"The manifest {path} was changed since it was written: its digest differs. {_AGAIN}")
+    manifest = _typed(path, content)
+    problem = next(_problems(manifest), None)
+    if problem:
+        raise EngineLoadError(f"The manifest {path} is wrong: {problem} {_AGAIN}")
+    return manifest
+
+
+def _read(engine: Path, path: Path) -> bytes:
+    try:
+        return files.read_regular(path, limit=MOST_BYTES)
+    except FileNotFoundError as error:
+        raise EngineLoadError(
+            f"The engine {engine} needs its manifest {path.name} beside it, which says what the file is and where it "
+            "may run. Copy both files together, or build the engine again."
+        ) from error
+    except OSError as error:
+        raise EngineLoadError(f"The manifest {path} can't be read: {error.strerror or error}. {_AGAIN}") from error
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    from pydantic_core import from_json  # unlike json it bounds the depth
+
+    try:
+        values = from_json(data)
+    except ValueError as error:
+        raise EngineLoadError(f"The manifest {path} can't be read: {error}. {_AGAIN}") from error
+    received = values.get("format") if isinstance(values, dict) else type(values).__name__
+    if received != FORMAT or isinstance(received, bool):
+        raise EngineLoadError(
+            f"The manifest {path} has format {_shown(received)}, expected {FORMAT}. Build the engine again with this "
+            "version."
+        )
+    return dict(values)
+
+
+def _typed(path: Path, content: bytes) -> EngineManifest:
+    from pydantic import ValidationError
+
+    try:
+        return _schema().validate_json(content, strict=True)
+    except ValidationError as error:
+        raise EngineLoadError(f"The manifest {path} is wrong: {_first(error.errors())} {_AGAIN}") from error
+
+
+@cache
+def _schema() -> TypeAdapter[EngineManifest]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(EngineManifest)
+
+
+@cache
+def _spec_schema() -> type[BaseModel]:
+    """Return the schema of a build spec's JSON: that of the class, but for what is written as text."""
+    from pydantic import ConfigDict, create_model
+
+    written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
+    types: dict[str, Any] = {name: (kind, None) for name, kind in (get_type_hints(BuildSpec) | written).items()}
+    return create_model("BuildSpecJson", __config__=ConfigDict(extra="forbid"), **types)
+
+
+def _first(errors: Sequence[Mapping[str, Any]]) -> str:
+    where = ".".join(str(part) for part in errors[0]["loc"])
+    return f"{where}: {errors[0]['msg'].lower()}. Received: {_shown(errors[0]['input'])}."
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+# ---------------------------------------------------------------------- what the types can't say
+def _problems(manifest: EngineManifest) -> Iterator[str]:
+    """Yield what contradicts itself or can't be."""
+    if manifest.backend not in BACKENDS:
+        yield f"it is for the backend {manifest.backend!r}, expected one of {', '.join(BACKENDS)}."
+        return
+    for name, digest in (("digest", manifest.digest), ("source.sha256", manifest.source.get("sha256", ""))):
+        if not _SHA256.fullmatch(digest):
+            yield f"{name} is a SHA-256 of 64 hexadecimal digits. Received: {_shown(digest)}."
+    if "path" not in manifest.source:
+        yield "source names no path."
+    if manifest.bytes < 1:
+        yield f"bytes is positive. Received: {manifest.bytes}."
+    for key, kind in _DEVICE_KEYS[manifest.backend].items():
+        if not isinstance(manifest.device.get(key), kind):
+            yield f"device.{key} is a {kind.__name__}. Received: {_shown(manifest.device.get(key))}."
+    for side, infos in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
+        yield from _tensor_problems(side, infos)
+    yield from _spec_problems(manifest)
+
+
+def _tensor_problems(side: str, infos: Sequence[TensorInfo]) -> Iterator[str]:
+    if not infos:
+        yield f"{side} is empty, and an engine has at least one."
+    if len({info.name for info in infos}) != len(infos):
+        yield f"{side} names one tensor twice."
+    for info in infos:
+        if any(size is not None and size < 0 for size in info.shape):
+            yield f"{side} has a negative dimension. Received: {info}."
+        if not _is_number(info.dtype):
+            yield f"{side} has a dtype that is no NumPy number. Received: {info}."
+
+
+def _is_number(dtype: str) -> bool:
+    try:
+        return np.dtype(dtype).kind in "fiub" and np.dtype(dtype).name == dtype
+    except TypeError:
+        return False
+
+
+def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
+    """Yield what is wrong with the build spec: its types, and whether its profiles are those of the inputs."""
+    from pydantic import ValidationError
+
+    try:
+        _spec_schema().model_validate_json(canonical_json(manifest.spec), strict=True)
+        spec = BuildSpec.from_dict(manifest.spec)
+    except ValidationError as error:
+        yield f"spec.{_first(error.errors())}"
+        return
+    except ConfigError as error:
+        yield f"spec is no build spec: {error}"
+        return
+    if spec.backend != manifest.backend:
+        yield f"spec.backend is {manifest.backend!r}. Received: {spec.backend!r}."
+    if set(spec.shapes) != {info.name for info in manifest.inputs}:
+        names = sorted(info.name for info in manifest.inputs)
+        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {sorted(spec.shapes)}."
+        return
+    for info in manifest.inputs:
+        if info.shape != _open_shape(spec.shapes[info.name]):
+            yield f"the profile {spec.shapes[info.name]} does not fit the input {info}."
+
+
+def _open_shape(profile: ShapeProfile) -> tuple[int | None, ...]:
+    pairs = zip(profile.minimum, profile.maximum, strict=True)
+    return tuple(low if low == high else None for low, high in pairs)

@@ -1,0 +1,211 @@
+"""One request on the GPU: an execution context with a stream of its own and buffers for the largest batch."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from qat_lib.engines.manifest import EngineManifest
+from qat_lib.engines.spec import ShapeProfile
+from qat_lib.engines.tensorrt.callbacks import BuildLog, make_profiler
+from qat_lib.engines.tensorrt.cuda import Bytes, Device
+from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
+from qat_lib.engines.values import Array, TensorInfo
+from qat_lib.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+_TIMED_RUNS = 20
+_WARMUP_RUNS = 3
+
+
+class _Buffer:
+    """Device and page-locked host memory for one input or output."""
+
+    def __init__(self, device: Device, info: TensorInfo, size: int, stack: ExitStack) -> None:
+        self.info = info
+        self.dtype = np.dtype(info.dtype)
+        self.address = device.allocate(size)
+        stack.callback(device.free, self.address)
+        self._host = device.pinned(size)
+        stack.callback(device.free_pinned, self._host)
+
+    def part(self, count: int) -> Bytes:
+        """Return the first bytes of the host memory: those of ``count`` elements."""
+        return self._host[: count * self.dtype.itemsize]
+
+
+class Execution:
+    """What one thread needs to run batches while other threads run theirs.
+
+    Args:
+        plan: the deserialized engine.
+        device: the GPU.
+        manifest: the engine's manifest.
+        profiles: the shapes that each input may have.
+        log: where TensorRT's messages are.
+    """
+
+    def __init__(
+        self,
+        plan: LoadedPlan,
+        device: Device,
+        manifest: EngineManifest,
+        profiles: Mapping[str, ShapeProfile],
+        log: BuildLog,
+    ) -> None:
+        self._plan, self._device, self._profiles, self._log = plan, device, profiles, log
+        self._inputs, self._outputs = manifest.inputs, manifest.outputs
+        self.context: Any = None
+        self._shape: tuple[tuple[int, ...], ...] = ()
+        self._resources = ExitStack()
+        try:
+            self._prepare()
+        except BaseException:  # memory on the device is not freed by anything else
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Free the context, the stream and the buffers."""
+        self.context = None
+        self._resources.close()
+
+    def run(self, values: list[Array]) -> dict[str, Array]:
+        """Run one batch."""
+        self._set_shapes(values)
+        self._copy_in(values)
+        self._enqueue()
+        counts = self._copy_out()
+        self._device.synchronize(self._stream)
+        return self._results(counts)
+
+    def _prepare(self) -> None:
+        """Allocate buffers for the largest shapes and tell the context where they are."""
+        self.context = self._plan.create_context()
+        self._stream = self._device.create_stream()
+        self._resources.callback(self._device.destroy_stream, self._stream)
+        self._plan.set_shapes(self.context, {name: profile.maximum for name, profile in self._profiles.items()})
+        self._buffers = {}
+        for info in (*self._inputs, *self._outputs):
+            count = math.prod(self.context.get_tensor_shape(info.name))
+            size = count * np.dtype(info.dtype).itemsize
+            buffer = _Buffer(self._device, info, size, self._resources)
+            self.context.set_tensor_address(info.name, buffer.address)
+            self._buffers[info.name] = buffer
+
+    def _set_shapes(self, values: list[Array]) -> None:
+        shape = tuple(value.shape for value in values)
+        if shape != self._shape:
+            shapes = {info.name: value.shape for info, value in zip(self._inputs, values, strict=True)}
+            self._plan.set_shapes(self.context, shapes)
+            self._shape = shape
+            self._output_shapes = {info.name: tuple(self.context.get_tensor_shape(info.name)) for info in self._outputs}
+
+    def _copy_in(self, values: list[Array]) -> None:
+        for info, value in zip(self._inputs, values, strict=True):
+            buffer = self._buffers[info.name]
+            host = buffer.part(value.size)
+            np.copyto(host.view(buffer.dtype), value.reshape(-1))
+            self._device.to_device(buffer.address, host, self._stream)
+
+    def _enqueue(self) -> None:
+        if not self.context.execute_async_v3(self._stream):
+            raise EngineError(f"TensorRT failed on the batch. {' '.join(self._log.errors()[-3:])}")
+
+    def _copy_out(self) -> dict[str, int]:
+        counts = {name: math.prod(shape) for name, shape in self._output_shapes.items()}
+        for name, count in counts.items():
+            buffer = self._buffers[name]
+            self._device.to_host(buffer.part(count), buffer.address, self._stream)
+        return counts
+
+    def _results(self, counts: Mapping[str, int]) -> dict[str, Array]:
+        results = {}
+        for name, count in counts.items():
+            buffer = self._buffers[name]
+            results[name] = buffer.part(count).view(buffer.dtype).reshape(self._output_shapes[name]).copy()
+        return results
+
+    # ------------------------------------------------------------------ timing
+    def timed(self, values: list[Array], stack: ExitStack) -> tuple[Callable[[], float], bool]:
+        """Return a function that runs ``values`` once and returns the seconds on the device.
+
+        Args:
+            values: the batch.
+            stack: frees what the function needs.
+
+        Returns:
+            The function, and whether it replays a CUDA graph.
+        """
+        self._set_shapes(values)
+        graph = self._capture(stack)
+        start, end = (self._event(stack) for _ in range(2))
+        return lambda: self._timed_request(values, graph, start, end), graph is not None
+
+    def _timed_request(self, values: list[Array], graph: int | None, start: int, end: int) -> float:
+        """Run one request and return the seconds that it computed on the device."""
+        self._copy_in(values)
+        self._device.record(start, self._stream)
+        if graph is None:
+            self._enqueue()
+        else:
+            self._device.launch(graph, self._stream)
+        self._device.record(end, self._stream)
+        counts = self._copy_out()
+        self._device.spin(self._stream)
+        self._results(counts)
+        return self._device.elapsed_ms(start, end) / 1e3
+
+    def _event(self, stack: ExitStack) -> int:
+        event = self._device.create_event()
+        stack.callback(self._device.destroy_event, event)
+        return event
+
+    def _capture(self, stack: ExitStack) -> int | None:
+        """Return a CUDA graph of one execution; None where the engine can't be captured."""
+        for _ in range(_WARMUP_RUNS):  # TensorRT updates its own state at the first run with new shapes
+            self._enqueue()
+        self._device.synchronize(self._stream)
+        self._device.begin_capture(self._stream)
+        try:
+            self._enqueue()
+            failure = None
+        except EngineError as error:
+            failure = error
+        try:
+            graph = self._device.end_capture(self._stream)
+        except EngineError as error:
+            failure = failure or error
+        if failure is not None:
+            logger.info("the engine runs without a CUDA graph: %s", failure)
+            return None
+        stack.callback(self._device.destroy_graph, graph)
+        return graph
+
+    # ------------------------------------------------------------------ layers
+    def describe(self) -> dict[str, Any]:
+        """Return the inspector's description, for the shapes that the engine is optimized for."""
+        self._shape = ()
+        return self._plan.describe(self.context, self._profiles)
+
+    def layer_times(self) -> dict[str, float]:
+        """Return the mean milliseconds of each layer over some runs with a profiler attached."""
+        self._plan.set_shapes(self.context, {name: profile.optimum for name, profile in self._profiles.items()})
+        self._shape = ()
+        collected: dict[str, list[float]] = {}
+        profiler = self.context.profiler = make_profiler(self._plan.trt, collected)
+        for _ in range(_TIMED_RUNS):
+            self._enqueue()
+            self._device.synchronize(self._stream)
+        # A profiler can't be taken off a context again: go on with a new one.
+        self.context = None
+        self.context = self._plan.create_context()
+        del profiler
+        for name, buffer in self._buffers.items():
+            self.context.set_tensor_address(name, buffer.address)
+        return {name: sum(times) / len(times) for name, times in collected.items()}

@@ -1,0 +1,19 @@
+"""What other libraries' exceptions say, put so that it can stand in a message of ours."""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST = 2_000
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# Keras puts a layer's whole configuration before the reason.
+_BEFORE_REASON = re.compile(r".*Exception encountered: ", re.DOTALL)
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception's text on one line: without colours, and without what Keras puts before the reason."""
+    text = _BEFORE_REASON.sub("", _ANSI.sub("", str(error)))
+    text = " ".join(text.split()).rstrip(".")
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + " ..."
+    return text or type(error).__name__

@@ -1,0 +1,87 @@
+"""Weights beside an ONNX file: where they may lie, and that they are all there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+
+import onnx
+
+from qat_lib.errors import ExportError
+
+#: Element types of less than a byte; their length depends on packing.
+_PACKED_TYPES = frozenset({"INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "STRING", "UNDEFINED"})
+
+
+def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None:
+    """Check the external data of ``tensors`` without reading it.
+
+    Args:
+        path: the ONNX file; its data files lie in the same folder or below.
+        tensors: tensors of the model, those with their data inside included.
+
+    Raises:
+        ExportError: a data file is missing, lies outside of the folder (a link out of it, too), is no
+            regular file, or is shorter than a tensor says.
+    """
+    folder = path.parent.resolve()
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        if location not in sizes:
+            sizes[location] = _size(path, folder, tensor.name, location)
+        _check_range(path, tensor, entries, sizes[location])
+
+
+def _size(path: Path, folder: Path, name: str, location: str) -> int:
+    file = folder / location
+    inside = bool(location) and "\x00" not in location and _is_below(file, folder)
+    if inside and file.is_file():
+        return file.stat().st_size
+    missing = inside and not file.exists()
+    problem = "which does not exist" if missing else f"which is not a file inside {folder}"
+    raise ExportError(
+        f"Expected the external data of {path} beside it. Tensor {name!r} lies in {location!r}, "
+        f"{problem}. Copy the data file together with the model."
+    )
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    try:
+        return file.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):  # a circle of links, or a name that is too long
+        return False
+
+
+def _check_range(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], available: int) -> None:
+    needed = _bytes(tensor)
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or (needed or 0))
+    except ValueError:
+        offset, length = -1, 0
+    fits = offset >= 0 and length >= 0 and offset + length <= available
+    if fits and (needed is None or length >= needed):
+        return
+    raise ExportError(
+        f"Expected the external data of {path} to be whole. Tensor {tensor.name!r} needs "
+        f"{needed or length:,} bytes from byte {entries.get('offset', '0')[:20]} on; "
+        f"{entries.get('location')!r} has {available:,} and can't be read as such: it is too short. "
+        "Copy the data file together with the model."
+    )
+
+
+def _bytes(tensor: onnx.TensorProto) -> int | None:
+    """Return the bytes that a tensor takes; None where that can't be said."""
+    try:
+        name = onnx.TensorProto.DataType.Name(tensor.data_type)
+        if name in _PACKED_TYPES or any(dim < 0 for dim in tensor.dims):
+            return None
+        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except (ValueError, KeyError):
+        return None
+    return prod(int(dim) for dim in tensor.dims) * int(size)

@@ -1,0 +1,62 @@
+"""ONNX's shape inference, in this process or in one with limits.
+
+``python -m qat_lib.onnx_view.inference`` reads a ModelProto from stdin and writes it, with its types
+inferred, to stdout.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import onnx
+import onnx.shape_inference
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+MAX_CHILD_BYTES = 3 * 2**28
+MAX_CHILD_SECONDS = 3
+
+
+def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
+    """Return ``model`` with its types inferred; as it is where the inference fails.
+
+    Args:
+        model: a model without large weights.
+        follow_values: whether to follow the values of shape arithmetic, too.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=follow_values)
+    except (RuntimeError, ValueError, TypeError, onnx.shape_inference.InferenceError):
+        return model
+
+
+def infer_in_child(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return ``model`` with types and values of shape arithmetic inferred in a process with limits.
+
+    None when that process needs more than ``MAX_CHILD_BYTES`` or ``MAX_CHILD_SECONDS``.
+    """
+    command = [sys.executable, "-m", "qat_lib.onnx_view.inference"]
+    try:
+        run = subprocess.run(
+            command,
+            input=model.SerializeToString(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=4 * MAX_CHILD_SECONDS,
+            check=True,
+        )
+        return onnx.ModelProto.FromString(run.stdout)
+    except (OSError, subprocess.SubprocessError, DecodeError):
+        return None
+
+
+def _main() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CHILD_SECONDS, MAX_CHILD_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_BYTES, MAX_CHILD_BYTES))
+    model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
+    sys.stdout.buffer.write(infer(model, follow_values=True).SerializeToString())
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,122 @@
+"""Shape arithmetic: how many numbers ONNX's own inference would carry through a graph.
+
+The inference keeps the values of integer vectors, so that a Reshape behind Shape, Gather and Concat
+gets its shape. Forty Concats of a vector with itself are then 2 ** 40 values, and so is a Range that
+is cast. What this module can't bound is inferred in a process with limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import numpy as np
+import onnx
+
+#: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
+MAX_LENGTH = 4096
+MAX_TOTAL = 1 << 22
+
+#: Elements of a graph input; a Reshape to one dimension makes a vector of that length.
+MAX_INPUT = 1 << 24
+
+#: Operators whose output is as large as the values of some operands say, with the positions of these.
+_SIZED_BY = {
+    "Range": (0, 1, 2),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "OneHot": (1,),
+    "Resize": (2, 3),
+    "Upsample": (1,),
+}
+#: A Shape's output has as many numbers as its input has dimensions.
+_MAX_RANK = 64
+_KEEP_LENGTH = frozenset({"Identity", "Cast", "Add", "Sub", "Mul", "Div", "Slice", "Squeeze", "Unsqueeze", "Reshape"})
+
+
+def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
+    """Return whether the integer vectors that inference follows stay within the limits for sure."""
+    return all(_elements(value) <= MAX_INPUT for value in graph.input) and _Lengths().add(graph)
+
+
+def _elements(value: onnx.ValueInfoProto) -> int:
+    return prod(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim if dim.dim_value > 0)
+
+
+def _values(tensor: onnx.TensorProto) -> np.ndarray:
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, KeyError):  # damaged: the reader of the graph says so
+        return np.array([np.inf])
+
+
+class _Lengths:
+    """Upper bounds of the lengths of the vectors seen so far, by name of the tensor."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[str, int] = {}
+        self._total = 0
+        self._growth = 1.0
+        self._small: dict[str, np.ndarray] = {}
+
+    def add(self, graph: onnx.GraphProto) -> bool:
+        for tensor in graph.initializer:
+            self._add_tensor(tensor.name, tensor)
+        return all(self._add_node(node) for node in graph.node)
+
+    def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
+        if prod(int(dim) for dim in tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
+            self._small[name] = _values(tensor)
+        integers = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+        if integers and len(tensor.dims) < 2:
+            self._bounds[name] = max(prod(int(dim) for dim in tensor.dims), 1)
+
+    def _add_node(self, node: onnx.NodeProto) -> bool:
+        if not self._grows_little(node):
+            return False
+        for attribute in node.attribute:
+            if attribute.HasField("t") and node.op_type == "Constant" and node.output:
+                self._add_tensor(node.output[0], attribute.t)
+            inner = (*attribute.graphs, attribute.g) if attribute.HasField("g") else attribute.graphs
+            if not all(self.add(subgraph) for subgraph in inner):
+                return False
+        if not node.output:
+            return True
+        length = self._length(node)
+        if length is None:
+            return True
+        self._bounds[node.output[0]] = length
+        self._total += length
+        return length <= MAX_LENGTH and self._total <= MAX_TOTAL
+
+    def _grows_little(self, node: onnx.NodeProto) -> bool:
+        """Return whether the sizes that ``node`` makes are written in the graph, and small in all."""
+        for position in _SIZED_BY.get(node.op_type, ()):
+            name = node.input[position] if position < len(node.input) else ""
+            if not name:
+                continue
+            values = self._small.get(name)
+            if values is None:
+                return False
+            self._growth *= max(float(np.prod(np.abs(values.astype(np.float64)))), 1.0)
+        return self._growth <= MAX_INPUT
+
+    def _length(self, node: onnx.NodeProto) -> int | None:
+        """Return the length of what a node makes of followed vectors; None when it is not followed."""
+        if node.op_type == "Shape":
+            return _MAX_RANK
+        if node.op_type == "Size":
+            return 1
+        lengths = self._known(node.input)
+        if not lengths:
+            return None
+        if node.op_type == "Concat":
+            return sum(lengths)
+        if node.op_type == "Gather" and node.input[0] in self._bounds:
+            # Indices that are no followed vector may be of any number.
+            return self._bounds.get(node.input[1], MAX_LENGTH + 1) if len(node.input) > 1 else None
+        return max(lengths) if node.op_type in _KEEP_LENGTH else None
+
+    def _known(self, names: Iterable[str]) -> list[int]:
+        return [self._bounds[name] for name in names if name in self._bounds]

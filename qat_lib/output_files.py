@@ -1,0 +1,47 @@
+"""Where a result may be written: looked at before the work, so that hours end in a file and no other file is lost."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from qat_lib.errors import ConfigError
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def check_output(path: str | os.PathLike[str], *, inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Refuse an output path at which a file must not be put.
+
+    A result is written beside its place and renamed, which would replace a device or a FIFO as it does a file.
+
+    Args:
+        path: path of the file to write; it may be there already, as a regular file.
+        inputs: files that the result is made from; none of them may be overwritten.
+
+    Raises:
+        ConfigError: something other than a regular file has that name, or it is one of the inputs.
+    """
+    place = Path(path)
+    try:
+        found = place.stat()
+    except (FileNotFoundError, NotADirectoryError):  # whoever writes says what is wrong with the folder
+        return
+    except (OSError, ValueError) as error:  # a loop of links, a folder that can't be searched, a NUL in the name
+        raise ConfigError(f"Expected a path to write a file to. Received: {str(path)!r} ({error}).") from error
+    for is_kind, name in _KINDS:
+        if is_kind(found.st_mode):
+            raise ConfigError(f"Expected the path of a file to write. Received: {path}, which is {name}.")
+    for source in inputs:
+        if Path(source).exists() and os.path.samefile(place, source):
+            raise ConfigError(
+                f"Expected an output other than the inputs. Received: {path} for both; choose another name."
+            )

@@ -1,0 +1,142 @@
+"""What counts as a secret: refused in addresses and config values, masked in texts."""
+
+import re
+import time
+
+import pytest
+
+from components.runtime.credentials import check_address, check_variables, is_secret_name, scrub, secret_problem
+from qat_lib.errors import ConfigError
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("text", "scrubbed"),
+    [
+        ("see http://me:pw@host/x and postgresql://u:p%40@db:5432/m", "see http://***@host/x and postgresql://***@db:5432/m"),
+        ("http://host/a@b, mail me@x", "http://host/a@b, mail me@x"),
+        ("http://u:p@ss@h/x", "http://***@h/x"),
+        ("http://u:pa/ss@h:1/x", "http://***@h:1/x"),
+        ("'http://u:pa?s#s@h'", "'http://***@h'"),
+        ("https://token@github.com/x", "https://***@github.com/x"),
+        ("http://h:5000/x?a=b#c", "http://h:5000/x?a=b#c"),
+        ("https://b/k?X-Amz-Credential=AK%2F&X-Amz-Signature=ab&v=1", "https://b/k?X-Amz-Credential=***&X-Amz-Signature=***&v=1"),
+        ("https://b/k?sv=1&sig=ab%3D", "https://b/k?sv=1&sig=***"),
+        ("sig=3 key=4", "sig=3 key=4"),
+        ("connect(password='a b', user='me')", "connect(password=***, user='me')"),
+        ("{'password': 'abc', \"token\": \"x\", 'a': 'b'}", "{'password': '***', \"token\": \"***\", 'a': 'b'}"),
+        ("Authorization: Bearer abcdefghijk", "Authorization: Bearer ***"),
+        ("'authorization': 'Basic YWJjOmRlZg=='", "'authorization': 'Basic ***'"),
+        (f"got {JWT}.", "got ***."),
+        ("class_token='learned', num_tokens=3", "class_token='learned', num_tokens=3"),
+    ],
+)  # fmt: skip
+def test_scrub_masks_secrets_and_nothing_else(text: str, scrubbed: str) -> None:
+    assert scrub(text, {}) == scrubbed
+
+
+def test_scrub_masks_values_of_secret_variables() -> None:
+    environment = {
+        "MY_API_KEY": "abcdefgh",
+        "LONGER_SECRET": "abcdefghij",
+        "SHORT_TOKEN": "abc",
+        "HOME": "/home/someone",
+        "IDENTITY_TOKEN": "/run/token-file",
+    }
+    text = "abc abcdefgh abcdefghij /home/someone /run/token-file"
+    assert scrub(text, environment) == "abc *** *** /home/someone /run/token-file"
+
+
+@pytest.mark.parametrize("part", ["a", "://a:", "://", "a='", "?a=", "'a':'", "x.-", "-----BEGIN PRIVATE KEY-----"])
+def test_scrub_is_linear_in_hostile_text(part: str) -> None:
+    started = time.monotonic()
+    scrub(part * (200_000 // len(part)), {})
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://me:planted@host",
+        "http://me:plan@ted@host:80/x",
+        "http://me:plan/ted@host",
+        "http://me:plan ted@host",
+        "http://12:34/planted@host",
+        "https://planted@host",
+        "postgresql+psycopg2://me:planted@db/mlflow",
+        "mysql://db/mlflow?password=planted",
+        "http://host/?token=planted",
+        "http://host/?a=b&access_token=planted",
+        "http://host/?sig=planted",
+        "https://b.s3.amazonaws.com/k?X-Amz-Security-Token=planted",
+        "s3://AKIA:plan/ted@bucket/key",
+    ],
+)
+def test_check_address_refuses_credentials_without_showing_them(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"^tracking\.uri: expected an address without credentials") as caught:
+        check_address(uri, "tracking.uri")
+    assert not re.search(r"plan|\bted", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "http://host:5000/path",
+        "http://[::1]:5000",
+        "sqlite:////home/me@work/mlflow.db",
+        "postgresql://me@db:5432/mlflow",
+        "s3://bucket/run-10:00@v1/data.npz",
+        "databricks://profile",
+        "http://host/?page=1&token=",
+    ],
+)
+def test_check_address_takes_what_holds_none(uri: str) -> None:
+    check_address(uri, "tracking.uri")
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "advice"),
+    [
+        ("http://u:p@h", "tracking.uri", "MLFLOW_TRACKING_PASSWORD"),
+        ("http://u:p@h", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"),
+        ("http://u:p@h", "AWS_ENDPOINT_URL_S3", "AWS_SECRET_ACCESS_KEY"),
+        ("s3://k:s@b/x", "data.path", "AWS_SECRET_ACCESS_KEY"),
+        ("postgresql://u:p@h/m", "tracking.uri", "PGPASSWORD"),
+        ("mysql://u:p@h/m", "tracking.uri", "read_default_file"),
+        ("http://u:p@h", "--host", "KFP_TOKEN"),
+    ],
+)
+def test_check_address_says_where_credentials_belong(uri: str, name: str, advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        check_address(uri, name)
+
+
+def test_check_variables_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_variables("AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://me:planted@minio:9000")
+    with pytest.raises(ConfigError, match=r"^AWS_ENDPOINT_URL_S3: expected an address without"):
+        check_variables("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+
+def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "planted-in-env")
+    for name, value in (("api_key", "x"), ("width", JWT), ("width", "planted-in-env"), ("url", "http://a:b@c")):
+        problem = secret_problem(name, value)
+        assert problem is not None
+        assert value not in problem.split()
+    for harmless in (
+        ("api_key", None),
+        ("api_key", ""),
+        ("api_key", 3),
+        ("class_token", "learned"),
+        ("path", "/a:b@c"),
+    ):
+        assert secret_problem(*harmless) is None
+
+
+@pytest.mark.parametrize("name", ["password", "db_passwd", "X-Amz-Signature", "AWSAccessKeyId", "hf_token", "apiKey"])
+def test_is_secret_name(name: str) -> None:
+    assert is_secret_name(name)
+    assert not is_secret_name(name + "_dim")

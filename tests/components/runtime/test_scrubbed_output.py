@@ -1,0 +1,26 @@
+import io
+import sys
+
+import pytest
+
+from components.runtime.scrubbed_output import ScrubbedStream, scrub_output
+
+
+def test_scrubbed_stream_masks_what_is_written_and_is_the_stream_otherwise() -> None:
+    inner = io.StringIO()
+    stream = ScrubbedStream(inner)
+    assert stream.write("http://me:planted@host\n") == len("http://me:planted@host\n")
+    stream.writelines(["a?token=planted\n", "b\n"])
+    stream.flush()
+    assert inner.getvalue() == "http://***@host\na?token=***\nb\n"
+    assert not stream.isatty()
+
+
+def test_scrub_output_is_put_in_front_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", None)
+    scrub_output()
+    scrub_output()
+    assert sys.stderr is None
+    assert sys.stdout._stream is out  # type: ignore[attr-defined]

@@ -1,0 +1,84 @@
+"""Links, pipes and devices in an image folder: each image counts once, in one class, or is refused."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from components.data.folder_listing import MAX_DEPTH, list_images
+from components.prepare_data import prepare_data
+from components.settings import DataSettings
+from qat_lib.errors import DataError
+
+Make = Callable[..., Path]
+
+
+def test_list_images_reads_nested_folders_and_links_to_elsewhere(image_folder: Make) -> None:
+    root = image_folder(count=3)
+    elsewhere = root.parent / "elsewhere" / "deep"
+    elsewhere.mkdir(parents=True)
+    Image.new("RGB", (8, 6)).save(elsewhere / "far.png")
+    (root / "cat" / "more").symlink_to(elsewhere.parent)
+    (root / "dog" / "near.png").symlink_to(root.parent / "elsewhere" / "deep" / "other.png")
+    listing = list_images(root, None)
+    assert ("cat/more/deep/far.png", 0) in listing.images
+    assert len(listing.images) == 8
+    assert listing.repeated == 0
+
+
+@pytest.mark.parametrize("target", ["..", ".", "../..", "/"])
+def test_list_images_refuses_a_link_to_a_folder_above(image_folder: Make, target: str) -> None:
+    root = image_folder(count=3)
+    (root / "cat" / "loop").symlink_to(target)
+    with pytest.raises(DataError, match=r"cat/loop is a link to /.*which it lies in.*Remove the link"):
+        list_images(root, None)
+
+
+def test_list_images_refuses_a_class_that_is_a_link_to_the_root(image_folder: Make) -> None:
+    root = image_folder(count=3)
+    (root / "all").symlink_to(root)
+    with pytest.raises(DataError, match="all is a link to"):
+        list_images(root, None)
+
+
+@pytest.mark.parametrize("name", ["folder", "file", "hard"])
+def test_list_images_refuses_one_file_in_two_classes(image_folder: Make, name: str) -> None:
+    root = image_folder(count=3)
+    if name == "folder":
+        (root / "cat" / "more").symlink_to(root / "dog")
+    elif name == "file":
+        (root / "cat" / "x.png").symlink_to(root / "dog" / "000.png")
+    else:
+        os.link(root / "dog" / "000.png", root / "cat" / "x.png")
+    with pytest.raises(DataError, match=r"dog/000\.png and .*cat/.*\.png are one file, in two classes"):
+        list_images(root, None)
+
+
+def test_prepare_data_counts_a_file_with_two_names_once(image_folder: Make, progress: Any) -> None:
+    root = image_folder()
+    (root / "cat" / "again.png").symlink_to("000.png")
+    out = root.parent / "out"
+    out.mkdir()
+    settings = DataSettings(kind="folder", path=str(root))
+    metrics = prepare_data(out, data=settings, seed=0, progress=progress)
+    splits = ("train", "calibration", "validation", "test")
+    assert sum(metrics[f"{split}_samples"] for split in splits) == 24
+    assert any("1 names below" in message for message in progress.warnings)
+
+
+def test_list_images_bounds_the_depth(image_folder: Make) -> None:
+    root = image_folder(count=3)
+    deep = root / "cat" / "/".join(["d"] * MAX_DEPTH)
+    deep.mkdir(parents=True)
+    with pytest.raises(DataError, match="at most 32 levels"):
+        list_images(root, None)
+
+
+def test_list_images_names_a_name_that_is_not_utf8(image_folder: Make) -> None:
+    root = image_folder(count=3)
+    (root / "cat" / os.fsdecode(b"\xff.png")).write_bytes(b"")
+    with pytest.raises(DataError, match=r"names in UTF-8, received b'\\xff\.png'"):
+        list_images(root, None)

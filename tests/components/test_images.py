@@ -1,0 +1,66 @@
+"""What an image file may ask for, and what it may be."""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from components.data.images import decode_image, load_image, read_image
+from qat_lib.errors import DataError
+
+
+def test_read_image_takes_regular_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "self.png").symlink_to("self.png")
+    for name, reason in (
+        ("pipe", "it is a pipe, expected a regular file"),
+        ("zero", "it is a device"),
+        ("folder", "it is a folder"),
+        ("self", "symbolic links"),
+    ):
+        with pytest.raises(DataError, match=rf"{name}\.png can't be read: .*{reason}"):
+            read_image(tmp_path / f"{name}.png")
+
+
+def test_read_image_bounds_the_size_of_the_file(tmp_path: Path) -> None:
+    with (tmp_path / "sparse.png").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(DataError, match=r"sparse\.png can't be read: it has 1,099,511,627,776 bytes, expected at most"):
+        read_image(tmp_path / "sparse.png")
+
+
+def _bitmap(width: int, height: int) -> bytes:
+    """Return a PNG that names a size and holds no pixels."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = (head, b"IDAT" + zlib.compress(b""), b"IEND")
+    parts = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("side", [7_072, 10_000, 20_000, 2**31 - 1])
+def test_decode_image_reads_the_size_first(side: int) -> None:
+    with pytest.raises(DataError, match=r"image bomb is too large: expected at most 50,000,000 pixels.*QATLINE_MAX"):
+        decode_image(_bitmap(side, side), "rgb", None, name="bomb")
+
+
+def test_decode_image_takes_more_pixels_where_the_variable_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "image.png"
+    Image.new("L", (30, 20)).save(path)
+    monkeypatch.setenv("QATLINE_MAX_IMAGE_PIXELS", "599")
+    with pytest.raises(DataError, match="at most 599 pixels, received 30x20 pixels"):
+        load_image(path, "gray", None)
+    monkeypatch.setenv("QATLINE_MAX_IMAGE_PIXELS", "600")
+    assert load_image(path, "gray", None).shape == (20, 30, 1)
+
+
+def test_decode_image_opens_no_format_but_those_of_its_suffixes(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    with pytest.raises(DataError, match="cannot identify image file"):
+        load_image(tmp_path / "x.png", "rgb", None)

@@ -1,0 +1,44 @@
+"""Command lines whose arguments are no good."""
+
+from collections.abc import Iterator
+
+_QUANTIZE = ["quantize", "model.keras"]
+_CALIBRATE = [*_QUANTIZE, "--data", "x.npy"]
+_EXPORT = ["export", "model.keras", "-o", "new.onnx"]
+_BUILD = ["build-engine", "model.onnx", "-o", "new.engine", "--backend", "onnxruntime"]
+_BENCH = ["bench-engine", "model.engine"]
+_SHOW = ["config", "show"]
+
+# Command, option, and values that must be refused.
+_VALUES: list[tuple[list[str], str, list[str]]] = [
+    (_QUANTIZE, "--case", [":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A"]),
+    (_QUANTIZE, "--mode", ["", "all"]),
+    (_QUANTIZE, "--plan", ["images", "/proc/p"]),
+    (_CALIBRATE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
+    ([*_CALIBRATE, "-o", "q.keras"], "--percentile", ["0", "101", "nan", "x"]),
+    ([*_CALIBRATE, "-o", "q.keras"], "--batch-size", ["0", "-1", "x"]),
+    (["export", "model.keras"], "-o", ["images", "/proc/x.onnx", "x.npy/y.onnx"]),
+    (_EXPORT, "--opset", ["12", "99", "x"]),
+    (_EXPORT, "--batch", ["0", "-1"]),
+    (_EXPORT, "--target", ["", "x"]),
+    (_BUILD, "--shapes", ["x", ":", "x:", "x:0", "x:1x2", "image:axb", "image:-1x8x8x3", "image:" + "9" * 99]),
+    (_BUILD, "--max-batch", ["0", "-1"]),
+    (_BUILD, "--property", ["", "a", "=", "=b"]),
+    (_BUILD, "--workspace", ["x", "-1", "9ZiB"]),
+    (_BENCH, "--batch-size", ["0", "-5", "100000", "99999999999"]),
+    (_BENCH, "--seconds", ["0", "-1", "nan", "x"]),
+    (_SHOW, "--set", ["", "=", "a", "a=", "seed=x", ".=1", "a.b.c=1", "seed.x=1", "seed=" + "[" * 5_000]),
+    (_SHOW, "--profile", ["", "x"]),
+    (["compile"], "-o", ["images", "/proc/x.yaml", "x.npy/y.yaml"]),
+    (["config", "schema"], "-o", ["images", "/proc/x.json", "x.npy/y.json"]),
+    (["analyze", "model.onnx"], "--html", ["images", "/proc/x.html"]),
+    (["compare", "-o", "runs"], "", ["x", "images", "x.npy", "..", "a/../b"]),
+    (["ui", "-o", "runs"], "", ["x", "images", "x.npy"]),
+]
+
+
+def arguments() -> Iterator[list[str]]:
+    """Yield command lines that must be refused."""
+    for command, option, values in _VALUES:
+        for value in values:
+            yield [*command, option, value] if option else [*command, value]

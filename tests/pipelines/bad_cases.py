@@ -1,0 +1,118 @@
+"""Command lines that must not work: bad files in every command that opens one, and bad arguments."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import bad_arguments
+import bad_contents
+from bad_files import Make, altered, flipped, unusable
+
+SEED = 20_240_607
+_TEXT = frozenset({"empty", "one_byte", "first_tenth", "half", "swapped_halves", "reversed", "long_integer", "text"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One command line.
+
+    Args:
+        name: what is wrong, for messages.
+        arguments: of ``qatline``, or of one of the steps of the fork server.
+        bad: the file that is made bad, below the folder that the command runs in; "" for none.
+        make: makes it.
+        refused: whether it must be refused; a flipped bit may be harmless.
+    """
+
+    name: str
+    arguments: list[str]
+    bad: str = ""
+    make: Make = field(default=lambda _: None)
+    refused: bool = True
+
+    def lay_out(self, good: Path, folder: Path) -> set[Path]:
+        """Copy the good files into ``folder``, put the bad one in place, and return what lies there."""
+        shutil.copytree(good, folder, symlinks=True)
+        place = folder / self.bad
+        if self.bad:
+            if place.is_file():
+                place.unlink()
+            self.make(place)
+        return set(folder.rglob("*"))
+
+
+# File -> the commands that open it.
+COMMANDS: dict[str, list[list[str]]] = {
+    "model.keras": [
+        ["quantize", "model.keras"],
+        ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras"],
+        ["export", "model.keras", "-o", "new.onnx"],
+        ["load-weights", "other.keras", "model.keras"],
+    ],
+    "x.npy": [
+        ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras", "--plan", "p.json"],
+        ["export", "model.keras", "-o", "new.onnx", "--check", "x.npy"],
+    ],
+    "plan.json": [
+        ["export", "quantized.keras", "-o", "new.onnx", "--plan", "plan.json"],
+        ["verify", "model.onnx", "--plan", "plan.json"],
+    ],
+    "spec.yaml": [["quantize", "model.keras", "--spec", "spec.yaml"]],
+    "model.onnx": [
+        ["verify", "model.onnx"],
+        ["analyze", "model.onnx", "--html", "page.html"],
+        ["build-engine", "model.onnx", "-o", "new.engine", "--backend", "onnxruntime"],
+    ],
+    "layers.json": [["analyze", "model.onnx", "--compare", "layers.json"]],
+    "model.engine": [["bench-engine", "model.engine", "--seconds", "0.01"]],
+    "model.engine.json": [["bench-engine", "model.engine", "--seconds", "0.01"]],
+    "data.npz": [["prepare-data", "data.npz", "npz", "out"]],
+    "weights.npz": [["load-weights", "model.keras", "weights.npz"]],
+    "model.weights.h5": [["load-weights", "model.keras", "model.weights.h5"]],
+    "config.yaml": [["config", "show", "-c", "config.yaml"], ["compile", "-c", "config.yaml", "-o", "p.yaml"]],
+    "dataset/dataset.json": [["read-dataset", "dataset"]],
+    "dataset/preprocessing.json": [["read-dataset", "dataset"]],
+    "dataset/train_x.npy": [["read-dataset", "dataset"]],
+    "dataset/train_y.npy": [["read-dataset", "dataset"]],
+    "images/cat/000.png": [["prepare-data", "images", "folder", "out"]],
+    "images/cat/001.jpg": [["prepare-data", "images", "folder", "out"]],
+}
+
+
+def cases(good: Path, flips: int = 8) -> Iterator[Case]:
+    """Yield every case; the same ones each time."""
+    random = Random(SEED)
+    for name, commands in COMMANDS.items():
+        data = (good / name).read_bytes()
+        for command in commands:
+            yield from _of_file(name, command, data, random, flips)
+    for case in bad_contents.contents(good):
+        for command in COMMANDS[case.file]:
+            if case.commands and command[0] not in case.commands:
+                continue
+            yield Case(name=f"{command[0]} {case.file} {case.name}", arguments=command, bad=case.file, make=case.make)
+    for case_name, make in bad_contents.folders():
+        arguments = ["prepare-data", "images", "folder", "out"]
+        yield Case(name=f"prepare-data images {case_name}", arguments=arguments, bad="images", make=make)
+    for arguments in bad_arguments.arguments():
+        yield Case(name=" ".join(arguments)[:80], arguments=arguments)
+
+
+def _of_file(name: str, command: list[str], data: bytes, random: Random, flips: int) -> Iterator[Case]:
+    def case(damage: str, make: Make, *, refused: bool) -> Case:
+        return Case(
+            name=f"{' '.join(command)}: {name} {damage}", arguments=command, bad=name, make=make, refused=refused
+        )
+
+    is_yaml = name.endswith(".yaml")
+    for damage, make in unusable(data):
+        # Half a YAML file may be a YAML file, and a model can be had without weights from another.
+        optional = name.startswith("images/") and damage == "missing"
+        yield case(damage, make, refused=not ((is_yaml and damage in _TEXT) or optional))
+    for damage, make in flipped(data, random, flips):
+        yield case(damage, make, refused=False)
+    if name.endswith(".json"):
+        for damage, make in altered(data, random, 3 * flips):
+            yield case(damage, make, refused=False)

@@ -1,0 +1,77 @@
+"""Run every command of ``qatline`` where the packages of the extras can't be imported; print what each says as JSON.
+
+``--block`` blocks them in an environment that has them. The working directory receives the files that are asked for.
+"""
+
+import importlib.abc
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+
+class Block(importlib.abc.MetaPathFinder):
+    """Makes what the extras bring look as if it were not installed."""
+
+    names = (
+        *("tensorflow", "keras", "tf2onnx", "onnx_ir", "onnx", "onnxruntime", "openvino", "tensorrt", "cuda"),
+        *("sklearn", "PIL", "jinja2", "markupsafe", "kfp", "mlflow", "boto3", "botocore", "google", "kfp_server_api"),
+        *("kubernetes", "urllib3", "scipy", "pandas", "requests"),
+    )
+
+    def find_spec(self, name, path=None, target=None):
+        """Fail as Python does for a package that is not there."""
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+if "--block" in sys.argv:
+    real = importlib.util.find_spec
+    importlib.util.find_spec = lambda n, p=None: None if n.partition(".")[0] in Block.names else real(n, p)
+    sys.meta_path.insert(0, Block())
+
+import typer.main  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from pipelines import cluster  # noqa: E402
+from pipelines.cli import app  # noqa: E402
+
+cluster._probe = lambda address, token: None  # a server that answers
+for name in ("m.keras", "m.onnx", "m.engine"):
+    Path(name).write_bytes(b"")
+run = Path("runs/r")
+run.mkdir(parents=True)
+(run / "run.json").write_text('{"run_id": "r", "pipeline": "x"}')
+(run / "tracking.json").write_text('{"uri": "sqlite:///x.db", "experiment_id": "1", "run_id": "a"}')
+HOST = ["--host", "http://127.0.0.1:1"]
+COMMANDS = {
+    "run": [],
+    "compile": [],
+    "compare": [],
+    "ui": ["r"],
+    "quantize": ["m.keras"],
+    "export": ["m.keras", "-o", "x.onnx"],
+    "verify": ["m.onnx"],
+    "analyze": ["m.onnx"],
+    "build-engine": ["m.onnx"],
+    "bench-engine": ["m.engine"],
+    "config show": [],
+    "config schema": [],
+    "cluster submit": HOST,
+    "cluster schedule": ["x", "--cron", "0 0 2 * * *", *HOST],
+    "cluster unschedule": ["x", *HOST],
+    "cluster schedules": HOST,
+}
+
+
+def leaves(command, prefix=""):
+    """Yield the full name of each command below a group."""
+    for name, each in command.commands.items():
+        yield from leaves(each, f"{prefix}{name} ") if hasattr(each, "commands") else [prefix + name]
+
+
+said = {"left out": sorted(set(leaves(typer.main.get_command(app))) ^ set(COMMANDS))}
+for name, arguments in COMMANDS.items():
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*name.split(), *arguments])
+    said[name] = [done.exit_code, done.stderr]
+json.dump(said, sys.stdout)

@@ -1,0 +1,87 @@
+"""A model is traced in inference mode, whatever its layers do by default."""
+
+import logging
+
+import numpy as np
+import onnx
+import pytest
+
+import qat_lib
+
+keras = pytest.importorskip("keras")
+layers = keras.layers
+
+
+class Noisy(layers.Layer):
+    """A layer that trains unless it is told not to."""
+
+    def call(self, x, training=True):
+        return x + 1.0 if training else x
+
+
+class Holder(layers.Layer):
+    """A layer that holds one and takes no ``training`` itself."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = Noisy()
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def augmentation(x):
+    for layer in (
+        layers.RandomFlip(),
+        layers.RandomRotation(0.2),
+        layers.RandomZoom(0.2),
+        layers.RandomContrast(0.2),
+        layers.GaussianNoise(0.3),
+        layers.SpatialDropout2D(0.5),
+        Noisy(),
+        Holder(),
+    ):
+        x = layer(x)
+    return x
+
+
+def build():
+    inner = keras.Input((8, 8, 3))
+    nested = keras.Model(inner, augmentation(inner), name="augment")
+    image = keras.Input((8, 8, 3), name="image")
+    x = layers.Conv2D(4, 3, name="conv")(augmentation(nested(image)))
+    return keras.Model(image, layers.Dense(3)(layers.Dropout(0.5)(layers.Flatten()(x))))
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).uniform(0, 1, (8, 8, 8, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_layers_that_act_in_training_only_vanish(quantized, images, tmp_path):
+    model = build()
+    if quantized:
+        model = qat_lib.quantize_model(model)
+        qat_lib.calibrate(model, images)
+    qat_lib.export_onnx(model, tmp_path / "model.onnx")
+    operators = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
+    assert operators <= {"Transpose", "Conv", "Reshape", "Flatten", "Gemm", "QuantizeLinear", "DequantizeLinear"}
+    assert qat_lib.check_parity(model, tmp_path / "model.onnx", images).passed
+
+
+def test_call_with_training_true_is_exported_in_inference_mode_with_a_warning(tmp_path, caplog):
+    image = keras.Input((8, 8, 3))
+    model = keras.Model(image, layers.Conv2D(2, 3)(layers.Dropout(0.5, name="monte_carlo")(image, training=True)))
+    with caplog.at_level(logging.WARNING, logger="qat_lib"):
+        qat_lib.export_onnx(model, tmp_path / "model.onnx")
+    assert [n.op_type for n in onnx.load(tmp_path / "model.onnx").graph.node if n.op_type != "Transpose"] == ["Conv"]
+    assert any("monte_carlo" in r.getMessage() and "inference mode" in r.getMessage() for r in caplog.records)
+
+
+def test_augmentation_and_what_it_reads_share_one_quantizer():
+    image = keras.Input((8, 8, 3), name="image")
+    flipped = layers.RandomFlip(name="flip")(image)
+    sides = [layers.Conv2D(2, 3, name="before")(image), layers.Conv2D(2, 3, name="behind")(flipped)]
+    plan = qat_lib.plan_quantization(keras.Model(image, layers.Concatenate()(sides)))
+    assert [entry.tensor for entry in plan.by_kind("activation")] == ["image:0"]
