@@ -227,6 +227,9 @@ def build_engine(
         bool, typer.Option("--version-compatible", help="TensorRT: run on later versions of its major.")
     ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Keep what per-layer timing needs.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare the engine with ONNX Runtime before it is written.")
+    ] = True,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -252,7 +255,7 @@ def build_engine(
             profile=profile,
         )
         with build_progress() as on_progress:
-            artifact = engines.build_engine(model, spec, output=output, on_progress=on_progress)
+            artifact = engines.build_engine(model, spec, output=output, verify=verify, on_progress=on_progress)
         if json_:
             _write_json(
                 {

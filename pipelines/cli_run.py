@@ -14,7 +14,7 @@ from rich.text import Text
 
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from components.runtime.tracking import MODE_VARIABLE, URI_VARIABLE, tracking_mode
-from pipelines.config import RunConfig, load_config
+from pipelines.config import RunConfig, build_config, load_config
 from pipelines.local import MAIN_PIPELINE, execute, resume_run
 from pipelines.preflight import check_before_training
 from pipelines.progress_view import make_view
@@ -47,7 +47,7 @@ def run_command(
         raise ConfigError("Expected --resume or --no-cache, received both: a run keeps its store.")
     given = load_config(config, profiles=profiles, overrides=overrides)
     if output is not None:
-        given = given.model_copy(update={"output": str(output.absolute())})
+        given = build_config({**given.to_dict(), "output": str(output.absolute())}, source="--output")
     _check_environment(given)
     # With --json stdout belongs to the object alone.
     stream = sys.stderr if as_json else sys.stdout

@@ -24,9 +24,9 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
     Raises:
         ConfigError: The file can't be written, or the cluster section does not fit the engine's backend.
     """
+    check_output(output)
     text = pipeline_ir(config)
     try:
-        check_output(output)
         write_text(output, text)
     except OSError as error:
         raise ConfigError(f"Could not write {output}: {error}") from error

@@ -8,6 +8,7 @@ asked for, then ``--set`` options. Relative paths in a file are relative to that
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         """Refuse at once what a step would refuse after hours of training."""
-        if "://" in self.output:
+        if re.search(r"(^|/)(https?|s3|gs|hdfs|abfss?):/", self.output):
             raise ValueError(f"output: expected a folder on this machine, received {self.output}")
         target = self.engine.backend if self.export.target == "auto" else self.export.target
         problem = target_problem(target, self.engine.backend) or sign_problem(

@@ -15,7 +15,7 @@ def wrap_composite(name: str, layer: Any, original: Any, entries: Sequence[Quant
     """Return ``layer`` in a wrapper with the quantizers of ``entries``.
 
     Args:
-        name: the layer's name in the plan.
+        name: name of the wrapper.
         layer: the copy of the layer, built or not.
         original: the layer that it is a copy of, built.
         entries: the plan's entries for its weights and inner tensors.
@@ -29,7 +29,7 @@ def wrap_composite(name: str, layer: Any, original: Any, entries: Sequence[Quant
         quantize_inputs=False,
         weights=[_weight(entry, inner) for entry in entries if entry.kind == "weight"],
         inputs=[_input(entry, inner) for entry in entries if entry.kind == "internal"],
-        name=f"quant_{name}",
+        name=name,
     )
 
 

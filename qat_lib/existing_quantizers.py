@@ -1,7 +1,10 @@
-"""The quantizers that a model has before it is quantized: put there by hand, or by an earlier call."""
+"""The quantizers that a model has before it is quantized: put there by hand, by an earlier call, or by Keras."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import preserves_range
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
@@ -28,3 +31,19 @@ def own_quantizers(call: Call) -> tuple[int, ...]:
         chosen = operation.quantization_index
         return tuple(i for i in range(len(call.inputs)) if chosen is None or i in chosen)
     return ()
+
+
+def refuse_keras_quantized(model: Any) -> None:
+    """Refuse a model that went through ``keras.Model.quantize``.
+
+    Raises:
+        UnsupportedModelError: a layer holds integers in place of its float weights.
+    """
+    for layer in model._flatten_layers():
+        if layer.quantization_mode is not None:
+            raise UnsupportedModelError(
+                f"Expected a model with float weights. Received one that Keras's own "
+                f"quantize({layer.quantization_mode!r}) has changed: {type(layer).__name__} {layer.name!r} holds "
+                "integers, for which engines have no Q/DQ form. Take the model as it was before that call, and "
+                "quantize it with qat_lib.quantize_model."
+            )

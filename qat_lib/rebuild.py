@@ -222,7 +222,7 @@ class _Rebuild:
     def _wrap(self, name: str, layer: Any) -> Any:
         wrapper = REGISTRY.find(type(layer))
         if wrapper is None and is_composite(self.old_layers[name]):
-            return wrap_composite(name, layer, self.old_layers[name], self.of_layer.get(name, []))
+            return wrap_composite(self._wrapper_name(name), layer, self.old_layers[name], self.of_layer.get(name, []))
         if wrapper is None:
             raise PlanError(f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}.")
         entries = self.of_layer.get(name, [])
@@ -244,8 +244,17 @@ class _Rebuild:
             quantize_internal=bool(internal),
             weight_options=_weight_options(weights),
             input_options=_input_options(internal),
-            name=f"quant_{name}",
+            name=self._wrapper_name(name),
         )
+
+    def _wrapper_name(self, layer: str) -> str:
+        """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
+        base = name = f"quant_{layer}"
+        number = 0
+        while name in self.old_layers and name not in self.wrapped:
+            number += 1
+            name = f"{base}_{number}"
+        return name
 
     def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
         """Switch off what the wrapper has beyond the plan: one tensor or weight, one quantizer."""

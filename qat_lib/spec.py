@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from qat_lib.errors import SpecError
-from qat_lib.strict_yaml import read_yaml
+from qat_lib.strict_yaml import parse_yaml, read_yaml
 from qat_lib.text_files import parse_json
 
 CALIBRATORS = ("max", "percentile", "entropy", "mse")
@@ -21,9 +21,15 @@ RANGE_POLICIES = ("frozen", "ema", "last", "learned")
 WEIGHT_RANGE_POLICIES = ("current", "frozen", "learned")
 
 
-@dataclass(frozen=True, kw_only=True)
+ALL = "all"
+"""What ``quantization_index`` says for every input, where None says nothing."""
+
+
+@dataclass
 class LayerConfig:
     """One entry of a :class:`QuantizationSpec`: which layers, and what of them is quantized.
+
+    An attribute that is set later is checked as the constructor checks it.
 
     Attributes:
         name: a layer's name, a Keras class's name, or a regular expression for layer names.
@@ -31,7 +37,7 @@ class LayerConfig:
         is_regex: whether ``name`` is a regular expression that must match the whole layer name.
         quantize_input: whether the layer's inputs are quantized.
         quantize_weight: whether its weights are (layers without weights ignore it).
-        quantization_index: which inputs, of a layer with several; None = all.
+        quantization_index: which inputs, of a layer with several; None or ``["all"]`` = all.
         num_bits: width of the integers, 2 to 16; None = 8. TensorRT and OpenVINO run 8.
         per_channel: whether weights get one range for each output channel; None = yes.
         calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
@@ -42,10 +48,11 @@ class LayerConfig:
 
     name: str
     is_keras_class: bool = False
-    is_regex: bool = False
     quantize_input: bool = True
     quantize_weight: bool = True
-    quantization_index: tuple[int, ...] | None = None
+    quantization_index: Sequence[int | str] | None = None
+    _: KW_ONLY
+    is_regex: bool = False
     num_bits: int | None = None
     per_channel: bool | None = None
     calibrator: str | None = None
@@ -61,7 +68,7 @@ class LayerConfig:
                 raise SpecError(f"{key} of {self.name!r} must be true or false. Received: {getattr(self, key)!r}.")
         if self.is_keras_class and self.is_regex:
             raise SpecError(f"{self.name!r} can't be a class and a regular expression at once: choose one.")
-        object.__setattr__(self, "quantization_index", _index_tuple(self.name, self.quantization_index))
+        self.__dict__["quantization_index"] = _index_tuple(self.name, self.quantization_index)
         if self.num_bits is not None and not (isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16):
             raise SpecError(f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: {self.num_bits!r}.")
         if self.per_channel is not None and not isinstance(self.per_channel, bool):
@@ -75,6 +82,26 @@ class LayerConfig:
             except re.error as error:
                 raise SpecError(f"{self.name!r} is not a regular expression: {error}.") from error
 
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Set an attribute to a checked value.
+
+        Raises:
+            SpecError: the value is wrong, and nothing is changed.
+            AttributeError: an entry has no such attribute.
+        """
+        known = [f.name for f in fields(self)]
+        if key not in known:
+            raise AttributeError(f"Expected an attribute of {', '.join(known)}. Received: {key!r}.")
+        is_complete = len(self.__dict__) == len(known)
+        changed = LayerConfig(**{**self.__dict__, key: value}).__dict__[key] if is_complete else value
+        self.__dict__[key] = changed
+
+    @property
+    def inputs(self) -> tuple[int, ...] | None:
+        """Numbers of the inputs that are quantized, in order; None = all."""
+        chosen = [i for i in self.quantization_index or () if isinstance(i, int)]
+        return tuple(chosen) or None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain data, without what is at its default."""
         plain = {key: value for key, value in asdict(self).items() if value != _DEFAULTS.get(key, object())}
@@ -86,13 +113,17 @@ class LayerConfig:
 _DEFAULTS = {f.name: f.default for f in fields(LayerConfig) if f.name != "name"}
 
 
-def _index_tuple(name: str, value: Any) -> tuple[int, ...] | None:
+def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
     if value is None:
         return None
+    if value == ALL or (isinstance(value, Sequence) and list(value) == [ALL]):
+        return (ALL,)
     items = [value] if isinstance(value, Integral) and not isinstance(value, bool) else value
     is_list = isinstance(items, Sequence) and not isinstance(items, str)
     if not is_list or any(isinstance(i, bool) or not isinstance(i, Integral) or int(i) < 0 for i in items):
-        raise SpecError(f"quantization_index of {name!r} must be input numbers, counted from 0. Received: {value!r}.")
+        raise SpecError(
+            f"quantization_index of {name!r} must be input numbers, counted from 0, or ['all']. Received: {value!r}."
+        )
     return tuple(sorted({int(i) for i in items})) or None
 
 
@@ -192,12 +223,18 @@ class QuantizationSpec:
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> QuantizationSpec:
-        """Read a spec from a YAML or JSON file.
+        """Read a spec from a YAML or JSON file, or from the text that :meth:`to_yaml` returned.
+
+        Args:
+            source: path of the file; a string of several lines is the text itself.
 
         Raises:
             SpecError: the file can't be read, is not YAML, or holds no list of entries.
         """
-        data = read_yaml(source, what="a quantization spec", error=SpecError)
+        if "\n" in str(source):
+            data = parse_yaml(str(source), "The quantization spec", error=SpecError)
+        else:
+            data = read_yaml(source, what="a quantization spec", error=SpecError)
         return cls.from_list(data if data is not None else [])
 
     def to_json(self) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from components.data.folder_listing import list_images
-from components.data.images import decode_image, read_image
+from components.data.images import decode_image, read_image, room_for_file
 from components.data.splits import Indices, stratified_subset
 from components.runtime.events import Progress
 from components.settings import DataSettings
@@ -147,11 +147,12 @@ def _decode_all(
     def check(item: tuple[str, int]) -> _Checked:
         path = root / item[0]
         try:
-            data = read_image(path)
-            pixels = decode_image(data, settings.color, settings.image_size, name=str(path))
+            with room_for_file(path):
+                data = read_image(path)
+                pixels = decode_image(data, settings.color, settings.image_size, name=str(path))
+                return pixels.shape, hashlib.sha256(data).digest()
         except DataError as error:
             return error
-        return pixels.shape, hashlib.sha256(data).digest()
 
     waiting = iter(listed)
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:

@@ -25,7 +25,8 @@ _MODES = {"rgb": "RGB", "gray": "L"}
 
 # Images are decoded in many threads; of the large ones, which take hundreds of megabytes, one at a time.
 _LARGE_PIXELS = 4_000_000
-_one_large_image = threading.Lock()
+_LARGE_BYTES = 4 * _LARGE_PIXELS
+_one_large_image = threading.RLock()
 
 
 def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
@@ -34,7 +35,8 @@ def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
     Raises:
         DataError: the file can't be read or is no whole image; the message names it.
     """
-    return decode_image(read_image(path), color, size, name=str(path))
+    with room_for_file(path):
+        return decode_image(read_image(path), color, size, name=str(path))
 
 
 def read_image(path: Path) -> bytes:
@@ -69,7 +71,7 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
             pixels = opened.width * opened.height
             if pixels > limits.image_pixels():
                 raise _too_large(name, f"{opened.width}x{opened.height} pixels")
-            with _room_for(pixels):
+            with _turn(large=pixels > _LARGE_PIXELS):
                 return _upright(opened, color, size, name)
     except DataError:
         raise
@@ -105,9 +107,19 @@ def _too_large(name: str, received: str) -> DataError:
 
 
 @contextmanager
-def _room_for(pixels: int) -> Iterator[None]:
-    """Wait until no other large image is being decoded, if this is one."""
-    if pixels <= _LARGE_PIXELS:
+def room_for_file(path: Path) -> Iterator[None]:
+    """Wait until no other large image is in memory, if this file is large; read and decode it in the block."""
+    try:
+        size = path.stat().st_size
+    except OSError:  # reading it says why
+        size = 0
+    with _turn(large=size > _LARGE_BYTES):
+        yield
+
+
+@contextmanager
+def _turn(*, large: bool) -> Iterator[None]:
+    if not large:
         yield
         return
     with _one_large_image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class DatasetInfo:
             DataError: it is missing or holds something else.
         """
         path = dataset / INFO_NAME
+        if not os.path.lexists(path):
+            raise DataError(f"{dataset} is no prepared data set: it holds no {INFO_NAME}. Run prepare_data first.")
         try:
             data: dict[str, Any] = read_json(path, what="the description of a data set", error=DataError)
             height, width, channels = data.pop("image_shape")

@@ -29,7 +29,8 @@ _SCHEME = re.compile(r"([a-zA-Z][\w+.-]*)://")
 _DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle", "sqlite")
 
 # A password may hold any character: what follows "user:" up to the last @ of a word is taken for one.
-_USERINFO = re.compile(r"(?<=://)(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@")
+# A path that was made of a URL has lost one slash.
+_USERINFO = re.compile(r"(?:(?<=://)|(?<=http:/)|(?<=https:/))(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@")
 _ASSIGNED = re.compile(r"(?<![\w.-])([\w.-]{1,64})=('[^'\n]*'|\"[^\"\n]*\"|[^\s&;,'\"#()\[\]{}<>]+)")
 _QUOTED = re.compile(r"(['\"])([\w.-]{1,64})\1\s?:\s?(['\"])([^'\"\n]+)\3")
 _HEADER = re.compile(r"\b((?:authorization\W{1,5})?(?:bearer|basic))\s+[\w.~+/=-]{8,}", re.IGNORECASE)

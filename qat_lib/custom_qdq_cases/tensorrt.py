@@ -18,6 +18,7 @@ well: without it the kernel in front would write float, and so on through the wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -94,7 +95,7 @@ class _Placement:
             self.edges[call.name] |= composite.inputs.keys()
         if decision is None or not decision.config.quantize_input:
             return
-        chosen = decision.config.quantization_index
+        chosen = decision.config.inputs
         self.edges[call.name] |= {i for i in range(len(call.inputs)) if chosen is None or i in chosen}
         if decision.config.quantize_weight and is_weighted(call):
             self.int8.add(call.name)
@@ -132,8 +133,7 @@ class _Placement:
         return None
 
     def _residual_inputs(self, call: Call) -> tuple[int, ...] | None:
-        shapes = [self.graph.shapes[tensor] for tensor in call.inputs]
-        if any(shape != shapes[0] for shape in shapes):
+        if not _add_without_broadcast([self.graph.shapes[tensor] for tensor in call.inputs]):
             return None
         every = range(len(call.inputs))
         ends = {i: root for i in every if (root := chain_root(self.graph, call.inputs[i], sole=True)) is not None}
@@ -223,3 +223,15 @@ class _Placement:
                         return False
                     tensors.append(reader.outputs[0])
         return True
+
+
+def _add_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
+    """Whether tensors of these shapes have one shape, as far as it is known: an EinsumDense leaves sizes open."""
+    if len({len(shape) for shape in shapes}) > 1:
+        return False
+    for axis, sizes in enumerate(zip(*shapes, strict=True)):
+        known = {size for size in sizes if size is not None}
+        may_broadcast = axis > 0 and known == {1} and None in sizes
+        if len(known) > 1 or may_broadcast:
+            return False
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines import files
+from qat_lib.engines.agreement import REDUCED_BOUND
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
-from qat_lib.engines.onnx_graph import OnnxGraph, check_size, open_model, resolve, summarize
-from qat_lib.engines.saturation import saturation_warnings
+from qat_lib.engines.onnx_graph import OnnxGraph, check_buildable, open_model, resolve, summarize
+from qat_lib.engines.saturation import difference_warnings, saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
+from qat_lib.engines.verification import verify_answers
 from qat_lib.errors import EngineBuildError
 from qat_lib.output_files import check_output
 
@@ -45,23 +47,31 @@ def build_engine(
     spec: BuildSpec | None = None,
     *,
     output: Path | str | None = None,
+    verify: bool = True,
+    seed: int = 0,
     on_progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> EngineArtifact:
     """Build an engine from an ONNX file and write it with its manifest and its layer list.
 
     Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and, where the backend
-    logs its build, ``model.build.log``. All of them appear together, or none does.
+    logs its build, ``model.build.log``. All of them appear together, or none does. Before that the engine is loaded
+    again from its file, and must answer random requests as ONNX Runtime answers on the ONNX file
+    (see :mod:`qat_lib.engines.verification`).
 
     Args:
         onnx_path: the ONNX file; for an INT8 engine with symmetric INT8 Q/DQ pairs.
         spec: how to build; default: for this machine.
         output: the engine file; default: the ONNX file's name with the suffix ``.engine``.
+        verify: whether to compare the engine with ONNX Runtime. Without it an engine may be silently wrong; it is for
+            graphs that ONNX Runtime can't run.
+        seed: seed of the random requests.
         on_progress: called with phase, steps done and steps in all, where the backend reports them.
         cancelled: asked now and then; True stops the build and leaves no file.
 
     Raises:
-        EngineBuildError: the graph can't be read or built, or the engine can't be written.
+        EngineBuildError: the graph can't be read or built, the engine answers otherwise than the graph, or it can't be
+            written.
         BackendUnavailableError: the backend's library, driver or device is missing.
         ConfigError: the spec does not fit the graph, or the output is no place for a file.
     """
@@ -71,7 +81,7 @@ def build_engine(
     model = open_model(onnx)
     graph = summarize(onnx, model)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
-    check_size(onnx, model, spec)
+    check_buildable(onnx, model, spec)
     del model  # the weights of a large network
     backend = get_backend(spec.backend)
     digest = files.sha256(onnx)
@@ -79,7 +89,6 @@ def build_engine(
     built = backend.build(BuildRequest(onnx=onnx, graph=graph, spec=spec, on_progress=on_progress, cancelled=cancelled))
     if cancelled is not None and cancelled():
         raise EngineBuildError("The build was cancelled. Nothing was written.")
-    warnings = (*built.warnings, *saturation_warnings(graph, built.device))
     manifest = EngineManifest(
         backend=spec.backend,
         backend_version=backend.version(),
@@ -104,11 +113,26 @@ def build_engine(
         device_memory_bytes=built.device_memory_bytes,
         git=git_state(),
     )
-    if spec.profile:
-        with backend.open(built.data, manifest) as engine:
-            built = replace(built, layers=tuple(engine.layers(timed=True)))
-    files.write_together(_contents(path, built, manifest))
-    return EngineArtifact(path=path, manifest=manifest, layers=built.layers, warnings=warnings)
+    with files.together(path.parent) as drafts:
+        data = drafts.add(path, built.data).read()
+        with backend.open(data, manifest) as engine:
+            if verify:
+                verification = verify_answers(engine, onnx, half=graph.half, seed=seed)
+                manifest = replace(manifest, verification=verification)
+            layers = tuple(engine.layers(timed=True)) if spec.profile else built.layers
+        if built.log:
+            drafts.add(path.with_suffix(".build.log"), built.log.encode())
+        drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
+        drafts.add(manifest_path(path), manifest.to_json().encode())
+    return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=_warnings(built, graph, manifest))
+
+
+def _warnings(built: BuiltEngine, graph: OnnxGraph, manifest: EngineManifest) -> tuple[str, ...]:
+    warnings = (*built.warnings, *saturation_warnings(graph, built.device))
+    if manifest.verification is None or not manifest.quantized:
+        return warnings
+    largest = max(manifest.verification["differences"].values())
+    return (*warnings, *difference_warnings(built.device, largest, REDUCED_BOUND))
 
 
 def _described(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
@@ -127,17 +151,10 @@ def _json(graph: OnnxGraph, key: str) -> Any:
         return None
 
 
-def _contents(path: Path, built: BuiltEngine, manifest: EngineManifest) -> dict[Path, bytes]:
+def _layers_json(backend: str, layers: Sequence[EngineLayer], inspector: Any) -> bytes:
     description = {
-        "backend": manifest.backend,
-        "layers": [layer.to_dict() for layer in built.layers],
-        "inspector": built.inspector,
+        "backend": backend,
+        "layers": [layer.to_dict() for layer in layers],
+        "inspector": inspector,
     }
-    contents = {
-        path: built.data,
-        layers_path(path): (json.dumps(description, indent=1) + "\n").encode(),
-        manifest_path(path): manifest.to_json().encode(),
-    }
-    if built.log:
-        contents = {path.with_suffix(".build.log"): built.log.encode(), **contents}
-    return contents
+    return (json.dumps(description, indent=1) + "\n").encode()

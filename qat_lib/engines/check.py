@@ -15,22 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
+from qat_lib.engines.agreement import bound_of, differences
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.onnx_graph import read_graph
-from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.values import Array
 from qat_lib.errors import QatlineError
 
+
 # Largest accepted difference, as a share of the reference's spread (largest minus smallest output value). In INT8 a
 # sum that falls on a rounding boundary may go to the neighbouring level, and later layers carry that on.
-FP32_BOUND = 1e-3
-REDUCED_BOUND = 5e-2
-
-
 @dataclass(frozen=True, kw_only=True)
 class EngineCheck:
     """Result of a check.
@@ -39,7 +37,7 @@ class EngineCheck:
         passed: whether every request was answered within the bound.
         message: one sentence for people.
         requests: requests sent, of batch sizes from the smallest to the largest that the engine takes.
-        largest_difference: largest absolute difference from the reference, over its spread.
+        largest_difference: largest difference from the reference over all outputs (see ``qat_lib.engines.agreement``).
         bound: largest accepted value of it.
         label_agreement: share of samples whose largest output is the same.
         load_seconds: how long loading took.
@@ -59,7 +57,7 @@ class EngineCheck:
 def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
     """Load the engine at ``path``, send random requests, and compare the answers with ONNX Runtime's on ``onnx``.
 
-    The bound is 0.001 of the reference's spread for engines in FP32 and 0.05 for quantized and 16-bit ones.
+    The bound is what the engine's precision explains on this machine (see :mod:`qat_lib.engines.agreement`).
     """
     try:
         manifest = read_manifest(path)
@@ -70,16 +68,16 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
         loaded = time.perf_counter() - began
         with engine:
             batches = [engine.random_batch(size, seed=seed + i) for i, size in enumerate(_sizes(engine, requests))]
-            answers = [next(iter(engine.infer(batch).values())) for batch in batches]
+            answers = [engine.infer(batch) for batch in batches]
             memory = _resident_mib() - before
-            exact = not engine.manifest.quantized and engine.manifest.spec["float_precision"] == "fp32"
-            bound = FP32_BOUND if exact and not read_graph(onnx).half else REDUCED_BOUND
+            bound = bound_of(manifest, half=read_graph(onnx).half)
             first_output = engine.outputs[0].name
-        session = reference_session(onnx)
-        expected = [session.run([first_output], batch)[0] for batch in batches]
+        reference = Reference(onnx)
+        expected = [reference.run(batch) for batch in batches]
+        largest = max(differences(answers, expected).values())
+        agreement = _equal_labels(*([answer[first_output] for answer in side] for side in (answers, expected)))
     except QatlineError as error:
         return EngineCheck(passed=False, message=str(error))
-    largest, agreement = _compare(answers, expected)
     passed = bool(largest <= bound)
     relation = "within" if passed else "outside"
     return EngineCheck(
@@ -103,16 +101,12 @@ def _sizes(engine: Engine, requests: int) -> list[int]:
     return [low + (high - low) * i // max(requests - 1, 1) for i in range(requests)]
 
 
-def _compare(answers: list[Array], expected: list[Array]) -> tuple[float, float]:
-    """Return the largest difference over the reference's spread, and the share of equal labels."""
-    if any(
-        one.shape != other.shape or not np.isfinite(one).all() for one, other in zip(answers, expected, strict=True)
-    ):
-        return float("inf"), 0.0
-    ours = np.concatenate([array.reshape(len(array), -1) for array in answers]).astype(np.float64)
-    theirs = np.concatenate([array.reshape(len(array), -1) for array in expected]).astype(np.float64)
-    spread = max(float(np.ptp(theirs)), 1e-12)
-    return float(np.abs(ours - theirs).max()) / spread, float((ours.argmax(1) == theirs.argmax(1)).mean())
+def _equal_labels(answers: list[Array], expected: list[Array]) -> float:
+    """Return the share of samples whose largest value is at the same place."""
+    if any(one.shape != other.shape for one, other in zip(answers, expected, strict=True)):
+        return 0.0
+    ours, theirs = (np.concatenate([array.reshape(len(array), -1) for array in side]) for side in (answers, expected))
+    return float((ours.argmax(1) == theirs.argmax(1)).mean())
 
 
 def _resident_mib() -> float:

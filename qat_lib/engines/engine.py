@@ -112,8 +112,17 @@ class Engine(ABC):
 
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
         """Return normal random input of ``batch_size`` samples, by input name."""
+        return self.random_request({check.info.name: check.shape(batch_size) for check in self._inputs}, seed=seed)
+
+    def random_request(
+        self, shapes: Mapping[str, Sequence[int]], *, seed: int = 0, integers_below: int = 127
+    ) -> dict[str, Array]:
+        """Return random input of the given shapes, by input name: normal numbers, or integers from 0 on."""
         generator = np.random.default_rng(seed)
-        return {check.info.name: check.random(generator, batch_size) for check in self._inputs}
+        return {
+            check.info.name: check.random(generator, tuple(shapes[check.info.name]), integers_below)
+            for check in self._inputs
+        }
 
     def close(self) -> None:
         """Refuse new requests, wait for those that came before, and free the engine's memory.
@@ -201,13 +210,16 @@ class _InputCheck:
             )
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
-    def random(self, generator: np.random.Generator, batch_size: int) -> Array:
-        """Return random values with ``batch_size`` as first dimension, and the profile's optimum for the others."""
-        shape = (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
+    def shape(self, batch_size: int) -> tuple[int, ...]:
+        """Return the shape with ``batch_size`` as first dimension, and the profile's optimum for the others."""
+        return (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
+
+    def random(self, generator: np.random.Generator, shape: tuple[int, ...], integers_below: int) -> Array:
+        """Return random values of ``shape``."""
         self._check_shape(shape)
         if self._floating:
             return generator.standard_normal(shape, dtype=np.float32).astype(self._dtype, copy=False)
-        return generator.integers(0, 127, shape).astype(self._dtype)
+        return generator.integers(0, integers_below, shape).astype(self._dtype)
 
     def _check_shape(self, shape: Sequence[int]) -> None:
         low, high = self.profile.minimum, self.profile.maximum

@@ -13,7 +13,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from qat_lib.errors import EngineBuildError
@@ -78,18 +78,69 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     Raises:
         EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
     """
-    directory = next(iter(contents)).parent
-    with writing(directory), contextlib.ExitStack() as drafts:
-        directory.mkdir(parents=True, exist_ok=True)
-        written = [(path, drafts.enter_context(draft(path, data))) for path, data in contents.items()]
-        with locked(directory, exclusive=True):
-            for path, place in written:
-                place(path)
+    with together(next(iter(contents)).parent) as drafts:
+        for path, data in contents.items():
+            drafts.add(path, data)
+
+
+class Drafts:
+    """Files of one directory that wait for their names."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._waiting: list[tuple[Path, Draft]] = []
+
+    def add(self, path: Path, data: bytes) -> Draft:
+        """Write ``data`` without its name; raise EngineBuildError where there is no room."""
+        with writing(path.parent):
+            written = self._stack.enter_context(draft(path, data))
+        self._waiting.append((path, written))
+        return written
+
+    def place(self) -> None:
+        """Give all files their names, in the order in which they were added."""
+        for path, written in self._waiting:
+            written.place(path)
 
 
 @contextlib.contextmanager
-def draft(path: Path, data: bytes) -> Iterator[Callable[[Path], None]]:
-    """Write ``data`` beside ``path``, synced to disk; what is given puts it into place. Else nothing is left.
+def together(directory: Path) -> Iterator[Drafts]:
+    """Collect files of ``directory``; at the end all of them appear, and none if the block raises.
+
+    Raises:
+        EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
+    """
+    with contextlib.ExitStack() as stack:
+        with writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        drafts = Drafts(stack)
+        yield drafts
+        with writing(directory), locked(directory, exclusive=True):
+            drafts.place()
+
+
+class Draft:
+    """A file that was written and synced, but has no name yet."""
+
+    def __init__(self, descriptor: int, temporary: Path, *, nameless: bool) -> None:
+        self._descriptor, self._temporary, self._nameless = descriptor, temporary, nameless
+
+    def read(self) -> bytes:
+        """Read the file again."""
+        with open(self._descriptor, "rb", closefd=False) as stream:
+            stream.seek(0)
+            return stream.read()
+
+    def place(self, target: Path) -> None:
+        """Give the file its name, in place of what has it now."""
+        if self._nameless:  # with a directory's descriptor Python follows the link to the file behind it
+            os.link(f"/proc/self/fd/{self._descriptor}", self._temporary, src_dir_fd=self._descriptor)
+        os.replace(self._temporary, target)
+
+
+@contextlib.contextmanager
+def draft(path: Path, data: bytes) -> Iterator[Draft]:
+    """Write ``data`` beside ``path``, synced to disk; nothing is left of it unless it is given its name.
 
     Where the file system can, the file has no name until then, so that not even a killed process leaves it behind.
     """
@@ -97,19 +148,13 @@ def draft(path: Path, data: bytes) -> Iterator[Callable[[Path], None]]:
     descriptor = _open_nameless(path.parent)
     nameless = descriptor is not None
     if descriptor is None:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-
-    def place(target: Path) -> None:
-        if nameless:  # with a directory's descriptor Python follows the link to the file behind it
-            os.link(f"/proc/self/fd/{descriptor}", temporary, src_dir_fd=descriptor)
-        os.replace(temporary, target)
-
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(descriptor, "wb", closefd=False) as stream:
             stream.write(data)
             stream.flush()
             os.fsync(descriptor)
-        yield place
+        yield Draft(descriptor, temporary, nameless=nameless)
     finally:  # a cancelled build must not leave the file either
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
@@ -120,7 +165,7 @@ def _open_nameless(directory: Path) -> int | None:
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
-        return os.open(directory, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o666)
     except OSError as error:
         if error.errno not in _NO_NAMELESS:
             raise

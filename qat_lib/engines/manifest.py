@@ -39,6 +39,7 @@ class EngineManifest:
         layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
         classes: class names in label order.
         device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
+        verification: how its answers compared with ONNX Runtime's when it was built; None where they were not.
         git: commit and state of the repository it was built in, or None.
         created: UTC time in ISO 8601.
         build_seconds: how long the build took.
@@ -65,6 +66,7 @@ class EngineManifest:
     layout: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     device_memory_bytes: int | None = None
+    verification: Mapping[str, Any] | None = None
     git: Mapping[str, Any] | None = None
     format: int = FORMAT
 

@@ -68,23 +68,33 @@ def open_model(path: Path) -> Any:
 
 
 def check_file(path: Path) -> None:
-    """Check that a runtime can take ``path`` as it is, see :func:`check_size`."""
+    """Check that a runtime can take ``path`` as it is, see :func:`check_buildable`."""
     from qat_lib.onnx_view.bounds import check_bounds
 
     with _translated():
         check_bounds(path, open_model(path))
 
 
-def check_size(path: Path, model: Any, spec: BuildSpec) -> None:
+def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
     """Check that a backend can build ``model`` for the resolved ``spec`` in bounded time and memory.
 
     Raises:
-        EngineBuildError: it exceeds a limit of :mod:`qat_lib.onnx_view.bounds`.
+        EngineBuildError: it exceeds a limit of :mod:`qat_lib.onnx_view.bounds`, or a scale is zero,
+            negative, subnormal or not finite.
     """
     from qat_lib.onnx_view.bounds import check_bounds
+    from qat_lib.onnx_view.graph import OnnxGraph as GraphView
+    from qat_lib.onnx_view.scales import find_bad_scale
 
     with _translated():
         check_bounds(path, model, {name: profile.maximum for name, profile in spec.shapes.items()})
+        view = GraphView(model, base_dir=path.resolve().parent)
+        bad = find_bad_scale(view)
+    if bad is not None:
+        raise EngineBuildError(
+            f"Expected scales that are positive, finite, normal numbers. In {path}, node {bad[0]!r}: "
+            f"{bad[1]}. Calibrate again with data that reach this tensor, and export again."
+        )
 
 
 @contextmanager
@@ -127,7 +137,11 @@ def summarize(path: Path, model: Any) -> OnnxGraph:
         nodes=names,
         weighted=tuple(_weighted(view)),
         order=order,
-        metadata={entry.key.removeprefix(_PREFIX): entry.value for entry in model.metadata_props},
+        metadata={
+            entry.key.removeprefix(_PREFIX): entry.value
+            for entry in model.metadata_props
+            if entry.key.startswith(_PREFIX)
+        },
         weights="int8" if stored else "qdq" if quantized else None,
         half=any(tensor.data_type in halves for tensor in graph.initializer),
         full_unsigned=_full_unsigned(graph),

@@ -47,6 +47,30 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
         raise EngineBuildError(f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}") from error
 
 
+class Reference:
+    """The answers of an ONNX file, by ONNX Runtime without optimizations.
+
+    Raises:
+        EngineBuildError: ONNX Runtime can't run the graph.
+    """
+
+    def __init__(self, onnx: Path) -> None:
+        self._onnx, self._session = onnx, reference_session(onnx)
+        self._names = [output.name for output in self._session.get_outputs()]
+        self.version = str(_onnxruntime().__version__)
+
+    def run(self, request: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name.
+
+        Raises:
+            EngineBuildError: ONNX Runtime can't run this request.
+        """
+        try:
+            return dict(zip(self._names, self._session.run(self._names, dict(request)), strict=True))
+        except _errors() as error:
+            raise EngineBuildError(f"ONNX Runtime {self.version} can't run {self._onnx}: {error}") from error
+
+
 class OnnxRuntimeBackend:
     """ONNX Runtime on this machine's CPU."""
 

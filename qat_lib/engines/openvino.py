@@ -20,6 +20,7 @@ from typing import Any
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
@@ -69,7 +70,7 @@ class OpenVINOBackend:
         except RuntimeError as error:
             raise EngineBuildError(
                 f"OpenVINO {self.version()} can't compile {request.onnx}: {_reason(error)}. "
-                "Verify the graph first; a Q/DQ pair must be symmetric INT8 with constant scales."
+                f"{advise(request.onnx, request.graph, 'OpenVINO')}"
             ) from error
         running = core.import_model(data, "CPU", properties)
         layers, inspector = read_layers(running, request.graph.nodes, timed=False)

@@ -1,4 +1,4 @@
-"""Warn of a CPU whose INT8 kernels may overflow on unsigned activations that use their full range.
+"""Warn of a CPU whose INT8 kernels may overflow, above all on unsigned activations that use their full range.
 
 An x86 CPU without VNNI or AMX adds two products of an unsigned and a signed byte in 16 bits, with saturation: 2 x 255 x
 127 does not fit, 2 x 127 x 127 does (oneDNN, "Nuances of int8 Computations").
@@ -15,13 +15,28 @@ _X86 = ("x86_64", "AMD64")
 _WIDE = ("vnni", "amx_int8")
 
 
+def is_narrow(device: Mapping[str, Any]) -> bool:
+    """Return whether ``device`` is a CPU that adds INT8 products in 16 bits."""
+    if device.get("architecture") not in _X86:
+        return False
+    return not any(wide in flag for flag in device.get("flags", ()) for wide in _WIDE)
+
+
 def saturation_warnings(graph: OnnxGraph, device: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what to warn of when ``graph`` runs on ``device``: one sentence, or nothing."""
-    if not graph.full_unsigned or device.get("architecture") not in _X86:
-        return ()
-    if any(wide in flag for flag in device.get("flags", ()) for wide in _WIDE):
+    if not graph.full_unsigned or not is_narrow(device):
         return ()
     return (
         f"{device.get('name')} has neither VNNI nor AMX: sums of {graph.full_unsigned} unsigned tensors may overflow. "
         "Check the accuracy on this machine, or quantize with unsigned=False (quantization.unsigned=never).",
+    )
+
+
+def difference_warnings(device: Mapping[str, Any], difference: float, usual: float) -> tuple[str, ...]:
+    """Return what to warn of where such a CPU answers worse than ``usual`` on others: one sentence, or nothing."""
+    if difference <= usual or not is_narrow(device):
+        return ()
+    return (
+        f"{device.get('name')} has neither VNNI nor AMX, and the engine's answers to random input differ from the ONNX "
+        f"graph's by {difference:.2g} of their spread. Check the accuracy on this machine, or build the FP32 engine.",
     )

@@ -21,8 +21,9 @@ from qat_lib.export.convert import convert
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
-from qat_lib.export.verify import verify_onnx
+from qat_lib.export.verify import read_plan, verify_onnx
 from qat_lib.output_files import check_output
+from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 
 EXTERNAL_DATA_ABOVE = 1_900_000_000
@@ -73,7 +74,7 @@ def export_onnx(
     preprocessing: Preprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
-    plan: Any | None = None,
+    plan: QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str] | None = None,
 ) -> ExportReport:
     """Export a Keras model, quantized or not, to ONNX and verify the result.
 
@@ -91,7 +92,8 @@ def export_onnx(
         embed_preprocessing: whether the graph takes raw images (uint8) and preprocesses them itself. Default False.
         metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy": 0.98}``; values that
             are not text are written as JSON.
-        plan: quantization plan that the file is verified against. Default None: against the model's own quantizers.
+        plan: quantization plan that the file is verified against, its dict form, or the path of its JSON; its digest
+            is recorded in the file. Default None: verified against the model's own quantizers.
 
     Returns:
         What was written.
@@ -120,6 +122,7 @@ def export_onnx(
     )
     if embed_preprocessing and preprocessing is None:
         raise ExportError("embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...).")
+    planned = None if plan is None else read_plan(plan)
     check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)
@@ -128,10 +131,10 @@ def export_onnx(
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
     recorded = record_quantizers(graph, ranges, disabled_quantizers(model), half=remainder == "fp16")
-    entries = _entries(graph, options, preprocessing, metadata, plan)
+    entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
-    findings = _write(graph, path, plan, options)
+    findings = _write(graph, path, planned, options)
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
@@ -158,6 +161,7 @@ def lower(
         passes.use_output_padding,
         passes.fix_reshape_targets,
         passes.fix_resize_scales,
+        passes.merge_einsum,
         lambda m: passes.write_activation_ranges(m, ranges),
         lambda m: passes.store_quantized_weights(m, ranges),
     ]
@@ -212,7 +216,7 @@ def _entries(
     options: ExportOptions,
     preprocessing: Preprocessing | None,
     extra: Mapping[str, Any] | None,
-    plan: Any | None,
+    plan: QuantizationPlan | None,
 ) -> dict[str, str]:
     order = "NCHW" if options.channels_first_input else "NHWC"
     images = {v.name: order for v in graph.graph.inputs if v.shape is not None and len(v.shape) == 4}
@@ -225,7 +229,7 @@ def _entries(
     }
     if preprocessing is not None:
         entries["preprocessing"] = json.dumps(preprocessing.to_dict())
-    if plan is not None and hasattr(plan, "digest"):
+    if plan is not None:
         entries["plan_digest"] = plan.digest()
     for key, value in (extra or {}).items():
         if key in entries or key == "quantizers":
@@ -247,7 +251,7 @@ def _data_path(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _write(graph: ir.Model, path: Path, plan: Any | None, options: ExportOptions) -> list[Finding]:
+def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: ExportOptions) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
     size = sum(v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None)
     external = size > EXTERNAL_DATA_ABOVE

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import UnsupportedModelError
+from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.export.precision import float32_for, float32_semantics
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
@@ -120,7 +121,8 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         batch: fixed batch size; None (default) leaves it open.
 
     Raises:
-        UnsupportedModelError: the model has no graph of layers (a subclassed model) or is not built.
+        UnsupportedModelError: the model has no graph of layers (a subclassed model), is not built, or Keras quantized
+            it.
     """
     if not isinstance(model, keras.Model) or not _is_graph(model):
         raise UnsupportedModelError(
@@ -131,6 +133,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         raise UnsupportedModelError(
             f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or begin with keras.Input."
         )
+    refuse_keras_quantized(model)
     functional = _functional(model)
     variables = _weight_variables(model)
     specs = [tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}") for i, x in enumerate(functional.inputs)]

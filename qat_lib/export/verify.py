@@ -17,15 +17,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules import check_parser_rules
+from qat_lib.errors import PlanError
 from qat_lib.export.metadata import Recorded, read_metadata
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_model
+
+if TYPE_CHECKING:
+    from qat_lib.plan import QuantizationPlan
 
 
 def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[Finding]:
@@ -60,7 +64,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
     findings += [f for f in rules if metadata.get("target", "tensorrt") == "tensorrt" or f.rule != "P5"]
     text = metadata.get("quantizers")
     recorded = None if text is None else Recorded.from_json(text)
-    names = None if plan is None else plan_names(plan)
+    names = None if plan is None else {entry.name for entry in read_plan(plan).quantizers}
     if recorded is not None and names is None and not (recorded.activations or recorded.weights or recorded.disabled):
         recorded = None  # exported in floating point: whoever quantized the file since then is its producer
     if recorded is not None or names is not None:
@@ -73,19 +77,23 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
     return sorted(findings, key=lambda f: ("error", "warning", "info").index(f.severity))
 
 
-def plan_names(plan: Any) -> set[str]:
-    """Return the names of a plan's quantizers.
+def read_plan(plan: Any) -> QuantizationPlan:
+    """Return a plan from itself, its dict form, or the path of its JSON.
 
     Raises:
-        PlanError: ``plan`` is no quantization plan.
+        PlanError: ``plan`` is no quantization plan, or its file can't be read.
     """
     from qat_lib.plan import QuantizationPlan
 
+    if isinstance(plan, QuantizationPlan):
+        return plan
+    if isinstance(plan, Mapping):
+        return QuantizationPlan.from_dict(plan)
     if isinstance(plan, str | os.PathLike):
-        plan = QuantizationPlan.load(Path(plan))
-    elif isinstance(plan, Mapping):
-        plan = QuantizationPlan.from_dict(plan)
-    return {entry.name for entry in plan.quantizers}
+        return QuantizationPlan.load(Path(plan))
+    raise PlanError(
+        f"Expected a QuantizationPlan, its dict form or the path of its JSON. Received: {type(plan).__name__}."
+    )
 
 
 def _check_file(path: Path) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
@@ -22,12 +22,15 @@ from qat_lib.spec import LayerConfig
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 
 
-def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[QuantizerEntry]:
+def activation_entries(
+    wants: Wants, *, unsigned: bool = False, taken: Collection[str] = ()
+) -> Iterator[QuantizerEntry]:
     """Yield one entry for each tensor with a quantizer, in the order of the model.
 
     Args:
         wants: who wants which tensor quantized.
         unsigned: whether tensors that are never negative get unsigned quantizers, a tied group where all of its are.
+        taken: names that no quantizer may get, beside those of the layers.
 
     Raises:
         SpecError: the readers of a tensor ask for different options.
@@ -53,14 +56,14 @@ def activation_entries(wants: Wants, *, unsigned: bool = False) -> Iterator[Quan
         if (maximum := maximum_behind(wants.graph, found)) is not None:
             maxima.setdefault(groups.get(root, root), maximum)
     names: dict[str, str] = {}
-    taken = {name for name, _ in wants.graph.layers()}
+    used = {name for name, _ in wants.graph.layers()} | set(taken)
     for root in sorted(readers, key=lambda t: order[t]):
         key = groups.get(root, root)
         if key not in changed:  # nothing but a quantizer of the model's own, which stays
             continue
         kept = there.get(key)
         if key not in names:
-            names[key] = kept.layer if kept is not None else _free_name(root, taken)
+            names[key] = kept.layer if kept is not None else _free_name(root, used)
         options: Any = kept.operation if kept is not None else _DEFAULTS
         decisions = {c: d for c, d in readers[root].items() if d is not None}
         configs = [decision.config for decision in decisions.values()]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from qat_lib.errors import SpecError
+from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.decisions import decide
@@ -43,7 +44,7 @@ def plan_quantization(
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
-        UnsupportedModelError: the model is subclassed or not built.
+        UnsupportedModelError: the model is subclassed, not built, or quantized by Keras's own ``quantize``.
     """
     cases = _cases(custom_qdq_cases)
     if quantization_mode not in MODES:
@@ -53,18 +54,20 @@ def plan_quantization(
     if quantization_mode == "partial" and not cases and not (quantization_spec and quantization_spec.layers):
         raise SpecError("Partial mode quantizes only what a spec or a case names: give at least one of them.")
     graph = LayerGraph(model)
+    refuse_keras_quantized(model)
     inner_names = [f"{name}/{path}" for name, composite in graph.composites.items() for path in composite.layers]
     warn_unknown_names(quantization_spec, [*(name for name, _ in graph.layers()), *inner_names], model.name)
     specs = [(type(case).__name__, _case_spec(case, model, quantization_spec)) for case in cases]
     selector = Selector(quantization_mode, quantization_spec, specs)
     decided, inner, skipped = decide(graph, selector, quantization_mode)
+    weights = (*weight_entries(graph, decided), *composite_entries(graph, inner))
+    taken = {*(entry.name for entry in weights), *(f"quant_{layer}" for layer in decided)}
     return QuantizationPlan(
         model=model.name,
         mode=quantization_mode,
         quantizers=(
-            *activation_entries(Wants(graph, decided), unsigned=unsigned),
-            *weight_entries(graph, decided),
-            *composite_entries(graph, inner),
+            *activation_entries(Wants(graph, decided), unsigned=unsigned, taken=taken),
+            *weights,
         ),
         skipped=tuple(skipped),
         wrapped=tuple(decided),

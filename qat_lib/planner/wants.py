@@ -90,7 +90,7 @@ class Wants:
 
 
 def _chosen(call: Call, decision: Decision) -> tuple[int, ...]:
-    chosen = decision.config.quantization_index
+    chosen = decision.config.inputs
     if chosen is None:
         return tuple(range(len(call.inputs)))
     if beyond := [i for i in chosen if i >= len(call.inputs)]:

@@ -5,41 +5,80 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from qat_lib.errors import ExportError
 
 logger = logging.getLogger("qat_lib")
 
+Form: TypeAlias = Literal["toolkit", "qatline"]
+
 OPSET = 13
 """The toolkit's operator set: the oldest whose QuantizeLinear takes a scale for each channel."""
 
 
-def convert_keras_model_to_onnx(keras_model: Any, onnx_model_path: str | os.PathLike[str], opset: int = OPSET) -> None:
-    """Convert a Keras model in memory, quantized or not, to a verified ONNX file.
+def convert_keras_model_to_onnx(
+    keras_model: Any, onnx_model_path: str | os.PathLike[str], opset: int = OPSET, *, form: Form = "toolkit"
+) -> None:
+    """Convert a Keras model in memory, quantized or not, to an ONNX file in the toolkit's form.
 
-    :func:`qat_lib.export.export_onnx` does the work and has more options.
+    For comparison with the toolkit's files. For an engine use :func:`qat_lib.export.export_onnx`, which does the work
+    here and has more options.
 
     Args:
         keras_model: built Functional or Sequential model.
         onnx_model_path: file to write; missing folders are made.
         opset: ONNX operator set, 13 (default) to 21.
+        form: ``"toolkit"`` (default): a Q/DQ pair for each reader of a tensor, a Dense layer as MatMul and Add, Q and
+            DQ nodes named as tf2onnx names them; or ``"qatline"``: the graph of ``export_onnx``.
 
     Raises:
-        ExportError: the model can't be said in ONNX.
+        ExportError: the model can't be said in ONNX, or there is no such form.
         VerificationError: the written graph is not what the model says; no file is left.
     """
     from qat_lib.export import export_onnx
 
-    Path(onnx_model_path).parent.mkdir(parents=True, exist_ok=True)
-    export_onnx(keras_model, onnx_model_path, opset=opset)
+    _check_form(form)
+    target = Path(onnx_model_path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if form == "qatline":
+        export_onnx(keras_model, target, opset=opset)
+        return
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        draft = Path(folder) / target.name
+        export_onnx(keras_model, draft, opset=opset)
+        _rewrite(draft)
+        draft.replace(target)
+
+
+def _check_form(form: str) -> None:
+    if form not in get_args(Form):
+        raise ExportError(f"Expected form to be one of {', '.join(get_args(Form))}. Received: {form!r}.")
+
+
+def _rewrite(path: Path) -> None:
+    import onnx
+
+    from qat_lib.utils.toolkit_form import to_toolkit_form
+
+    try:
+        path.write_bytes(to_toolkit_form(onnx.load(str(path))).SerializeToString())
+    except ValueError as error:  # protobuf's limit
+        raise ExportError(
+            f"Expected a model of less than 2 GB for the toolkit's form: {error}. Use qat_lib.export_onnx."
+        ) from error
 
 
 def convert_saved_model_to_onnx(
-    saved_model_dir: str | os.PathLike[str], onnx_model_path: str | os.PathLike[str], opset: int = OPSET
+    saved_model_dir: str | os.PathLike[str],
+    onnx_model_path: str | os.PathLike[str],
+    opset: int = OPSET,
+    *,
+    form: Form = "toolkit",
 ) -> None:
-    """Convert a saved model to an ONNX file.
+    """Convert a saved model to an ONNX file in the toolkit's form.
 
     Args:
         saved_model_dir: a ``.keras`` file, which goes through :func:`convert_keras_model_to_onnx`; or a TensorFlow
@@ -47,17 +86,19 @@ def convert_saved_model_to_onnx(
             tf2onnx with its Q/DQ optimizers left out, so that TensorRT sees every Q/DQ pair.
         onnx_model_path: file to write; missing folders are made.
         opset: ONNX operator set. Default 13.
+        form: see :func:`convert_keras_model_to_onnx`; a SavedModel folder has the toolkit's form only.
 
     Raises:
         UnsupportedModelError: the ``.keras`` file can't be loaded.
         ExportError: there is no model at that path, or it can't be said in ONNX; or the folder holds a model quantized
             by this library, whose quantizers a SavedModel can't name: save that as a ``.keras`` file.
     """
+    _check_form(form)
     source = Path(saved_model_dir)
     if source.is_file():
         from qat_lib.loading import load_model
 
-        convert_keras_model_to_onnx(load_model(source), onnx_model_path, opset)
+        convert_keras_model_to_onnx(load_model(source), onnx_model_path, opset, form=form)
         return
     if not (source / "saved_model.pb").is_file():
         raise ExportError(

@@ -17,9 +17,11 @@ from components.evaluate import evaluate
 from components.evaluation.infrastructure import check_in_fresh_process, summarize
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
+from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
+from qat_lib.engines.saturation import is_narrow
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
 
@@ -84,7 +86,7 @@ def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
     assert row["bytes"] == (engines / "fp16.engine").stat().st_size
     assert 0 < row["latency_ms_p50"] <= row["latency_ms_p99"]
     assert row["throughput"] > 0
-    assert report["infrastructure_check"]["engines"]["fp16_engine"]["bound"] == 0.05
+    assert report["infrastructure_check"]["engines"]["fp16_engine"]["bound"] == 0.15
     assert report["infrastructure_check"]["passed"]
 
 
@@ -135,7 +137,7 @@ def test_every_engine_passed_the_check_in_a_fresh_process(report: dict[str, Any]
     check = report["infrastructure_check"]
     assert check["passed"]
     assert set(check["engines"]) == {"fp32_engine", "ptq_engine", "qat_engine"}
-    assert check["largest_difference"] <= check["bound"] == 0.05
+    assert check["largest_difference"] <= check["bound"] == (0.75 if is_narrow(cpu_device()) else 0.15)
     assert check["engines"]["fp32_engine"]["bound"] == 0.001
     assert "answered 32 random requests" in check["message"]
 

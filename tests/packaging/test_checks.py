@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -32,3 +33,9 @@ def test_every_hook_is_a_check_of_the_script_too() -> None:
     for hook in repo["hooks"]:
         command = hook["entry"].removesuffix(" --force-exclude")
         assert command in SCRIPT.read_text(), hook["id"]
+
+
+def test_modules_of_the_tests_have_names_of_their_own() -> None:
+    """The folders of the tests are no packages: pytest refuses two modules of one name in a run of all."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []

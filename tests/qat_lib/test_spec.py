@@ -169,3 +169,11 @@ def test_text_that_is_no_json_is_refused() -> None:
         QuantizationSpec.from_json("[")
     with pytest.raises(SpecError, match="list of entries"):
         QuantizationSpec.from_json("{}")
+
+
+def test_yaml_text_round_trips() -> None:
+    spec = QuantizationSpec().add("conv", quantize_input=False).add("Add", is_keras_class=True)
+    assert QuantizationSpec.from_yaml(spec.to_yaml()) == spec
+    assert QuantizationSpec.from_yaml(QuantizationSpec().to_yaml()) == QuantizationSpec()
+    with pytest.raises(SpecError, match="The quantization spec, line"):
+        QuantizationSpec.from_yaml("- [\n")

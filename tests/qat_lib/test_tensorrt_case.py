@@ -439,3 +439,21 @@ def test_the_case_changes_nothing_that_it_is_given() -> None:
         "gap": (0,),
     }
     assert TensorRTQDQCase().info().startswith("Place Q/DQ")
+
+
+def test_a_sum_with_a_size_left_open() -> None:
+    x = keras.Input((6, 16), name="x")
+    skip = layers.ReLU(name="skip")(layers.Dense(16, name="first")(x))
+    main = layers.EinsumDense("abc,cd->abd", output_shape=(None, 16), name="main")(skip)
+    total = layers.ReLU(name="active")(layers.Add(name="sum")([skip, main]))
+    plan = plan_of(keras.Model(x, layers.Dense(3, name="last")(total)))
+    assert readers(plan, "skip") == {"main[0]", "sum[0]"}
+
+
+def test_a_sum_that_may_broadcast_is_left_alone() -> None:
+    x = keras.Input((None, 16), name="x")
+    one = layers.Dense(16, name="one")(layers.Reshape((1, 16), name="row")(keras.ops.mean(x, axis=1)))
+    many = layers.Dense(16, name="many")(x)
+    total = layers.ReLU(name="active")(layers.Add(name="sum")([one, many]))
+    plan = plan_of(keras.Model(x, layers.Dense(3, name="last")(total)))
+    assert not any("sum" in reader for tensor in tensors(plan) for reader in readers(plan, tensor))

@@ -10,6 +10,7 @@ import numpy as np
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.scales import describe_bad_scales
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Quantized types that TensorRT has besides INT8; legal, but not what this library predicts.
@@ -78,15 +79,13 @@ def _check_scale(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             f"the scale is {scale.dtype}; TensorRT takes float32, float16 and bfloat16.",
             "Write the scale as float32.",
         )
-    with np.errstate(invalid="ignore"):
-        values = scale.astype(np.float64).ravel()
-    bad = int(np.count_nonzero(~(np.isfinite(values) & (values > 0))))
-    if bad or not values.size:
+    problem = describe_bad_scales(scale)
+    if problem:
         yield rule_finding(
             "V01",
             node,
             "P2",
-            f"{bad} of {values.size} scales are not positive: a channel whose largest value is 0.",
+            f"{problem}: a scale is a positive, finite, normal number.",
             f"Calibrate {keras_layer(node.name)!r} with data that reach it, or clamp its range above zero.",
         )
 

@@ -38,7 +38,7 @@ def save(config: Any, path: Path | None) -> None:
         others = _read(config, path)
         if others is not None and not timings.combine(others, False):
             logger.warning("the timing cache %s does not fit this build and is replaced", path)
-        stack.enter_context(files.draft(path, bytes(timings.serialize())))(path)
+        stack.enter_context(files.draft(path, bytes(timings.serialize()))).place(path)
 
 
 def _read(config: Any, path: Path) -> Any:

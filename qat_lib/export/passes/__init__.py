@@ -5,6 +5,7 @@ from __future__ import annotations
 from qat_lib.export.passes.activation_ranges import write_activation_ranges
 from qat_lib.export.passes.batched_dense import merge_batched_dense
 from qat_lib.export.passes.bias import merge_bias
+from qat_lib.export.passes.einsum import merge_einsum
 from qat_lib.export.passes.flatten_order import reorder_flattened_weights
 from qat_lib.export.passes.float_weights import store_float_weights
 from qat_lib.export.passes.fold_batchnorm import fold_batchnorm
@@ -40,6 +41,7 @@ __all__ = [
     "let_quantizers_clamp",
     "merge_batched_dense",
     "merge_bias",
+    "merge_einsum",
     "merge_padding",
     "name_canonically",
     "pull_strides_up",

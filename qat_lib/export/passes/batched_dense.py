@@ -15,10 +15,12 @@ from qat_lib.export.graph import (
     lowering_pass,
     new_node,
     only_consumer,
+    operand,
     producer,
     replace,
 )
 from qat_lib.export.passes.bias import weight_shape
+from qat_lib.export.passes.shape_arithmetic import Extent, extents
 
 
 @lowering_pass
@@ -36,13 +38,19 @@ def merge_batched_dense(model: ir.Model) -> None:
         before, after = dims(source), dims(output)
         if source is None or before is None or after is None or len(before) < 3:
             continue
-        if [before[-1], after[-1]] != list(shape) or not _same_but_last(before, after):
+        if [before[-1], after[-1]] != list(shape) or not _same_but_last(source, last):
             continue
         product = new_node("MatMul", [source, node.inputs[1]], origin=node, shape=output.shape)
         replace(output, insert_before(node, product))
         graph.remove([last, node, first], safe=True)
 
 
-def _same_but_last(before: list[int | None], after: list[int | None]) -> bool:
-    """Whether all axes but the last are known to be equal; one open axis (the batch) follows from the others."""
-    return before[:-1] == after[:-1] and before[:-1].count(None) <= 1
+def _same_but_last(source: ir.Value, reshape: ir.Node) -> bool:
+    """Whether the Reshape restores all axes of ``source`` but the last."""
+    before, after = (dims(source) or [])[:-1], (dims(reshape.outputs[0]) or [])[:-1]
+    if before == after and before.count(None) <= 1:  # an open axis (the batch) follows from the others
+        return True
+    target = extents(operand(reshape, 1), source)
+    if target is None or len(target) != len(before) + 1:
+        return False
+    return all(x in (Extent(1, i), Extent(d or 0)) for i, (x, d) in enumerate(zip(target, before, strict=False)))

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import qat_lib
-from qat_lib.errors import ExportError, UnsupportedModelError, VerificationError
+from qat_lib.errors import ExportError, PlanError, UnsupportedModelError, VerificationError
 from qat_lib.export.metadata import Recorded, read_metadata
 from qat_lib.preprocessing import Preprocessing
 
@@ -594,3 +594,17 @@ def test_a_broken_record_is_said(exported, tmp_path):
     onnx.save(proto, tmp_path / "record.onnx")
     with pytest.raises(ExportError, match="record"):
         qat_lib.verify_onnx(tmp_path / "record.onnx")
+
+
+@pytest.mark.parametrize("form", ["object", "dict", "path"])
+def test_the_plans_digest_is_recorded_in_whatever_form_it_comes(form, quantized, plan, tmp_path):
+    given = {"object": plan, "dict": plan.to_dict(), "path": tmp_path / "plan.json"}[form]
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    qat_lib.export_onnx(quantized, tmp_path / "model.onnx", plan=given)
+    assert read_metadata(onnx.load(tmp_path / "model.onnx"))["plan_digest"] == plan.digest()
+
+
+def test_a_plan_of_another_kind_is_refused_before_the_export(network, tmp_path):
+    with pytest.raises(PlanError, match="Received: int"):
+        qat_lib.export_onnx(network, tmp_path / "model.onnx", plan=3)
+    assert not (tmp_path / "model.onnx").exists()

@@ -2,12 +2,15 @@
 
 import os
 import struct
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from components.data import images
 from components.data.images import decode_image, load_image, read_image
 from qat_lib.errors import DataError
 
@@ -64,3 +67,26 @@ def test_decode_image_opens_no_format_but_those_of_its_suffixes(tmp_path: Path) 
     (tmp_path / "x.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
     with pytest.raises(DataError, match="cannot identify image file"):
         load_image(tmp_path / "x.png", "rgb", None)
+
+
+def test_large_files_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = 0, 0
+    original = images.read_regular
+
+    def counted(path: Path, limit: int) -> bytes:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.02)
+        inside -= 1
+        return original(path, min(limit, 1))
+
+    monkeypatch.setattr(images, "read_regular", counted)
+    paths = [tmp_path / f"{index}.png" for index in range(4)]
+    for path in paths:
+        with path.open("wb") as stream:
+            stream.truncate(20_000_000)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(load_image, path, "rgb", None) for path in paths]
+    assert all(isinstance(done.exception(), DataError) for done in waiting)
+    assert most == 1

@@ -1,0 +1,106 @@
+"""Compare a new engine with ONNX Runtime before its file gets its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qat_lib.engines.agreement import bound_of, differences
+from qat_lib.engines.engine import Engine
+from qat_lib.engines.onnxruntime import Reference
+from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
+from qat_lib.engines.values import Array
+from qat_lib.errors import EngineBuildError
+
+Request = dict[str, Array]
+
+_LARGEST_INTEGERS = (127, 2)
+"""Integers are drawn below the first; below the second where the graph looks something up and has fewer rows."""
+
+
+def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:
+    """Send random requests of the smallest, a middle and the largest shapes, and compare with ONNX Runtime.
+
+    Args:
+        engine: the engine, loaded from its file.
+        onnx: what it was built from.
+        half: whether some of the graph is in float16 or bfloat16.
+        seed: seed of the random requests.
+
+    Returns:
+        ``requests`` (their shapes), ``differences`` by output, ``bound``, as in :mod:`qat_lib.engines.agreement`.
+
+    Raises:
+        EngineBuildError: an output differs by more than the engine's precision explains, or ONNX Runtime can't run the
+            graph.
+    """
+    reference = Reference(onnx)
+    bound = bound_of(engine.manifest, half=half)
+    answers, expected, found = [], [], []
+    for index, shapes in enumerate(_shapes(engine)):
+        request, truth = _ask(reference, engine, shapes, seed + index)
+        expected.append(truth)
+        answers.append(engine.infer(request))
+        found.append((shapes, differences(answers[-1:], expected[-1:])))
+    whole = differences(answers, expected)
+    wrong = {name: size for name, size in whole.items() if not size <= bound}
+    if wrong:
+        raise EngineBuildError(_explain(engine, wrong, bound, found))
+    return {
+        "reference": f"onnxruntime {reference.version}",
+        "requests": [_text(shapes) for shapes, _ in found],
+        "differences": whole,
+        "bound": bound,
+    }
+
+
+def _shapes(engine: Engine) -> list[dict[str, Shape]]:
+    """Return the shapes of three requests; all the same where the engine takes only one shape."""
+    profiles = {name: parse_profile(text) for name, text in engine.manifest.spec["shapes"].items()}
+    smallest = {name: profile.minimum for name, profile in profiles.items()}
+    largest = {name: profile.maximum for name, profile in profiles.items()}
+    return [smallest, {name: _middle(profile) for name, profile in profiles.items()}, largest]
+
+
+def _middle(profile: ShapeProfile) -> Shape:
+    """Return a shape between the smallest and the largest: of batches of 1 to 32, a batch of 6."""
+    return tuple(round(math.sqrt(low * high)) for low, high in zip(profile.minimum, profile.maximum, strict=True))
+
+
+def _ask(reference: Reference, engine: Engine, shapes: Mapping[str, Shape], seed: int) -> tuple[Request, Request]:
+    """Return a random request and the reference's answer."""
+    for most in _LARGEST_INTEGERS[:-1]:
+        request = engine.random_request(shapes, seed=seed, integers_below=most)
+        try:
+            return request, reference.run(request)
+        except EngineBuildError:
+            if all(np.issubdtype(value.dtype, np.floating) for value in request.values()):
+                raise
+    request = engine.random_request(shapes, seed=seed, integers_below=_LARGEST_INTEGERS[-1])
+    return request, reference.run(request)
+
+
+def _explain(
+    engine: Engine,
+    wrong: Mapping[str, float],
+    bound: float,
+    found: list[tuple[dict[str, Shape], dict[str, float]]],
+) -> str:
+    name, size = max(wrong.items(), key=lambda item: item[1])
+    by_shape = "; ".join(f"{_text(shapes)}: {one[name]:.2g}" for shapes, one in found)
+    return (
+        f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX Runtime's by "
+        f"{size:.2g} of the spread; {bound:g} is what the engine's precision explains (by shape: {by_shape}). The "
+        f"fault is in {engine.manifest.backend} {engine.manifest.backend_version}, and nothing was written. Build for "
+        "a largest batch that still agrees, or with another backend (backend='onnxruntime'); verify=False "
+        "(--no-verify) builds without this comparison."
+    )
+
+
+def _text(shapes: Mapping[str, Shape]) -> str:
+    texts = {name: "x".join(map(str, shape)) or "scalar" for name, shape in shapes.items()}
+    return next(iter(texts.values())) if len(texts) == 1 else ", ".join(f"{k} {v}" for k, v in texts.items())

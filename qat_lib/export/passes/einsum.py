@@ -1,0 +1,113 @@
+"""Write an Einsum with a weight as a MatMul between two Reshapes.
+
+An EinsumDense on a sequence of open length reaches ONNX as Einsum: engines have no INT8 kernel for it, and its weight
+may keep a range for each of several axes, which no DequantizeLinear says. As a matrix the weight has one output axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    add_constant,
+    attribute,
+    constant,
+    dims,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    operand,
+    producer,
+    rank,
+    replace,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Equation:
+    """``batch + summed, weight -> batch + made``, as indices of the weight's axes.
+
+    Attributes:
+        batch: number of leading axes of the data that the output has as well.
+        summed: axes of the weight that are summed over, in the order of the data's last axes.
+        made: axes of the weight that the output ends in, in its order.
+    """
+
+    batch: int
+    summed: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+@lowering_pass
+def merge_einsum(model: ir.Model) -> None:
+    """Replace each Einsum that multiplies by a weight matrix; others, such as an attention's scores, stay."""
+    for node in list(model.graph):
+        if not is_op(node, "Einsum") or len(node.inputs) != 2:
+            continue
+        data, weight = operand(node, 0), operand(node, 1)
+        shape, size = _weight_shape(weight), rank(data)
+        if data is None or weight is None or shape is None or size is None:
+            continue
+        equation = _parse(attribute(node, "equation", ""), size, len(shape))
+        if equation is not None:
+            _write(model.graph, node, data, weight, shape, equation)
+
+
+def _weight_shape(value: ir.Value | None) -> list[int] | None:
+    """Return the shape of a constant, or of one behind a Q/DQ pair; None when ``value`` is something else."""
+    source = value
+    while (node := producer(source)) is not None and is_op(node, "QuantizeLinear", "DequantizeLinear"):
+        source = operand(node, 0)
+    array = constant(source)
+    return None if array is None else list(array.shape)
+
+
+def _parse(text: str, data_rank: int, weight_rank: int) -> _Equation | None:
+    operands, _, result = text.replace(" ", "").partition("->")
+    data, _, weight = operands.partition(",")
+    if "..." in weight or len(weight) != weight_rank or len(set(weight)) != weight_rank:
+        return None
+    open_axes = "ABCDEFGH"[: data_rank - len(data.replace("...", ""))] if "..." in data else ""
+    data, result = data.replace("...", open_axes), result.replace("...", open_axes)
+    batch = len(data) - sum(letter in weight for letter in data)
+    summed, made = data[batch:], result[batch:]
+    whole = data[:batch] == result[:batch] and sorted(summed + made) == sorted(weight)
+    if len(data) != data_rank or not whole or not batch or not summed or not made:
+        return None
+    return _Equation(
+        batch=batch,
+        summed=tuple(weight.index(letter) for letter in summed),
+        made=tuple(weight.index(letter) for letter in made),
+    )
+
+
+def _write(
+    graph: ir.Graph, node: ir.Node, data: ir.Value, weight: ir.Value, shape: list[int], equation: _Equation
+) -> None:
+    leading = (dims(data) or [])[: equation.batch]
+    rows = [shape[axis] for axis in equation.summed]
+    columns = [shape[axis] for axis in equation.made]
+
+    def reshape(value: ir.Value, target: list[int], result: list[int | None]) -> ir.Value:
+        to = add_constant(graph, np.asarray(target, np.int64), f"{node.name}/shape")
+        return insert_before(node, new_node("Reshape", [value, to], origin=node, shape=result))
+
+    perm = [*equation.summed, *equation.made]
+    if perm != sorted(perm):
+        moved = [shape[axis] for axis in perm]
+        weight = insert_before(node, new_node("Transpose", [weight], {"perm": perm}, origin=node, shape=moved))
+    whole = [int(np.prod(rows)), int(np.prod(columns))]
+    if len(perm) > 2:
+        weight = reshape(weight, whole, list(whole))
+    # A 0 keeps the axis, whatever its size is.
+    keep = [0] * equation.batch
+    if len(rows) > 1:
+        data = reshape(data, [*keep, whole[0]], [*leading, whole[0]])
+    product = insert_before(node, new_node("MatMul", [data, weight], origin=node, shape=[*leading, whole[1]]))
+    if len(columns) > 1:
+        product = reshape(product, [*keep, *columns], [*leading, *columns])
+    replace(node.outputs[0], product)

@@ -1,0 +1,47 @@
+"""Which scales of a QuantizeLinear or DequantizeLinear are numbers that a runtime can divide by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qat_lib.onnx_view.graph import OnnxGraph
+
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+#: Runtimes multiply by 1 / scale in float32, which is infinite or flushed to 0 for smaller ones.
+LEAST_SCALE = float(np.finfo(np.float32).tiny)
+
+
+def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
+    """Return what is wrong with the values of a scale, empty when nothing is.
+
+    >>> describe_bad_scales(np.array([0.1, 0.0, -1.0, np.nan], np.float32))
+    '3 of 4 scales are unusable (1 zero, 1 negative, 1 NaN)'
+    """
+    with np.errstate(invalid="ignore"):
+        values = scale.astype(np.float64).ravel()
+    kinds = {
+        "zero": values == 0,
+        "negative": values < 0,
+        "NaN": np.isnan(values),
+        "infinite": np.isposinf(values),
+        "subnormal": (values > 0) & (values < LEAST_SCALE),
+    }
+    counts = {kind: int(np.count_nonzero(found)) for kind, found in kinds.items()}
+    bad = sum(counts.values())
+    if not values.size:
+        return "there is no scale"
+    listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    return f"{bad} of {values.size} scales are unusable ({listed})" if bad else ""
+
+
+def find_bad_scale(graph: OnnxGraph) -> tuple[str, str] | None:
+    """Return the first Q or DQ node with an unusable constant scale, and what is wrong; else None."""
+    for node in graph.nodes:
+        if node.op in _PAIR and node.input(1):
+            scale = graph.value(node.input(1))
+            problem = describe_bad_scales(scale) if scale is not None and scale.dtype.kind in "fV" else ""
+            if problem:
+                return node.name, problem
+    return None

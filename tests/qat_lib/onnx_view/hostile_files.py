@@ -1,0 +1,297 @@
+"""Files that are no ONNX, are broken, or are legal and would take all time or memory.
+
+``python hostile_files.py FOLDER [OPENER...]`` writes them, opens each with every function and command
+that opens ONNX files, and prints one JSON object a case: the outcome, CPU seconds and the peak of
+memory. With names of openers, only these open the files of ``HOSTILE``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from qat_lib.errors import QatlineError
+
+Make = Callable[[Path], None]
+
+
+def constant(name: str, value: Any, dtype: Any = np.int64) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.asarray(value, dtype), name)
+
+
+def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), [output], name=output, **attributes)
+
+
+def value(name: str, shape: Sequence[int] | None = (1, 4), kind: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def graph(nodes: Sequence[onnx.NodeProto], constants: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
+    body = helper.make_graph(nodes, "g", [value("x")], [value("y", ["n"])], constants)
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def saved(*nodes: onnx.NodeProto, constants: Sequence[onnx.TensorProto] = (), reduce: str = "") -> Make:
+    """Return what writes a model; the sum of the tensor ``reduce`` is added to its input."""
+    tail = [node("ReduceSum", [reduce], "sum"), node("Add", ["x", "sum"], "y")] if reduce else []
+
+    def make(path: Path) -> None:
+        path.write_bytes(graph([*nodes, *tail], constants).SerializeToString())
+
+    return make
+
+
+def written(data: bytes) -> Make:
+    return lambda path: path.write_bytes(data) and None
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, payload: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def dimensions(count: int) -> bytes:
+    """A model with one inner tensor of ``count`` empty dimensions, two bytes each."""
+    kind = field(2, field(1, field(2, field(1, b"") * count)))
+    return field(7, field(1, field(4, b"Relu")) + field(13, field(1, b"v") + kind))
+
+
+def nested(depth: int) -> Make:
+    def branch(level: int) -> onnx.GraphProto:
+        nodes = [node("Relu", ["x"], f"out{level}")] if level == 0 else [choice(level)]
+        return helper.make_graph(nodes, "branch", [], [value(f"out{level}")])
+
+    def choice(level: int) -> onnx.NodeProto:
+        other = helper.make_graph([node("Neg", ["x"], "other")], "other", [], [value("other")])
+        branches = {"then_branch": branch(level - 1), "else_branch": other}
+        return node("If", ["condition"], f"out{level}", **branches)
+
+    scalar = [node("ReduceSum", ["x"], "s", keepdims=0), node("Cast", ["s"], "condition", to=9)]
+    return saved(*scalar, choice(depth), node("Relu", [f"out{depth}"], "y"))
+
+
+def in_a_branch(inner: Sequence[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
+    def body() -> onnx.GraphProto:
+        return helper.make_graph(inner, "branch", [], [value(output, [])])
+
+    scalar = [node("ReduceSum", ["x"], "s", keepdims=0), node("Cast", ["s"], "condition", to=9)]
+    choice = node("If", ["condition"], "chosen", then_branch=body(), else_branch=body())
+    return [*scalar, choice, node("Add", ["x", "chosen"], "y")]
+
+
+def loop(operand: str) -> onnx.NodeProto:
+    body = helper.make_graph(
+        [node("Identity", ["go"], "go_out"), node("Add", ["state", "state"], "state_out")],
+        "body",
+        [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL), value("state")],
+        [value("go_out", [], TensorProto.BOOL), value("state_out")],
+    )
+    return node("Loop", ["trips", "", operand], "y", body=body)
+
+
+def external(location: str, prepare: Callable[[Path], None] = lambda folder: None) -> Make:
+    """Return what writes a model whose weight lies in the file ``location``."""
+
+    def make(path: Path) -> None:
+        model = graph([node("Add", ["x", "w"], "y")], [constant("w", np.ones(4), np.float32)])
+        tensor = model.graph.initializer[0]
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+        path.write_bytes(model.SerializeToString())
+        prepare(path.parent)
+
+    return make
+
+
+def scaled(scale: float) -> Make:
+    pair = [constant("scale", scale, np.float32), constant("zero", 0, np.int8)]
+    quantize = node("QuantizeLinear", ["x", "scale", "zero"], "q")
+    return saved(quantize, node("DequantizeLinear", ["q", "scale", "zero"], "y"), constants=pair)
+
+
+def chain(count: int, op: str) -> list[onnx.NodeProto]:
+    names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
+    return [node(op, [names[i]], names[i + 1]) for i in range(count)]
+
+
+def doubled(count: int) -> list[onnx.NodeProto]:
+    """A vector that is concatenated with itself again and again."""
+    return [node("Concat", [f"v{i}"] * 2, f"v{i + 1}", axis=0) for i in range(count)]
+
+
+RANGE = node("Range", ["from", "to", "step"], "r")
+BIG_RANGE = [constant("from", 0), constant("to", 10**11), constant("step", 1)]
+FLOAT_RANGE = [constant(t.name, numpy_helper.to_array(t), np.float32) for t in BIG_RANGE]
+BIG = constant("size", [100_000, 1_000_000])
+TENTHS = constant("ten", [10])
+
+#: Files that nothing opens.
+BROKEN: dict[str, Make] = {
+    "empty": written(b""),
+    "text": written(b"not an onnx file\n"),
+    "cut off": written(graph(chain(3, "Relu")).SerializeToString()[:40]),
+    "directory": lambda path: path.mkdir(),
+    "pipe": lambda path: os.mkfifo(path),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "empty nodes": written(field(7, field(1, b"") * 1_000_000) + field(8, b"\x10\x11")),
+    "empty dimensions": written(dimensions(1_000_000)),
+    "cycle": saved(node("Add", ["x", "b"], "a"), node("Relu", ["a"], "b"), node("Relu", ["b"], "y")),
+    "two producers": saved(node("Relu", ["x"], "y"), node("Neg", ["x"], "y")),
+    "no producer": saved(node("Relu", ["nothing"], "y")),
+    "nested ifs": nested(18),
+    "data outside": external("../secret"),
+    "data missing": external("none.bin"),
+    "data is a pipe": external("pipe.bin", lambda folder: os.mkfifo(folder / "pipe.bin")),
+    "data links out": external("l.bin", lambda folder: (folder / "l.bin").symlink_to("/etc/hosts")),
+    "data too short": external("w.bin", lambda folder: (folder / "w.bin").write_bytes(b"1") and None),
+}
+#: Files that can be read, but not built or run.
+HOSTILE: dict[str, Make] = {
+    "range": saved(RANGE, constants=FLOAT_RANGE, reduce="r"),
+    "integer range": saved(RANGE, node("Cast", ["r"], "f", to=1), constants=BIG_RANGE, reduce="f"),
+    "computed range": saved(
+        node("Exp", ["log"], "to"),
+        RANGE,
+        constants=[FLOAT_RANGE[0], constant("log", 25, np.float32), FLOAT_RANGE[2]],
+        reduce="r",
+    ),
+    "range in a branch": saved(
+        *in_a_branch([RANGE, node("ReduceSum", ["r"], "rs", keepdims=0)], "rs"),
+        constants=FLOAT_RANGE,
+    ),
+    "constant of shape": saved(node("ConstantOfShape", ["size"], "r"), constants=[BIG], reduce="r"),
+    "expanded input": saved(
+        node("Expand", ["x", "size"], "r"),
+        node("ReduceMax", ["r"], "y"),
+        constants=[constant("size", [100_000, 100_000, 1, 4])],
+    ),
+    "tiles": saved(
+        node("Tile", ["one", "ten"], "t0"),
+        *(node("Tile", [f"t{i}", "ten"], f"t{i + 1}") for i in range(11)),
+        constants=[TENTHS, constant("one", [1.0], np.float32)],
+        reduce="t11",
+    ),
+    "pads": saved(
+        node("Pad", ["x", "pads"], "p0"),
+        *(node("Pad", [f"p{i}", "pads"], f"p{i + 1}") for i in range(5)),
+        node("ReduceMax", ["p5"], "y"),
+        constants=[constant("pads", [100_000, 1000, 0, 0])],
+    ),
+    "doubled vector": saved(
+        *doubled(40),
+        node("Cast", ["v40"], "f", to=1),
+        constants=[constant("v0", [1])],
+        reduce="f",
+    ),
+    "endless loop": saved(loop("x"), constants=[constant("trips", 10**10)]),
+    "product of constants": saved(
+        node("ConstantOfShape", ["side"], "c"),
+        node("MatMul", ["c", "c"], "m"),
+        constants=[constant("side", [5000, 5000])],
+        reduce="m",
+    ),
+    "elementwise chain": saved(*chain(1000, "Relu")),
+    "many nodes": saved(*chain(20_100, "Softmax")),
+    "scale zero": scaled(0.0),
+    "scale negative": scaled(-1.0),
+    "scale nan": scaled(float("nan")),
+    "scale infinite": scaled(float("inf")),
+    "scale subnormal": scaled(1e-40),
+}
+
+
+def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
+    """Return every function and command that opens an ONNX file; those that only read it first."""
+    from typer.testing import CliRunner
+
+    from components.report.graph import read_graph as report_graph
+    from pipelines.cli import app
+    from qat_lib.analysis import analyze_onnx
+    from qat_lib.engines import BuildSpec, build_engine
+    from qat_lib.engines.onnx_graph import read_graph
+    from qat_lib.engines.onnxruntime import reference_session
+    from qat_lib.export.parity import check_parity
+    from qat_lib.export.verify import verify_onnx
+
+    def command(*arguments: str) -> Callable[[Path], Any]:
+        def run(path: Path) -> None:
+            given = [str(path) if each == "FILE" else each for each in arguments]
+            result = CliRunner().invoke(app, given)
+            if result.exit_code:
+                raise ValueError(result.output)
+
+        return run
+
+    def build(backend: str) -> Callable[[Path], Any]:
+        spec = BuildSpec(backend=backend)  # type: ignore[arg-type]
+        return lambda path: build_engine(path, spec, output=output)
+
+    return {
+        "analyze_onnx": analyze_onnx,
+        "read_graph": read_graph,
+        "report": report_graph,
+        "verify_onnx": verify_onnx,
+        "analyze": command("analyze", "FILE", "--fail-on", "error"),
+        "verify": command("verify", "FILE"),
+        "build_engine openvino": build("openvino"),
+        "build_engine onnxruntime": build("onnxruntime"),
+        "reference_session": reference_session,
+        "check_parity": lambda path: check_parity(None, path, np.zeros((1, 4), np.float32)),
+        "build-engine": command("build-engine", "FILE", "-o", str(output)),
+    }
+
+
+def cpu_seconds() -> float:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, kinds))
+
+
+def peak_mib() -> int:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(kind).ru_maxrss for kind in kinds) // 1024
+
+
+def main(folder: Path, chosen: Sequence[str]) -> None:
+    output = folder / "out.engine"
+    opened = openers(output)
+    for name, make in (BROKEN | HOSTILE).items():
+        path = folder / name.replace(" ", "_") / "model.onnx"
+        path.parent.mkdir()
+        make(path)
+        for opener, run in opened.items():
+            if chosen and name in HOSTILE and opener not in chosen:
+                continue
+            began, message = cpu_seconds(), ""
+            with contextlib.redirect_stdout(sys.stderr):
+                try:
+                    run(path)
+                except (QatlineError, ValueError) as error:
+                    message = f"{type(error).__name__}: {error}"
+            case = {"file": name, "opener": opener, "message": message, "left": output.exists()}
+            case |= {"seconds": cpu_seconds() - began, "peak_mib": peak_mib()}
+            sys.stdout.write(json.dumps(case) + "\n")
+            sys.stdout.flush()
+            output.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,33 @@
+"""Layers whose names look like those that quantization gives."""
+
+import itertools
+
+import keras
+import pytest
+from keras import layers
+
+from qat_lib import model_quantizers, quantize_model
+
+NAMES = ("conv", "quant_conv", "conv_quantizer", "conv_kernel")
+
+
+def chain(names: tuple[str, ...]) -> keras.Model:
+    tensor = image = keras.Input((4, 4, 2), name="image")
+    for name in names:
+        tensor = layers.Conv2D(2, 3, padding="same", name=name)(tensor)
+    return keras.Model(image, tensor)
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(NAMES, 3)))
+def test_layers_named_like_quantizers_do_not_clash(names: tuple[str, ...]) -> None:
+    quantized = quantize_model(chain(names))
+    assert {f"quant_{name}" for name in names} <= {layer.name for layer in quantized.layers}
+    assert len(model_quantizers(quantized)) == 2 * len(names)
+
+
+def test_wrapper_gets_a_number_where_another_layer_has_its_name() -> None:
+    image = keras.Input((4, 4, 2))
+    tensor = layers.ReLU(name="quant_conv")(layers.Conv2D(2, 3, name="conv")(image))
+    quantized = quantize_model(keras.Model(image, layers.Conv2D(2, 1, name="last")(tensor)))
+    assert {"quant_conv", "quant_conv_1", "quant_last"} <= {layer.name for layer in quantized.layers}
+    assert quantized.get_layer("quant_conv_1").layer.name == "conv"
