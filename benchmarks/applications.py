@@ -1,4 +1,4 @@
-"""Every network of keras.applications through the whole library, with TensorRTQDQCase: one table.
+"""Every network of keras.applications and backbones of keras_hub through the whole library, with TensorRTQDQCase.
 
 For each builder, with random weights: plan, apply, calibrate, all quantizers off (bit-identical to the original), save
 and load, clone, one training step, export, parity with ONNX Runtime, analysis.
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from applications_case import Case, run_stages
+from applications_hub import HUB, case_of
 from applications_table import problems, write_results
 
 RESULTS = Path(__file__).resolve().parent / "results" / "applications.json"
@@ -48,11 +49,19 @@ def builders() -> dict[str, Callable[..., Any]]:
     }
 
 
+def networks() -> list[str]:
+    """Return the names of all networks of the table."""
+    return [*builders(), *HUB]
+
+
 def run_case(name: str) -> dict[str, Any]:
-    """Return the row of one network of keras.applications."""
-    builder = builders()[name]
+    """Return the row of one network."""
     with tempfile.TemporaryDirectory() as folder:
-        case = Case(Path(folder), lambda s: builder(weights=None, input_shape=s), image_size(name), SAMPLES)
+        if name in HUB:
+            case = case_of(name)(Path(folder), HUB[name], image_size(name), SAMPLES)
+        else:
+            builder = builders()[name]
+            case = Case(Path(folder), lambda s: builder(weights=None, input_shape=s), image_size(name), SAMPLES)
         return {"name": name, **run_stages(case)}
 
 
@@ -84,7 +93,7 @@ def main() -> int:
     if options.child:
         options.out.write_text(json.dumps(run_case(options.child)))
         return 0
-    known = list(builders())
+    known = networks()
     wanted = options.only or known
     if unknown := sorted(set(wanted) - set(known)):
         parser.error(f"unknown builder {unknown[0]}; known: {', '.join(known)}")

@@ -103,7 +103,7 @@ def write_results(rows: list[dict[str, Any]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(rows, indent=1) + "\n")
     text = (
-        "# keras.applications with TensorRTQDQCase\n\n"
+        "# keras.applications and keras_hub with TensorRTQDQCase\n\n"
         "Written by `benchmarks/applications.py`; random weights. A verdict of `ok` means: bit-identical to the\n"
         "original with all quantizers off; difference 0.0 after save and load and after `clone_model`; one training\n"
         "step with a finite loss and a gradient for every trainable weight; the exported file verified against the\n"

@@ -14,8 +14,10 @@ from qat_lib.foreign_errors import describe
 def clone_operation(operation: Any, name: str) -> Any:
     """Return a copy of a layer or operation under another name, built if Keras can; :func:`copy_state` fills it.
 
+    A layer without state that can't be made again is returned itself.
+
     Raises:
-        UnsupportedModelError: the layer can't be made again from its configuration.
+        UnsupportedModelError: the layer can't be made again.
     """
     if not isinstance(operation, keras.layers.Layer):
         return _clone_plain(operation, name)
@@ -29,18 +31,71 @@ def clone_operation(operation: Any, name: str) -> Any:
             name=name,
             dtype=operation.dtype_policy,
         )
+    if (twin := _made_again(operation, name)) is operation:
+        return operation
+    # A layer without a build of its own is built by its first call.
+    has_build = type(twin).build is not keras.layers.Layer.build
+    if has_build and operation.built and (build_config := operation.get_build_config()):
+        twin.build_from_config(build_config)
+    return twin
+
+
+def _made_again(layer: Any, name: str) -> Any:
+    """Return a new layer by its configuration, or else by its constructor's arguments; one without state itself.
+
+    Raises:
+        UnsupportedModelError: there is no way.
+    """
     try:
-        copy = type(operation).from_config({**operation.get_config(), "name": name})
-    except Exception as error:  # a custom layer's from_config may raise anything
+        return _by_config(layer, name)
+    except UnsupportedModelError as error:
+        if (twin := clone_by_arguments(layer, name)) is not None:
+            return twin
+        if not layer.variables:
+            return layer  # it stays in float, and holds nothing that training could change
         raise UnsupportedModelError(
-            f"{type(operation).__name__} {operation.name!r} can't be copied from its configuration: {describe(error)}. "
+            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: {describe(error)}. "
             "Give the class a get_config that returns its constructor's arguments."
         ) from error
-    # A layer without a build of its own is built by its first call.
-    has_build = type(copy).build is not keras.layers.Layer.build
-    if has_build and operation.built and (build_config := operation.get_build_config()):
-        copy.build_from_config(build_config)
-    return copy
+
+
+def _by_config(layer: Any, name: str) -> Any:
+    try:
+        return type(layer).from_config({**layer.get_config(), "name": name})
+    except Exception as error:  # a custom layer's get_config and from_config may raise anything
+        raise UnsupportedModelError(describe(error)) from error
+
+
+def clone_by_arguments(layer: Any, name: str) -> Any:
+    """Return a new layer by the constructor's arguments, where Keras has recorded them; None where it has not."""
+    recorded = constructor_arguments(layer)
+    if recorded is None:
+        return None
+    twin = type(layer)(**recorded)
+    twin.name = name
+    return twin
+
+
+def constructor_arguments(layer: Any) -> dict[str, Any] | None:
+    """Return the arguments that a layer was made with but for its name; None if they are no plain data."""
+    recorded = getattr(layer, "_auto_config", None)
+    return None if recorded is None else dict(recorded.config)
+
+
+def sound_config(layer: Any) -> dict[str, Any]:
+    """Return a configuration by which the layer's class can make it again, if there is one: its own, or the arguments.
+
+    A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in keras_hub.
+    """
+    config: dict[str, Any] = layer.get_config()
+    recorded = constructor_arguments(layer)
+    if recorded is None:
+        return config
+    try:
+        _by_config(layer, layer.name)
+    except UnsupportedModelError:
+        return {**recorded, "name": layer.name}
+    return config
 
 
 def _clone_plain(operation: Any, name: str) -> Any:

@@ -13,8 +13,10 @@ from typing import Any
 
 import keras
 
+from qat_lib.composites import Composite, trace_composite
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
+from qat_lib.quantize_wrappers.inner import is_composite
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,6 +107,12 @@ class LayerGraph:
             for index, tensor in enumerate(call.inputs):
                 found[tensor].append((call, index))
         return found
+
+    @cached_property
+    def composites(self) -> dict[str, Composite]:
+        """The layers without a wrapper that have weighted layers inside, by name, as their first call shows them."""
+        found = [(name, operation) for name, operation in self.layers() if is_composite(operation)]
+        return {name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes) for name, x in found}
 
     def producer(self, tensor: str) -> Call:
         """Return the call that makes ``tensor``."""

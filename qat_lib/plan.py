@@ -33,8 +33,9 @@ class QuantizerEntry:
     Attributes:
         name: name of the TensorQuantizer layer, in Keras and in ONNX.
         kind: ``"activation"``, ``"weight"``, or ``"internal"`` for a tensor inside of a layer.
-        tensor: ``"<call>:<output>"`` for an activation, ``"<layer>/<weight>"`` for a weight or internal tensor.
-        consumers: who reads the quantized tensor (empty for a weight).
+        tensor: ``"<call>:<output>"`` for an activation, ``"<layer>/<weight>"`` for a weight or internal tensor; of a
+            layer inside of another ``"<layer>/<inner layer>/<weight>"``.
+        consumers: who reads the quantized tensor (empty for a weight), of an internal one ``"<layer>/<inner layer>"``.
         channel_axes: axes with a range of their own, in Keras's layout; None = one range.
         group: name of the tied group that shares this quantizer's range, or None.
         num_bits: width of the integers.

@@ -10,13 +10,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from qat_lib.cloning import call_copy, clone_operation, copy_state, has_same_variables
+from qat_lib.apply_composite import wrap_composite
+from qat_lib.cloning import call_copy, clone_by_arguments, clone_operation, copy_state, has_same_variables
 from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
 from qat_lib.layer_traits import preserves_range
 from qat_lib.plan import KINDS, Consumer, QuantizationPlan, QuantizerEntry
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
+from qat_lib.quantize_wrappers.inner import is_composite
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.recursion import ROOM, deep_graphs
 
@@ -45,7 +47,7 @@ class _Rebuild:
     def __init__(self, graph: LayerGraph, plan: QuantizationPlan) -> None:
         self.graph = graph
         self.old_layers: dict[str, Any] = dict(graph.layers())
-        of_layers = {e.tensor.rpartition("/")[0] for e in plan.quantizers if e.kind != "activation"}
+        of_layers = {e.tensor.partition("/")[0] for e in plan.quantizers if e.kind != "activation"}
         self.wrapped = frozenset(plan.wrapped) | of_layers
         self.tensors: dict[str, Any] = {}
         self.layers: dict[str, Any] = {}
@@ -66,7 +68,7 @@ class _Rebuild:
             if entry.kind != "activation":
                 if entry.unsigned:
                     raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
-                self.of_layer.setdefault(entry.tensor.rpartition("/")[0], []).append(entry)
+                self.of_layer.setdefault(entry.tensor.partition("/")[0], []).append(entry)
                 continue
             if entry.tensor not in self.graph.shapes:
                 raise PlanError(f"The plan names the tensor {entry.tensor!r}, which the model does not have.")
@@ -136,13 +138,17 @@ class _Rebuild:
         args, kwargs = call.fill(lambda index: self._read(call, index))
         if call.training is not None and isinstance(layer, keras.layers.Layer) and layer._call_has_training_arg:
             kwargs["training"] = call.training
-        outputs = keras.tree.flatten(call_copy(layer, args, kwargs))
-        for name, tensor in zip(call.outputs, outputs, strict=True):
-            self.tensors[name] = tensor
+        outputs = call_copy(layer, args, kwargs)
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
+            if not has_same_variables(call.operation, copy):
+                layer = self._copy_by_arguments(call, layer)
+                outputs = call_copy(layer, args, kwargs)
+                copy = layer.layer if call.layer in self.wrapped else layer
             copy_state(call.operation, copy)
             for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():
                 quantizer.fit_weight()
+        for name, tensor in zip(call.outputs, keras.tree.flatten(outputs), strict=True):
+            self.tensors[name] = tensor
         if call.name == call.layer and isinstance(layer, BaseQuantizeWrapper):
             self._settle(call, layer)
 
@@ -198,6 +204,14 @@ class _Rebuild:
             self.layers[call.layer] = copy
         return self.layers[call.layer]
 
+    def _copy_by_arguments(self, call: Call, layer: Any) -> Any:
+        """Copy a layer of which the copy by its configuration turned out to be another one."""
+        copy = clone_by_arguments(call.operation, call.layer)
+        if copy is None:
+            return layer
+        self.layers[call.layer] = self._wrap(call.layer, copy) if call.layer in self.wrapped else copy
+        return self.layers[call.layer]
+
     def _fill(self, call: Call, copy: Any) -> None:
         """Give the copy the original's state, now or, where its first call builds it, after that."""
         if copy.built and has_same_variables(call.operation, copy):
@@ -207,6 +221,8 @@ class _Rebuild:
 
     def _wrap(self, name: str, layer: Any) -> Any:
         wrapper = REGISTRY.find(type(layer))
+        if wrapper is None and is_composite(self.old_layers[name]):
+            return wrap_composite(self._wrapper_name(name), layer, self.old_layers[name], self.of_layer.get(name, []))
         if wrapper is None:
             raise PlanError(f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}.")
         entries = self.of_layer.get(name, [])
@@ -216,7 +232,7 @@ class _Rebuild:
         if weights:
             own["weight"] = set(wrapper(layer).planned_weights()) if hasattr(wrapper, "planned_weights") else set()
         for entry in entries:
-            if (part := entry.tensor.rpartition("/")[2]) not in own[entry.kind]:
+            if (part := entry.tensor.partition("/")[2]) not in own[entry.kind]:
                 raise PlanError(
                     f"The plan names {entry.tensor!r}, but {type(layer).__name__} has no {entry.kind} {part!r} to "
                     f"quantize. It has: {', '.join(sorted(own[entry.kind])) or 'none'}."

@@ -91,6 +91,8 @@ class _Placement:
                 self.int8.add(call.name)
             return
         decision = None if call.is_input else selector.decide(call.layer, call.operation)
+        if (composite := self.graph.composites.get(call.layer)) is not None and decision is None:
+            self.edges[call.name] |= composite.inputs.keys()
         if decision is None or not decision.config.quantize_input:
             return
         chosen = decision.config.inputs
@@ -136,7 +138,8 @@ class _Placement:
         every = range(len(call.inputs))
         ends = {i: root for i in every if (root := chain_root(self.graph, call.inputs[i], sole=True)) is not None}
         if not ends:
-            return tuple(every)
+            # More than two become several additions, with tensors between them that nothing quantizes.
+            return tuple(every) if len(every) == 2 else None
         int8 = {i: root for i, root in ends.items() if root.name in self.int8}
         if not int8:
             return None  # it fuses into a float convolution, in float

@@ -100,7 +100,7 @@ class _Bounds:
         for node in nodes:
             bodies = _bodies(node)
             given = all(name in self._constants for name in node.input if name)
-            if node.op_type in ("Shape", "Size") or (given and not bodies):
+            if self._is_known_shape(node) or (given and not bodies):
                 if node.op_type != "Constant":
                     self._fold(node)
                 self._constants.update(node.output)
@@ -111,6 +111,13 @@ class _Bounds:
             twin = next((twins[output] for output in node.output if output in twins), node)
             for body, typed in zip(bodies, _bodies(twin), strict=True):
                 self._check_body(body, typed)
+
+    def _is_known_shape(self, node: onnx.NodeProto) -> bool:
+        """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
+        if node.op_type not in ("Shape", "Size"):
+            return False
+        shape = self._shape(node.input[0])
+        return shape is not None and all(isinstance(d, int) for d in shape)
 
     def _check_body(self, body: onnx.GraphProto, typed: onnx.GraphProto) -> None:
         self._types.update(declared_types(typed))

@@ -14,6 +14,7 @@ from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
 from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.quantize_wrappers.composite import quantizer_name
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision
 from qat_lib.spec import LayerConfig
@@ -89,23 +90,58 @@ def activation_entries(
         )
 
 
+def composite_entries(graph: LayerGraph, inner: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
+    """Yield one entry for each weight and each tensor inside of composite layers that is quantized.
+
+    Raises:
+        SpecError: the readers of an inner tensor ask for different options.
+    """
+    for layer, composite in graph.composites.items():
+        for path, operation in composite.layers.items():
+            if (decision := inner.get(f"{layer}/{path}")) is not None and decision.config.quantize_weight:
+                yield from _weights_of(f"{layer}/{path}", operation, decision)
+        for paths in composite.groups:
+            readers = {path: inner[f"{layer}/{path}"] for path in paths if f"{layer}/{path}" in inner}
+            decisions = {path: d for path, d in readers.items() if d.config.quantize_input}
+            if not decisions:
+                continue
+            tensor = f"{layer}/{next(iter(decisions))}/input"
+            configs = [decision.config for decision in decisions.values()]
+            yield QuantizerEntry(
+                name=quantizer_name(tensor),
+                kind="internal",
+                tensor=tensor,
+                consumers=tuple(Consumer(layer=f"{layer}/{path}", input=0) for path in decisions),
+                num_bits=_agreed(configs, "num_bits", tensor) or 8,
+                calibrator=_agreed(configs, "calibrator", tensor),
+                range_policy=_agreed(configs, "range_policy", tensor) or "ema",
+                reason="; ".join(f"input 0 of {layer}/{path} ({d.source})" for path, d in decisions.items()),
+            )
+
+
+def _weights_of(layer: str, operation: Any, decision: Decision) -> Iterator[QuantizerEntry]:
+    config = decision.config
+    for kernel, axes in kernels(operation).items():
+        yield QuantizerEntry(
+            name=quantizer_name(f"{layer}/{kernel}"),
+            kind="weight",
+            tensor=f"{layer}/{kernel}",
+            channel_axes=None if config.per_channel is False else axes,
+            num_bits=config.num_bits or 8,
+            calibrator="max",
+            range_policy=config.weight_range_policy or "current",
+            reason=decision.source,
+        )
+
+
 def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
     """Yield one entry for each weight that is quantized, and for each tensor inside of a layer."""
     for layer, operation in graph.layers():
         if (decision := decided.get(layer)) is None:
             continue
         config = decision.config
-        for kernel, axes in kernels(operation).items() if config.quantize_weight else ():
-            yield QuantizerEntry(
-                name=f"{layer}_{kernel}_quantizer",
-                kind="weight",
-                tensor=f"{layer}/{kernel}",
-                channel_axes=None if config.per_channel is False else axes,
-                num_bits=config.num_bits or 8,
-                calibrator="max",
-                range_policy=config.weight_range_policy or "current",
-                reason=decision.source,
-            )
+        if config.quantize_weight:
+            yield from _weights_of(layer, operation, decision)
         for name in _internal(operation) if config.quantize_input else ():
             yield QuantizerEntry(
                 name=f"{layer}_{name}_quantizer",

@@ -11,7 +11,7 @@ from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.decisions import decide
-from qat_lib.planner.entries import activation_entries, weight_entries
+from qat_lib.planner.entries import activation_entries, composite_entries, weight_entries
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
@@ -55,10 +55,12 @@ def plan_quantization(
         raise SpecError("Partial mode quantizes only what a spec or a case names: give at least one of them.")
     graph = LayerGraph(model)
     refuse_keras_quantized(model)
-    warn_unknown_names(quantization_spec, [name for name, _ in graph.layers()], model.name)
+    inner_names = [f"{name}/{path}" for name, composite in graph.composites.items() for path in composite.layers]
+    warn_unknown_names(quantization_spec, [*(name for name, _ in graph.layers()), *inner_names], model.name)
     specs = [(type(case).__name__, _case_spec(case, model, quantization_spec)) for case in cases]
-    decided, skipped = decide(graph, Selector(quantization_mode, quantization_spec, specs), quantization_mode)
-    weights = tuple(weight_entries(graph, decided))
+    selector = Selector(quantization_mode, quantization_spec, specs)
+    decided, inner, skipped = decide(graph, selector, quantization_mode)
+    weights = (*weight_entries(graph, decided), *composite_entries(graph, inner))
     taken = {*(entry.name for entry in weights), *(f"quant_{layer}" for layer in decided)}
     return QuantizationPlan(
         model=model.name,

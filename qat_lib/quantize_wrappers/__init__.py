@@ -11,6 +11,7 @@ from qat_lib.quantize_wrappers.base import (
     NonWeightedBaseQuantizeWrapper,
     WeightedBaseQuantizeWrapper,
 )
+from qat_lib.quantize_wrappers.composite import CompositeQuantizeWrapper
 from qat_lib.quantize_wrappers.convolution import (
     Conv1DQuantizeWrapper,
     Conv1DTransposeQuantizeWrapper,
@@ -91,6 +92,7 @@ __all__ = [
     "AverageQuantizeWrapper",
     "BaseQuantizeWrapper",
     "BatchNormalizationQuantizeWrapper",
+    "CompositeQuantizeWrapper",
     "ConcatenateQuantizeWrapper",
     "Conv1DQuantizeWrapper",
     "Conv1DTransposeQuantizeWrapper",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import keras
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from qat_lib.errors import SpecError
 from qat_lib.quantize_wrappers.registry import REGISTRY, SUFFIX
+from qat_lib.quantize_wrappers.replacement import call_with_weights
 from qat_lib.quantizers import TensorQuantizer
 
 PACKAGE = "qat_lib"
@@ -43,11 +45,12 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     default_quantize_weight: ClassVar[bool] = True
     internal_names: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Register the subclass with Keras, for loading, and under the layer class that it serves."""
+    def __init_subclass__(cls, any_class: bool = False, **kwargs: Any) -> None:
+        """Register the subclass with Keras, for loading, and under the layer class that it serves, if it is one."""
         super().__init_subclass__(**kwargs)
         keras.saving.register_keras_serializable(package=PACKAGE)(cls)
-        REGISTRY.register(cls)
+        if not any_class:
+            REGISTRY.register(cls)
 
     def __init__(
         self,
@@ -213,20 +216,8 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         """Call the wrapped layer with its weights replaced by the quantized ones."""
         if not self.weight_quantizers:
             return super().call_layer(*inputs, training=training, mask=mask, **kwargs)
-        quantized = self.quantized_weights(training)
-        # The scope makes the layer read these values in place of its variables and leaves the layer as it is. It hides
-        # an enclosing scope, so every variable of the layer goes in with its present value.
-        mapping = [(v, quantized.get(id(v), v.value)) for v in self.layer.variables]
-        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-            outputs = super().call_layer(*inputs, training=training, mask=mask, **kwargs)
-        for loss in scope.losses:  # of activity regularizers; those of weights go by the variables
-            self.add_loss(loss)
-        before = {id(v): value for v, value in mapping}
-        for variable in self.layer.non_trainable_variables:
-            after = scope.get_current_value(variable)
-            if after is not None and after is not before[id(variable)]:
-                variable.assign(after)
-        return outputs
+        run = partial(super().call_layer, *inputs, training=training, mask=mask, **kwargs)
+        return call_with_weights(self.layer, self.quantized_weights(training), run, self.add_loss)
 
     def quantized_weights(self, training: bool | None) -> dict[int, Any]:
         """Return each quantized weight under the id of its variable."""

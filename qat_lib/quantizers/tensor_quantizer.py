@@ -122,7 +122,8 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         return range_ if self._unit == 1 else range_ * self._unit
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Quantize ``inputs`` (any shape); the result has their shape and data type."""
+        """Quantize ``inputs`` (any shape, or a variable); the result has their shape and data type."""
+        inputs = tf.convert_to_tensor(inputs)  # a variable as it is stored: mixed precision casts it only after this
         collector = active_collector()
         if collector is not None:
             collector.observe(self, inputs)

@@ -1,5 +1,6 @@
 """Graphs of every shape: shared layers, nested models, several inputs and outputs, operations, masks, policies."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -376,17 +377,78 @@ def test_what_is_no_model_is_refused() -> None:
         quantize_model("model")
 
 
-def test_a_layer_that_can_not_be_copied_says_so() -> None:
-    class Scale(layers.Layer):
-        def __init__(self, factor: float) -> None:
-            super().__init__()
-            self.factor = factor
+class Scale(layers.Layer):
+    """A layer without get_config, with a weight of its own."""
+
+    def __init__(self, factor: float, lock: Any = None) -> None:
+        super().__init__(name="scale")
+        self.factor = factor
+        self.lock = lock
+
+    def build(self, input_shape: Any) -> None:
+        self.gain = self.add_weight(shape=(input_shape[-1],), initializer="random_normal")
+
+    def call(self, x: Any) -> Any:
+        return x * self.factor * self.gain
+
+
+def test_a_layer_without_a_configuration_is_copied_by_its_arguments() -> None:
+    x = keras.Input((6,))
+    model = keras.Model(x, layers.Dense(2, name="head")(Scale(2.0)(x)))
+    quantized = quantize_model(model)
+    data = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    for quantizer in model_quantizers(quantized).values():
+        quantizer.disable()
+    np.testing.assert_array_equal(quantized(data), model(data))
+    before = model.get_layer("scale").gain.numpy()
+    quantized.get_layer("scale").gain.assign(np.zeros(6))  # the original keeps its own
+    np.testing.assert_array_equal(model.get_layer("scale").gain.numpy(), before)
+
+
+class Widened(layers.Layer):
+    """A layer whose configuration leaves an argument out, so that it makes another layer."""
+
+    def __init__(self, units: int = 3, **options: Any) -> None:
+        super().__init__(**options)
+        self.units = units
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config()
+
+    def build(self, input_shape: Any) -> None:
+        self.bias = self.add_weight(shape=(self.units,), initializer="random_normal")
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.concatenate([x, x[:, :1] * self.bias], axis=-1)
+
+
+def test_a_layer_with_a_wrong_configuration_is_copied_by_its_arguments() -> None:
+    x = keras.Input((6,))
+    model = keras.Model(x, layers.Dense(2, name="head")(Widened(5, name="wide")(x)))
+    quantized = quantize_model(model)
+    for quantizer in model_quantizers(quantized).values():
+        quantizer.disable()
+    data = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    np.testing.assert_array_equal(quantized(data), model(data))
+
+
+def test_a_layer_without_state_that_can_not_be_copied_is_shared() -> None:
+    class Locked(layers.Layer):
+        def __init__(self, lock: Any) -> None:
+            super().__init__(name="locked")
+            self.lock = lock
 
         def call(self, x: Any) -> Any:
-            return x * self.factor
+            return x * 2.0
 
     x = keras.Input((6,))
-    model = keras.Model(x, layers.Dense(2)(Scale(2.0)(x)))
+    model = keras.Model(x, layers.Dense(2)(Locked(threading.Lock())(x)))
+    assert quantize_model(model).get_layer("locked") is model.get_layer("locked")
+
+
+def test_a_layer_that_can_not_be_copied_says_so() -> None:
+    x = keras.Input((6,))
+    model = keras.Model(x, layers.Dense(2)(Scale(2.0, lock=threading.Lock())(x)))
     with pytest.raises(UnsupportedModelError, match=r"Scale.*get_config"):
         quantize_model(model)
 

@@ -1,0 +1,63 @@
+"""What happens to the layers inside of a composite layer, and to the composite's own inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from qat_lib.composites import Composite
+from qat_lib.plan import SkippedLayer
+from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.selection import Decision, Selector
+from qat_lib.spec import LayerConfig
+
+
+def decide_inside(
+    layer: str, composite: Composite, selector: Selector, about_all: Decision | None
+) -> tuple[dict[str, Decision], list[SkippedLayer]]:
+    """Return the decisions about a composite's inner layers, by ``"<layer>/<path>"``, and those left alone.
+
+    Args:
+        layer: the composite's name.
+        composite: what is inside.
+        selector: asked about each inner layer by that name and by its class.
+        about_all: what the spec says about the composite; it holds for inner layers that nothing else names.
+    """
+    decided: dict[str, Decision] = {}
+    skipped: list[SkippedLayer] = []
+    for path, operation in composite.layers.items():
+        name = f"{layer}/{path}"
+        decision = selector.decide(name, operation)
+        if about_all is not None and _is_on(operation) and (decision is None or decision.source == "default"):
+            decision = replace(about_all, config=replace(about_all.config, quantization_index=None))
+        if decision is None:
+            reason, detail = "off by default", "name it in a spec or a case to quantize it"
+        elif path in composite.opaque:
+            reason, detail = "not quantizable", f"runs in float: {composite.opaque[path]}"
+        elif not decision.config.quantize_input and not decision.config.quantize_weight:
+            reason, detail = "excluded", decision.source
+        else:
+            decided[name] = decision
+            continue
+        skipped.append(SkippedLayer(layer=name, class_name=type(operation).__name__, reason=reason, detail=detail))
+    return decided, skipped
+
+
+def decision_outside(layer: str, composite: Composite, inside: Mapping[str, Decision]) -> Decision:
+    """Return the decision about a composite: of its inputs those are quantized that its inner layers read."""
+    readers: dict[int, list[Decision]] = {}
+    for index, paths in composite.inputs.items():
+        found = [inside[name] for path in paths if (name := f"{layer}/{path}") in inside]
+        if wanted := [decision for decision in found if decision.config.quantize_input]:
+            readers[index] = wanted
+    if not readers:
+        config = LayerConfig(name=layer, quantize_input=False)
+        return Decision(config=config, source=next(iter(inside.values())).source)
+    first = next(iter(readers.values()))[0]
+    config = replace(first.config, quantization_index=tuple(readers), is_regex=False, is_keras_class=False)
+    return replace(first, config=config)
+
+
+def _is_on(operation: Any) -> bool:
+    return bool(REGISTRY.find(type(operation)).default_quantize_input)

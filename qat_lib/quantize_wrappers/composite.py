@@ -1,0 +1,227 @@
+"""CompositeQuantizeWrapper: a layer that calls other layers, quantized where these read their inputs and weights."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from qat_lib.cloning import sound_config
+from qat_lib.errors import SpecError
+from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper
+from qat_lib.quantize_wrappers.inner import inner_layers, inner_wrapper
+from qat_lib.quantize_wrappers.replacement import call_with_weights
+from qat_lib.quantizers import TensorQuantizer
+
+
+class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
+    """Wrap a layer so that weighted layers inside of it read quantized weights and inputs.
+
+    It serves any layer whose ``call`` calls Dense, convolutions and the like: these get a ``call`` that quantizes what
+    they read, and are otherwise as they were. The composite's own inputs are quantized outside, where a tensor that
+    others read as well has one quantizer for all.
+
+    Args:
+        layer: the composite layer.
+        weights: one mapping for each quantized weight: ``weight`` (path of the inner layer, slash, attribute), ``name``
+            and ``shape``, and options of the quantizer. None, the default, means all weights of all inner layers.
+        inputs: one mapping for each quantizer of inner tensors: ``name``, ``readers`` (paths of the inner layers whose
+            input it quantizes) and ``options``. None, the default, gives each inner layer one of its own.
+        **kwargs: see :class:`BaseQuantizeWrapper`.
+
+    Example:
+        >>> import keras
+        >>> wrapped = CompositeQuantizeWrapper(keras.layers.TimeDistributed(keras.layers.Dense(2)))
+        >>> wrapped(keras.Input((3, 4))).shape
+        (None, 3, 2)
+        >>> [quantizer.name for quantizer in wrapped.weight_quantizers]
+        ['time_distributed_layer_kernel_quantizer']
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        *,
+        weights: Sequence[Mapping[str, Any]] | None = None,
+        inputs: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Keras binds arguments by the signature of `call`: it is the composite's own.
+        object.__setattr__(self, "call", _Forward(self, layer))
+        super().__init__(layer, **kwargs)
+        self.weights_config = None if weights is None else [dict(item) for item in weights]
+        self.inputs_config = None if inputs is None else [dict(item) for item in inputs]
+        self.hooked = False
+
+    def build(self, input_shape: Any = None, **shapes: Any) -> None:
+        """Make the quantizers; the composite itself is built by Keras, with the arguments of its first call."""
+        if self.weights_config is None or self.inputs_config is None:
+            self._configure_alone(input_shape)
+        for item in self.weights_config or ():
+            options: dict[str, Any] = {"narrow_range": True, "range_policy": "current"}
+            options |= {k: v for k, v in item.items() if k not in ("weight", "name", "shape")}
+            quantizer = TensorQuantizer(name=item["name"], **options)
+            quantizer.build(tuple(item["shape"]))
+            self.weight_quantizers.append(quantizer)
+        for item in self.inputs_config or ():
+            quantizer = TensorQuantizer(name=item["name"], **item["options"])
+            quantizer.build(None)
+            self.internal_quantizers.append(quantizer)
+        if self._has_inner_weights():
+            self._hook()
+        self.built = True
+
+    def _has_inner_weights(self) -> bool:
+        """Whether the inner layers are there and built; that the composite is said to be built does not mean that."""
+        inner = inner_layers(self.layer)
+        paths = {item["weight"].rpartition("/")[0] for item in self.weights_config or ()}
+        paths.update(path for item in self.inputs_config or () for path in item["readers"])
+        return all(path in inner and inner[path].built for path in paths)
+
+    def _configure_alone(self, input_shape: Any) -> None:
+        """Choose everything that can be quantized, for use without a plan."""
+        if not self.layer.built:
+            self.layer(keras.KerasTensor(input_shape, dtype=self.layer.input_dtype))
+        inner = inner_layers(self.layer)
+        if not inner:
+            raise SpecError(f"Expected a layer with weighted layers inside. Received: {type(self.layer).__name__}.")
+        prefix = self.layer.name
+        if self.weights_config is None:
+            planned = [
+                (path, k, axes) for path, x in inner.items() for k, axes in inner_wrapper(x).planned_weights().items()
+            ]
+            self.weights_config = [
+                {
+                    "weight": f"{path}/{kernel}",
+                    "name": quantizer_name(f"{prefix}/{path}/{kernel}"),
+                    "shape": list(inner_wrapper(inner[path]).kernel_variable(kernel).shape),
+                    "channel_axes": None if axes is None else list(axes),
+                    **self.weight_options,
+                }
+                for path, kernel, axes in (planned if self.quantize_weights else ())
+            ]
+        if self.inputs_config is None:
+            self.inputs_config = [
+                {
+                    "name": quantizer_name(f"{prefix}/{path}/input"),
+                    "readers": [path],
+                    "options": self.input_options,
+                }
+                for path in (inner if self.quantize_inputs else ())
+            ]
+
+    def _hook(self) -> None:
+        """Give each inner layer that is quantized the ``call`` that quantizes what it reads."""
+        inner = inner_layers(self.layer)
+        hooks: dict[str, _InnerCall] = {}
+        for item, quantizer in zip(self.weights_config or (), self.weight_quantizers, strict=True):
+            path, _, kernel = item["weight"].rpartition("/")
+            variable = inner_wrapper(self._find(inner, path)).kernel_variable(kernel)
+            quantizer.bind_weight(variable)
+            quantizer.fit_weight()
+            hooks.setdefault(path, _InnerCall(inner[path])).weights.append((variable, quantizer))
+        for item, quantizer in zip(self.inputs_config or (), self.internal_quantizers, strict=True):
+            for path in item["readers"]:
+                hooks.setdefault(path, _InnerCall(self._find(inner, path))).input_quantizer = quantizer
+        for hook in hooks.values():
+            object.__setattr__(hook.layer, "call", hook)
+        self.hooked = True
+
+    def _find(self, inner: Mapping[str, Any], path: str) -> Any:
+        if path not in inner:
+            raise SpecError(
+                f"{type(self.layer).__name__} {self.layer.name!r} has no weighted layer {path!r} inside. "
+                f"It has: {', '.join(inner) or 'none'}."
+            )
+        return inner[path]
+
+    def prepare(self, args: Any, kwargs: Any) -> None:
+        """Build the composite, if it is not, as its first call would, so that its inner layers are there."""
+        if self.hooked:
+            return
+        if not self.layer.built or not self._has_inner_weights():
+            symbolic = [keras.tree.map_structure(_symbolic, part) for part in (args, kwargs)]
+            self.layer(*symbolic[0], **symbolic[1])
+        self._hook()
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the composite's symbolic output."""
+        self.prepare(args, kwargs)
+        return self.layer.compute_output_spec(*args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        config = super().get_config()
+        config["layer"]["config"] = sound_config(self.layer)
+        return {**config, "weights": self.weights_config, "inputs": self.inputs_config}
+
+
+class _Forward:
+    """The wrapper's ``call``, with the signature of the composite's."""
+
+    def __init__(self, wrapper: CompositeQuantizeWrapper, layer: Any) -> None:
+        self.wrapper = wrapper
+        self.__signature__ = inspect.signature(layer.call)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.wrapper.prepare(args, kwargs)
+        with _one_call():
+            return self.wrapper.layer(*args, **kwargs)
+
+
+class _InnerCall:
+    """An inner layer's ``call`` on a quantized input and with quantized weights."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.original = types.MethodType(type(layer).call, layer)
+        self.__signature__ = inspect.signature(self.original)
+        self.weights: list[tuple[Any, TensorQuantizer]] = []
+        self.input_quantizer: TensorQuantizer | None = None
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        x = inputs if self.input_quantizer is None else _quantized(self.input_quantizer, inputs)
+        weights = {id(variable): _quantized(quantizer, variable) for variable, quantizer in self.weights}
+        return call_with_weights(self.layer, weights, lambda: self.original(x, *args, **kwargs), self.layer.add_loss)
+
+
+_seen: ContextVar[dict[Any, Any] | None] = ContextVar("qat_lib_seen", default=None)
+
+
+@contextmanager
+def _one_call() -> Iterator[None]:
+    """Within the block, quantize each tensor once, however many inner layers read it: one tensor, one Q/DQ pair."""
+    token = _seen.set({})
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
+def _quantized(quantizer: TensorQuantizer, x: Any) -> Any:
+    """Return the quantized tensor or variable."""
+    seen = _seen.get()
+    if seen is None:
+        return quantizer(x)
+    # What is made in a branch or loop does not exist outside of it.
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    key = (id(quantizer), id(x), id(graph))
+    if key not in seen:
+        seen[key] = (x, quantizer(x))  # x is kept, and with it its id
+    return seen[key][1]
+
+
+def _symbolic(x: Any) -> Any:
+    is_tensor = tf.is_tensor(x) or isinstance(x, keras.KerasTensor)
+    return keras.KerasTensor(x.shape, dtype=keras.backend.standardize_dtype(x.dtype)) if is_tensor else x
+
+
+def quantizer_name(tensor: str) -> str:
+    """Return the name of the quantizer of an inner tensor or weight, ``<layer>/<path>/<weight>``."""
+    return f"{tensor.replace('/', '_')}_quantizer"
