@@ -236,7 +236,7 @@ def test_two_convolutions_of_equal_depth_give_the_add_to_the_second_operand() ->
     found = report(g)
     assert found.adds[0].fused_into == "quant_shortcut/Conv"
     (v15,) = [finding for finding in found.findings if finding.code == "V15"]
-    assert "'shortcut'" in v15.advice
+    assert "'branch'" in v15.advice
 
 
 def test_f6_broadcasting_add_stands_alone() -> None:
