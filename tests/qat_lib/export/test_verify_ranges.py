@@ -1,6 +1,7 @@
-"""The learned numbers against those in a file: a weight's scales and the axis that they lie along."""
+"""The learned numbers against those in a file: scales, zero points, integers and the axis of a weight's scales."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
-from qat_lib.export.verify_ranges import check_weights
+from qat_lib.export.verify_ranges import check_activations, check_weights
 
 NODE = "dense_kernel_quantizer/DequantizeLinear"
 INTEGERS = np.arange(-4, 5, dtype=np.int8).reshape(3, 3)  # square: the count of the scales fits both axes
@@ -69,3 +70,127 @@ def test_check_weights_finds_a_lost_weight() -> None:
     lost = weight_file(1)
     lost.graph.node[0].name = "another"
     assert codes(lost, recorded(1)) == ["Q01"]
+
+
+def test_check_weights_goes_on_behind_a_weight_that_is_wrong() -> None:
+    """A lost weight, one that is not constant and one of other integers, in that order."""
+    (weight,) = recorded(1).weights.values()
+    proto = weight_file(1)
+    proto.graph.node.append(helper.make_node("DequantizeLinear", ["nowhere", "scale"], ["z"], "b/DequantizeLinear"))
+    proto.graph.initializer[0].raw_data = (INTEGERS + 1).tobytes()
+    nodes = ("a/DequantizeLinear", "b/DequantizeLinear", NODE)
+    found = list(check_weights(Tensors(proto, Path()), Recorded(weights=dict.fromkeys(nodes, weight))))
+    assert [(finding.code, finding.node) for finding in found] == list(zip(("Q01", "Q04", "Q04"), nodes, strict=True))
+
+
+def test_check_weights_finds_integers_without_a_scale() -> None:
+    proto = weight_file(1)
+    proto.graph.node[0].input[1] = "computed"
+    assert codes(proto, recorded(1)) == ["Q03", "Q04"]
+
+
+FACTOR = np.float32([2.0, -0.5, 0.0])
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_check_weights_takes_the_folded_normalization_off(axis: int | None) -> None:
+    """The scale takes the factor's size, the integers its sign; a dead channel's integers say nothing."""
+    along = 1 if axis is None else axis
+    proto = weight_file(along, SCALE * np.float32([2.0, 0.5, 1.0]))
+    shape = (3, 1) if along == 0 else (1, 3)
+    signed = INTEGERS * np.int8([1, -1, 1]).reshape(shape)
+    proto.graph.initializer[0].raw_data = signed.tobytes()
+    digest = integer_digest(INTEGERS, FACTOR, along)
+    weight = RecordedWeight(quantizer="dense_kernel_quantizer", scale=SCALE, factor=FACTOR, digest=digest, axis=axis)
+    assert codes(proto, Recorded(weights={NODE: weight})) == []
+    proto.graph.initializer[0].raw_data = INTEGERS.tobytes()
+    assert codes(proto, Recorded(weights={NODE: weight})) == ["Q04"]
+    proto.graph.initializer[0].raw_data = np.where(np.reshape(FACTOR, shape) == 0, 9, signed).astype(np.int8).tobytes()
+    assert codes(proto, Recorded(weights={NODE: weight})) == []
+
+
+QUANTIZER = "x_quantizer"
+ONE_ZERO = np.int8(0)
+
+
+def activation_file(scale: Any, zero_point: Any = ONE_ZERO, *, op: str = "DequantizeLinear") -> onnx.ModelProto:
+    """A quantizer of another name, a Relu of the quantizer's name, and the node ``op`` under test."""
+    tensors = [
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in (("scale", scale), ("zero", zero_point))
+        if value is not None
+    ]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["a", "unlike"], ["b"], "other_quantizer/DequantizeLinear"),
+        helper.make_node("Relu", ["b"], ["x"], f"{QUANTIZER}/Relu"),
+        helper.make_node(op, ["x", "scale"] + ["zero"] * (zero_point is not None), ["y"], f"{QUANTIZER}/{op}"),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    return helper.make_model(helper.make_graph(nodes, "net", [], [output], tensors))
+
+
+def messages(proto: onnx.ModelProto, scale: float = 0.5, **options: Any) -> list[str]:
+    record = Recorded(activations={QUANTIZER: scale}, **options)
+    found = list(check_activations(Tensors(proto, Path()), record))
+    assert {finding.code for finding in found} <= {"Q03"}
+    return [finding.message for finding in found]
+
+
+def test_check_activations_accepts_the_learned_scale() -> None:
+    assert messages(activation_file(np.float32(0.5)), unsigned=()) == []
+    assert messages(activation_file(np.float32([0.5]))) == []
+
+
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+@pytest.mark.parametrize(
+    ("scale", "shown"),
+    [
+        (np.nextafter(np.float32(0.5), np.float32(1)), "0.50"),
+        (np.nextafter(np.float32(0.5), np.float32(0)), "0.49"),
+        (np.full(4, 0.5, np.float32), "[0.5 0.5 0.5],"),
+        (np.zeros(0, np.float32), "[],"),
+        (None, "None, learned was 0.5."),
+    ],
+    ids=["larger", "smaller", "several", "empty", "not constant"],
+)
+def test_check_activations_finds_another_scale(scale: Any, shown: str, op: str) -> None:
+    (message,) = messages(activation_file(scale, op=op))
+    assert shown in message
+
+
+@pytest.mark.parametrize(
+    ("learned", "written"),
+    [(0.1, np.float16(0.1)), (1e-9, np.float16(2.0**-24)), (65519.0, np.float16(65504)), (1e6, np.float16(65504))],
+    ids=["rounded", "smallest", "nearly infinite", "largest"],
+)
+def test_check_activations_rounds_the_scale_of_a_half_export(learned: float, written: np.float16) -> None:
+    assert messages(activation_file(written), learned, half=True) == []
+    assert len(messages(activation_file(written), learned)) == 1
+    assert len(messages(activation_file(np.nextafter(written, np.float16(1))), learned, half=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("zero_point", "unsigned", "shown"),
+    [
+        (np.int8(0), False, ""),
+        (np.uint8(0), True, ""),
+        (None, True, ""),  # ONNX's default is UINT8
+        (None, False, "is 0 of type uint8, written was 0 of type int8"),
+        (np.uint8(0), False, "is 0 of type uint8, written was 0 of type int8"),
+        (np.int8(0), True, "is 0 of type int8, written was 0 of type uint8"),
+        (np.uint8(1), True, "is 1 of type uint8"),
+        (np.int8([-1, 0]), False, "is -1 of type int8"),
+    ],
+)
+def test_check_activations_compares_the_zero_point(zero_point: Any, unsigned: bool, shown: str) -> None:
+    names = (f"{QUANTIZER}/DequantizeLinear",) if unsigned else ()
+    found = messages(activation_file(np.float32(0.5), zero_point), unsigned=names)
+    assert len(found) == bool(shown)
+    assert all(shown in message for message in found)
+
+
+def test_check_activations_takes_the_zero_point_from_the_dequantizer_alone() -> None:
+    """An older record does not say it, and a QuantizeLinear is seen through its partner."""
+    other = np.uint8(3)
+    assert messages(activation_file(np.float32(0.5), other), unsigned=None) == []
+    assert messages(activation_file(np.float32(0.5), other, op="QuantizeLinear"), unsigned=()) == []
