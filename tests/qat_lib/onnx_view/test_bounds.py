@@ -1,0 +1,143 @@
+"""What a builder computes of constants before it runs anything: where each limit lies."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qat_lib.errors import ExportError
+from qat_lib.onnx_view import bounds
+from qat_lib.onnx_view.bounds import check_bounds
+
+
+def model(*nodes: onnx.NodeProto, shape: Any = (1, 4), **constants: np.ndarray) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    y = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([*nodes, helper.make_node("Relu", ["x"], ["y"], "relu")], "net", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def found(proto: onnx.ModelProto) -> str:
+    try:
+        check_bounds(Path("model.onnx"), proto)
+    except ExportError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        ("float64", 8),
+        ("int64", 8),
+        ("uint64", 8),
+        ("float32", 4),
+        ("int32", 4),
+        ("float16", 2),
+        ("bfloat16", 2),
+        ("int8", 1),
+        ("uint8", 1),
+        ("bool", 1),
+    ],
+)
+def test_folded_constants_count_their_bytes(monkeypatch: pytest.MonkeyPatch, dtype: str, size: int) -> None:
+    """Twelve elements of each type, from a Cast of a constant; the allowance for weights is switched off."""
+    cast = helper.make_node("Cast", ["c"], ["d"], "cast", to=getattr(TensorProto, _ELEMENT.get(dtype, dtype.upper())))
+    proto = model(cast, c=np.zeros((3, 4), np.float32))
+    monkeypatch.setattr(bounds, "MAX_FOLDED_RATIO", 0)
+    monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", 12 * size)
+    assert found(proto) == ""
+    monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", 12 * size - 1)
+    assert f"more than {12 * size - 1:,} bytes" in found(proto)
+    assert "'cast' (Cast)" in found(proto)
+
+
+_ELEMENT = {"float64": "DOUBLE", "float32": "FLOAT"}
+
+
+def test_folded_constants_may_be_larger_beside_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = model(helper.make_node("Concat", ["c", "c", "c"], ["d"], "concat", axis=0), c=np.zeros(4, np.float32))
+    monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", 16)
+    monkeypatch.setattr(bounds, "MAX_FOLDED_RATIO", 2)
+    assert found(proto) == ""
+    monkeypatch.setattr(bounds, "MAX_FOLDED_RATIO", 1)
+    assert "Concat" in found(proto)
+
+
+@pytest.mark.parametrize(
+    ("op", "left", "right", "options", "count"),
+    [
+        ("MatMul", (3, 4), (4, 5), {}, 3 * 5 * 4),
+        ("MatMul", (2, 3, 4), (4, 5), {}, 2 * 3 * 5 * 4),
+        ("Gemm", (3, 4), (4, 5), {}, 3 * 5 * 4),
+        ("Conv", (1, 2, 5, 5), (7, 2, 3, 3), {}, 7 * 3 * 3 * 2 * 9),
+        ("ConvTranspose", (1, 2, 5, 5), (2, 7, 3, 3), {}, 2 * 5 * 5 * 7 * 9),
+        ("Add", (3, 4), (3, 4), {}, 0),
+    ],
+)
+def test_products_of_constants_count_their_multiplications(
+    monkeypatch: pytest.MonkeyPatch, op: str, left: Any, right: Any, options: dict[str, Any], count: int
+) -> None:
+    product = helper.make_node(op, ["a", "b"], ["c"], "product", **options)
+    proto = model(product, a=np.zeros(left, np.float32), b=np.zeros(right, np.float32))
+    monkeypatch.setattr(bounds, "MAX_FOLDED_MACS", count)
+    assert found(proto) == ""
+    if count:
+        monkeypatch.setattr(bounds, "MAX_FOLDED_MACS", count - 1)
+        assert "products of constants, up to node 'product'" in found(proto)
+
+
+def test_products_that_read_the_input_count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_FOLDED_MACS", 0)
+    monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", 0)
+    monkeypatch.setattr(bounds, "MAX_FOLDED_RATIO", 0)
+    product = helper.make_node("MatMul", ["x", "b"], ["c"], "product")
+    assert found(model(product, b=np.zeros((4, 5), np.float32))) == ""
+
+
+@pytest.mark.parametrize(("shape", "refused"), [((4, 4), False), ((4, 5), True), (("batch", 16), False)])
+def test_inputs_have_a_largest_size(monkeypatch: pytest.MonkeyPatch, shape: Any, refused: bool) -> None:
+    monkeypatch.setattr(bounds, "MAX_ELEMENTS", 16)
+    assert ("the input 'x' has the shape" in found(model(shape=shape))) is refused
+
+
+def test_what_a_node_makes_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = model(helper.make_node("Concat", ["x", "x"], ["d"], "concat", axis=0), shape=(4, 4))
+    monkeypatch.setattr(bounds, "MAX_ELEMENTS", 32)
+    assert found(proto) == ""
+    monkeypatch.setattr(bounds, "MAX_ELEMENTS", 31)
+    assert "node 'concat' makes 'd', which has the shape [8, 4]" in found(proto)
+
+
+@pytest.mark.parametrize(("length", "refused"), [(3, False), (4, True)])
+def test_runs_of_elementwise_operators_have_a_longest(
+    monkeypatch: pytest.MonkeyPatch, length: int, refused: bool
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
+    names = ["x", *(f"t{i}" for i in range(length))]
+    nodes = [helper.make_node("Add", [a, "one"], [b], f"add_{b}") for a, b in pairwise(names)]
+    assert ("more than 3 elementwise operators" in found(model(*nodes, one=np.ones(1, np.float32)))) is refused
+
+
+@pytest.mark.parametrize(("turns", "refused"), [(8, False), (9, True)])
+def test_loops_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, turns: int, refused: bool) -> None:
+    monkeypatch.setattr(bounds, "MAX_TRIPS", 8)
+    iteration = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    going = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [iteration, going],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, [])],
+    )
+    loop = helper.make_node("Loop", ["turns", ""], [], "loop", body=body)
+    text = found(model(loop, turns=np.asarray(turns, np.int64)))
+    assert (f"node 'loop' (Loop) runs {turns} times" in text) is refused
+    assert bool(text) is refused
