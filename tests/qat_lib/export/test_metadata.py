@@ -3,10 +3,19 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 
 from qat_lib.errors import ExportError
-from qat_lib.export.metadata import Recorded, RecordedWeight, read_names
+from qat_lib.export.metadata import (
+    Recorded,
+    RecordedWeight,
+    integer_digest,
+    pack,
+    read_metadata,
+    read_names,
+    unpack,
+)
 
 
 def record() -> Recorded:
@@ -61,3 +70,53 @@ def test_read_names_takes_a_missing_entry_as_empty() -> None:
 def test_read_names_refuses_another_form(text: str) -> None:
     with pytest.raises(ExportError, match=r"qatline\.layout"):
         read_names({"layout": text}, "layout")
+
+
+def test_recorded_reads_a_weight_without_factor_and_axis() -> None:
+    data = json.loads(record().to_json())
+    data["weights"]["k/DequantizeLinear"] |= {"factor": None, "axis": 0}
+    weight = Recorded.from_json(json.dumps(data)).weights["k/DequantizeLinear"]
+    assert (weight.factor, weight.axis) == (None, 0)
+    del data["weights"]["k/DequantizeLinear"]["axis"]
+    assert Recorded.from_json(json.dumps(data)).weights["k/DequantizeLinear"].axis is None
+    np.testing.assert_array_equal(record().weights["k/DequantizeLinear"].factor, [1.0, -1.0])
+
+
+def test_recorded_keeps_factors_and_what_it_does_not_know() -> None:
+    weight = Recorded.from_json(record().to_json()).weights["k/DequantizeLinear"]
+    np.testing.assert_array_equal(weight.factor, [1.0, -1.0])
+    assert (weight.quantizer, weight.digest, weight.axis) == ("k", "0" * 64, 1)
+    empty = Recorded.from_json(Recorded().to_json())
+    assert (empty.readers, empty.unsigned, empty.half) == (None, None, False)
+
+
+def test_pack_keeps_every_bit_of_float32() -> None:
+    values = np.float32([[0.1, -0.0], [np.inf, 1e-45]])
+    again = unpack(pack(values.T.astype(np.float64)))
+    assert again.dtype == np.float32
+    assert again.tobytes() == np.ascontiguousarray(values.T).tobytes()
+    for text in ("AAA", "AAA=", "?AAAAAA="):
+        with pytest.raises(ValueError, match=r"."):
+            unpack(text)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_integer_digest_takes_channels_of_factor_zero_as_zeros(axis: int) -> None:
+    integers = np.arange(1, 7, dtype=np.int8).reshape(2, 3)
+    factor = np.float32([1, 0, 1])[: integers.shape[axis]]
+    dead = integers.copy()
+    dead[(1,) if axis == 0 else (slice(None), 1)] = 0
+    assert integer_digest(integers, factor, axis) == integer_digest(dead, None, axis)
+    assert integer_digest(integers, factor, axis) != integer_digest(integers, None, axis)
+    assert integer_digest(integers, np.abs(factor) + 1, axis) == integer_digest(integers, None, axis)
+
+
+def test_integer_digest_takes_a_scalar() -> None:
+    assert integer_digest(np.int8(3), np.float32([0]), 0) == integer_digest(np.int8(3), None, 0)
+
+
+def test_read_metadata_takes_the_entries_of_this_project() -> None:
+    proto = onnx.ModelProto()
+    for key, value in (("qatline.target", "tensorrt"), ("author", "x"), ("notqatline.y", "z")):
+        proto.metadata_props.add(key=key, value=value)
+    assert read_metadata(proto) == {"target": "tensorrt"}

@@ -1,11 +1,17 @@
 """Verification of small graphs, without TensorFlow: what a plan says against what the file holds."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
+from qat_lib.analysis.findings import Finding
+from qat_lib.errors import PlanError
 from qat_lib.export import verify_onnx
+from qat_lib.export.metadata import Recorded
+from qat_lib.export.verify import read_plan
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 
 PLAN = QuantizationPlan(
@@ -52,3 +58,125 @@ def test_verify_finds_integers_that_leave_the_graph(tmp_path: Path) -> None:
 )
 def test_verify_finds_a_quantizer_without_its_partner(tmp_path: Path, nodes: str, outputs: str) -> None:
     assert "Q05" in codes(write(tmp_path / "alone.onnx", nodes, outputs))
+
+
+def test_verify_finds_an_operator_between_q_and_dq(tmp_path: Path) -> None:
+    nodes = "q = QuantizeLinear (x, scale, zero) r = Identity (q) y = DequantizeLinear (r, scale, zero)"
+    assert codes(write(tmp_path / "between.onnx", nodes)) == ["Q05", "Q05"]
+
+
+def test_verify_takes_a_dequantizer_of_constants(tmp_path: Path) -> None:
+    nodes = f"{PAIR} w = DequantizeLinear (zero, scale, zero)"
+    assert codes(write(tmp_path / "weights.onnx", nodes)) == []
+
+
+DEQUANTIZE = "x_quantizer/DequantizeLinear"
+RECORD: dict[str, Any] = {
+    "activations": {"x_quantizer": 0.5},
+    "readers": {DEQUANTIZE: ("x_quantizer/Relu:0", "z:")},
+    "unsigned": (),
+}
+READ = f"{PAIR.replace('y =', 'z =')} w = Relu (z)"
+
+
+def verify(
+    path: Path, plan: Any = None, *, nodes: str = READ, target: str = "tensorrt", **record: Any
+) -> list[Finding]:
+    """Verify a file in which the DequantizeLinear is read by a Relu and by the graph's output ``z``."""
+    path = write(path / "model.onnx", nodes, "float[1,4] z, float[1,4] w")
+    proto = onnx.load(path)
+    text = Recorded(**{**RECORD, **record}).to_json()
+    for key, value in (("quantizers", text), ("target", target)):
+        proto.metadata_props.add(key=f"qatline.{key}", value=value)
+    onnx.save(proto, path)
+    return verify_onnx(path, plan)
+
+
+def said(found: list[Finding]) -> list[tuple[str, str, str]]:
+    return [(finding.code, finding.severity, finding.node) for finding in found]
+
+
+def test_verify_accepts_the_recorded_readers(tmp_path: Path) -> None:
+    assert verify(tmp_path) == []
+    assert verify(tmp_path, PLAN) == []
+    assert verify(tmp_path, readers=None) == []
+
+
+@pytest.mark.parametrize(
+    ("readers", "text"),
+    [
+        (("other:0", "x_quantizer/Relu:0", "z:"), "(lost: other:0; new: none)"),
+        (("z:",), "(lost: none; new: x_quantizer/Relu:0)"),
+        (("x_quantizer/Relu:1", "z:"), "(lost: x_quantizer/Relu:1; new: x_quantizer/Relu:0)"),
+        ((), "(lost: none; new: x_quantizer/Relu:0, z:)"),
+    ],
+)
+def test_verify_names_readers_that_are_lost_or_new(tmp_path: Path, readers: tuple[str, ...], text: str) -> None:
+    (found,) = verify(tmp_path, readers={DEQUANTIZE: readers})
+    assert (found.code, found.node) == ("Q05", DEQUANTIZE)
+    assert text in found.message
+
+
+def test_verify_finds_a_dequantizer_that_the_export_did_not_write(tmp_path: Path) -> None:
+    assert said(verify(tmp_path, readers={})) == [("Q02", "error", DEQUANTIZE)]
+
+
+@pytest.mark.parametrize(
+    ("planned", "record", "expected"),
+    [
+        (None, {}, []),
+        (["x_quantizer"], {}, []),
+        (["x_quantizer", "b"], {}, [("Q01", "error", "b")]),
+        (["b"], {}, [("Q01", "error", "b"), ("Q02", "error", "x_quantizer")]),
+        (None, {"activations": {"x_quantizer": 0.5, "b": 1.0}}, [("Q01", "error", "b")]),
+        (None, {"activations": {}, "disabled": ("x_quantizer",)}, [("Q02", "error", "x_quantizer")]),
+        (["x_quantizer", "b"], {"disabled": ("b",)}, [("Q01", "info", "b")]),
+        (["x_quantizer"], {"disabled": ("b",)}, []),
+        (["x_quantizer"], {"disabled": ("x_quantizer",)}, [("Q01", "info", "x_quantizer")]),
+    ],
+)
+def test_verify_compares_the_quantizers_with_plan_and_record(
+    tmp_path: Path, planned: list[str] | None, record: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
+    plan = None if planned is None else plan_of(*planned)
+    assert said(verify(tmp_path, plan, **record)) == expected
+
+
+def plan_of(*names: str) -> QuantizationPlan:
+    entries = tuple(QuantizerEntry(name=name, kind="activation", tensor=name, consumers=()) for name in names)
+    return QuantizationPlan(model="net", mode="full", quantizers=entries, skipped=())
+
+
+def test_verify_ignores_the_record_of_a_floating_point_export(tmp_path: Path) -> None:
+    assert verify(tmp_path, activations={}, readers={}) == []
+
+
+def test_verify_checks_the_learned_scale(tmp_path: Path) -> None:
+    found = verify(tmp_path, activations={"x_quantizer": 0.25})
+    assert said(found) == [("Q03", "error", f"x_quantizer/{op}") for op in ("QuantizeLinear", "DequantizeLinear")]
+
+
+@pytest.mark.parametrize(("target", "expected"), [("tensorrt", {"V03"}), ("openvino", set()), ("onnxruntime", set())])
+def test_verify_takes_uint8_for_what_the_target_takes(tmp_path: Path, target: str, expected: set[str]) -> None:
+    nodes = f"unsigned = Constant <value = uint8 {{0}}> () {READ.replace('zero', 'unsigned')}"
+    assert {f.code for f in verify(tmp_path, nodes=nodes, target=target, unsigned=(DEQUANTIZE,))} - {"Q03"} == expected
+
+
+def test_verify_puts_errors_first(tmp_path: Path) -> None:
+    found = verify(tmp_path, plan_of("x_quantizer", "a", "b"), disabled=("a",))
+    assert said(found) == [("Q01", "error", "b"), ("Q01", "info", "a")]
+
+
+def test_verify_finds_a_file_that_is_not_valid(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.onnx", PAIR, "int32[1,4] y")
+    (found,) = verify_onnx(path)
+    assert (found.code, found.severity, found.node) == ("C01", "error", "model.onnx")
+
+
+def test_read_plan_takes_each_form(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN.to_dict()))
+    for form in (PLAN, PLAN.to_dict(), path, str(path)):
+        assert read_plan(form) == PLAN
+    with pytest.raises(PlanError, match="Received: int"):
+        read_plan(3)

@@ -1,0 +1,44 @@
+"""The options of an export: what each takes, and what it is by default."""
+
+from typing import Any
+
+import pytest
+
+from qat_lib.errors import ExportError
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET, ExportOptions
+
+
+def test_export_options_by_default() -> None:
+    options = ExportOptions()
+    assert (options.target, options.opset, options.weights, options.remainder) == ("tensorrt", 17, "int8", "fp32")
+    assert (options.channels_first_input, options.batch, options.embed_preprocessing) == (False, None, False)
+    assert OLDEST_OPSET == 13
+    assert NEWEST_OPSET == 21
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"target": target} for target in ("tensorrt", "openvino", "onnxruntime")),
+        *({"weights": weights} for weights in ("int8", "qdq")),
+        *({"remainder": remainder} for remainder in ("fp32", "fp16")),
+        *({"batch": batch} for batch in (None, 1, 2)),
+    ],
+)
+def test_export_options_accept(options: dict[str, Any]) -> None:
+    (name,) = options
+    assert getattr(ExportOptions(**options), name) == options[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "tvm"}, "target to be one of tensorrt, openvino, onnxruntime. Received: 'tvm'"),
+        ({"weights": "fp8"}, "weights to be one of int8, qdq. Received: 'fp8'"),
+        ({"remainder": "bf16"}, "remainder to be one of fp32, fp16. Received: 'bf16'"),
+        *(({"batch": batch}, f"at least 1.*{batch!r}") for batch in (0, -1, True, False)),
+    ],
+)
+def test_export_options_refuse(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        ExportOptions(**options)
