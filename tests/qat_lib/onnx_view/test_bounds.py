@@ -141,3 +141,40 @@ def test_loops_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, turns: int,
     text = found(model(loop, turns=np.asarray(turns, np.int64)))
     assert (f"node 'loop' (Loop) runs {turns} times" in text) is refused
     assert bool(text) is refused
+
+
+@pytest.mark.parametrize(("elements", "refused"), [(2**31 - 1, False), (2**31, True)])
+def test_tensors_are_as_large_as_tensorrt_takes(elements: int, refused: bool) -> None:
+    assert ("a tensor has at most 2,147,483,647 elements" in found(model(shape=(elements,)))) is refused
+
+
+def test_the_limits_leave_room_for_real_networks() -> None:
+    assert (bounds.MAX_NODES, bounds.MAX_ELEMENTWISE_RUN, bounds.MAX_TRIPS) == (20_000, 256, 100_000)
+    assert (bounds.MAX_FOLDED_BYTES, bounds.MAX_FOLDED_RATIO, bounds.MAX_FOLDED_MACS) == (2**28, 16, 5 * 10**9)
+
+
+@pytest.mark.parametrize(("count", "refused"), [(3, False), (4, True)])
+def test_nodes_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, count: int, refused: bool) -> None:
+    monkeypatch.setattr(bounds, "MAX_NODES", 3)
+    nodes = [helper.make_node("Tanh", ["x"], [f"t{i}"]) for i in range(count - 1)]  # beside the Relu
+    assert (f"there are {count} nodes" in found(model(*nodes))) is refused
+
+
+@pytest.mark.parametrize(
+    ("twice", "refused"), [(False, True), (True, False)], ids=["one reader each", "a second reader"]
+)
+def test_a_run_ends_where_a_tensor_has_a_second_reader(
+    monkeypatch: pytest.MonkeyPatch, twice: bool, refused: bool
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
+    nodes = [helper.make_node("Tanh", [a], [b]) for a, b in pairwise("xabcd")]
+    if twice:
+        nodes.append(helper.make_node("Softmax", ["b"], ["s"]))
+    assert bool(found(model(*nodes))) is refused
+
+
+def test_a_run_counts_elementwise_operators_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
+    ops = ("Tanh", "Tanh", "Softmax", "Tanh", "Tanh")
+    nodes = [helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise("xabcde"), strict=True)]
+    assert found(model(*nodes)) == ""
