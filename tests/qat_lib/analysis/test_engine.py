@@ -78,6 +78,19 @@ def test_predict_kernels(build: Callable[[GraphBuilder, str], list[str]], expect
 
 
 @pytest.mark.parametrize(
+    ("quantize_input", "quantize_weight", "reads"),
+    [(True, True, "int8"), (True, False, "float"), (False, True, "float"), (False, False, "float")],
+)
+def test_a_weighted_kernel_reads_int8_when_both_operands_are(
+    quantize_input: bool, quantize_weight: bool, reads: str
+) -> None:
+    def build(g: GraphBuilder, x: str) -> list[str]:
+        return [g.conv(g.qdq(x) if quantize_input else x, 16, 16, quantized=quantize_weight)]
+
+    assert kernels(build) == [f"weighted {reads} float: Conv"]
+
+
+@pytest.mark.parametrize(
     ("shape", "axes", "expected"),
     [
         ((1, 16, 8, 8), [2, 3], True),

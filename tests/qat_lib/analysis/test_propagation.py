@@ -136,6 +136,7 @@ def seen(build: Callable[[GraphBuilder, str], list[str]]) -> list[float | None]:
         (lambda g, x: [g.qdq(g.op("Transpose", [g.qdq(x)]), 0.2)], [0.2, 0.1]),
         (lambda g, x: [g.qdq(y := g.op("Transpose", [x])), y], [0.1, None, None]),
         (lambda g, x: [g.qdq(y := g.op("Transpose", [x])), g.qdq(y, 0.2)], [0.1, 0.2, None]),
+        (lambda g, x: [g.op("Slice", [g.qdq(x, 0.11), *(g.const([n], np.int64) for n in (0, 1))])], [0.11, 0.11]),
         (lambda g, x: [g.op("Concat", [g.qdq(x), g.qdq(x)], axis=1)], [0.1, 0.1, 0.1]),
         (lambda g, x: [g.op("Concat", [g.qdq(x), x], axis=1)], [None, 0.1, None]),
         (lambda g, x: [g.op("Concat", [g.qdq(x), g.qdq(x, 0.2)], axis=1)], [None, 0.1, 0.2]),

@@ -187,13 +187,3 @@ def test_v03_says_what_tensorrt_makes_of_uint8() -> None:
     found = {finding.node.rpartition("/")[2]: finding.message for finding in findings(pair(np.uint8), "V03")}
     assert found["DequantizeLinear"].endswith("TensorRT refuses it.")
     assert "silently takes the range for INT8" in found["QuantizeLinear"]
-
-
-def test_a_dequantizer_without_a_zero_point_has_the_type_of_its_quantizer() -> None:
-    """So the two are one scale, and nothing requantizes."""
-    for dtype in (np.int8, np.uint8):
-        g = GraphBuilder()
-        scale = g.const(0.1)
-        q = g.op("QuantizeLinear", [g.input(), scale, g.const(0, dtype)], "x_quantizer/QuantizeLinear")
-        g.output(g.conv(g.op("DequantizeLinear", [q, scale], "x_quantizer/DequantizeLinear"), 16, 16))
-        assert findings(g, "V09") == []
