@@ -140,3 +140,8 @@ def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.Mo
 def test_is_secret_name(name: str) -> None:
     assert is_secret_name(name)
     assert not is_secret_name(name + "_dim")
+
+
+@pytest.mark.timeout(60)
+def test_secret_problem_reads_a_long_word_in_linear_time() -> None:
+    assert secret_problem("name", "a" * 1_000_000) is None
