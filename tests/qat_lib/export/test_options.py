@@ -22,7 +22,7 @@ def test_export_options_by_default() -> None:
         *({"target": target} for target in ("tensorrt", "openvino", "onnxruntime")),
         *({"weights": weights} for weights in ("int8", "qdq")),
         *({"remainder": remainder} for remainder in ("fp32", "fp16")),
-        *({"batch": batch} for batch in (None, 1, 2)),
+        *({"batch": batch} for batch in (None, 1, 2, 65536)),
     ],
 )
 def test_export_options_accept(options: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
         ({"target": "tvm"}, "target to be one of tensorrt, openvino, onnxruntime. Received: 'tvm'"),
         ({"weights": "fp8"}, "weights to be one of int8, qdq. Received: 'fp8'"),
         ({"remainder": "bf16"}, "remainder to be one of fp32, fp16. Received: 'bf16'"),
-        *(({"batch": batch}, f"at least 1.*{batch!r}") for batch in (0, -1, True, False)),
+        *(({"batch": batch}, f"from 1 to 65536.*{batch!r}") for batch in (0, -1, 65537, True, False)),
     ],
 )
 def test_export_options_refuse(options: dict[str, Any], message: str) -> None:
