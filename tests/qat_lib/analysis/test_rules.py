@@ -187,3 +187,20 @@ def test_v03_says_what_tensorrt_makes_of_uint8() -> None:
     found = {finding.node.rpartition("/")[2]: finding.message for finding in findings(pair(np.uint8), "V03")}
     assert found["DequantizeLinear"].endswith("TensorRT refuses it.")
     assert "silently takes the range for INT8" in found["QuantizeLinear"]
+
+
+@pytest.mark.parametrize(
+    ("readers", "found"), [(("conv",), 1), (("pool",), 1), (("tanh",), 0), (("conv", "tanh"), 0), (("output",), 0)]
+)
+def test_h1_needs_readers_that_can_pad_themselves(readers: tuple[str, ...], found: int) -> None:
+    g = GraphBuilder()
+    x = g.qdq(g.op("Tanh", [g.input()]))
+    padded = g.op("Pad", [x, g.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)], "pad/Pad")
+    made = {
+        "conv": lambda: g.conv(padded, 16, 16),
+        "pool": lambda: g.op("AveragePool", [padded], kernel_shape=[2, 2]),
+        "tanh": lambda: g.op("Tanh", [padded]),
+        "output": lambda: padded,
+    }
+    g.output(*(made[reader]() for reader in readers))
+    assert len(findings(g, "H1")) == found
