@@ -140,3 +140,23 @@ def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.Mo
 def test_is_secret_name(name: str) -> None:
     assert is_secret_name(name)
     assert not is_secret_name(name + "_dim")
+
+
+def test_scrub_masks_secret_variables_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "planted-in-env")
+    assert scrub("got planted-in-env") == "got ***"
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "advice"),
+    [
+        ("http://u:p@h", "data.path", "Set an environment variable and let the code"),
+        ("ftp://u:p@h", "tracking.uri", "Set an environment variable and let the code"),
+        ("mariadb://u:p@h/m", "tracking.uri", "read_default_file"),
+        ("http://u:p@h", "KFP_ENDPOINT", "KFP_TOKEN"),
+        ("HTTPS://u:p@h", "tracking.uri", "MLFLOW_TRACKING_USERNAME"),
+    ],
+)
+def test_check_address_advises_by_scheme_and_name(uri: str, name: str, advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        check_address(uri, name)
