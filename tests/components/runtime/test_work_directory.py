@@ -33,9 +33,7 @@ def test_work_directory_tells_a_place_that_cannot_be_written(tmp_path: Path) -> 
         work_directory(tmp_path / "file", "k")
 
 
-@pytest.mark.parametrize(
-    ("answer", "stays"), [(None, True), (PermissionError(), True), (ProcessLookupError(), False)]
-)
+@pytest.mark.parametrize(("answer", "stays"), [(None, True), (PermissionError(), True), (ProcessLookupError(), False)])
 def test_sweep_keeps_the_work_of_whoever_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception | None, stays: bool
 ) -> None:
