@@ -172,7 +172,7 @@ def test_listing_digest_tells_a_folder_that_cannot_be_listed(tmp_path: Path, mon
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Path, "rglob", fails)
-    with pytest.raises(DataError, match="can't be listed: .*Input/output error"):
+    with pytest.raises(DataError, match=r"can't be listed: .*Input/output error"):
         listing_digest(tmp_path)
 
 

@@ -34,11 +34,11 @@ class Client:
             raise self.error
         return {"ContentLength": len(self.content), "ETag": f'"{next(self.tags)}"'}
 
-    def download_file(self, bucket: str, key: str, path: str, *, Config: Any) -> None:
+    def download_file(self, bucket: str, key: str, path: str, **options: Any) -> None:
         assert (bucket, key) == ("b", "k/l")
         Path(path).write_bytes(self.sent)
 
-    def upload_file(self, path: str, bucket: str, key: str, *, Config: Any) -> None:
+    def upload_file(self, path: str, bucket: str, key: str, **options: Any) -> None:
         assert (bucket, key) == ("b", "k/l")
 
 
