@@ -34,9 +34,8 @@ def test_written_beside_replaces_the_target_only_at_the_end(tmp_path: Path) -> N
 
 def test_written_beside_leaves_the_target_where_the_body_fails(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("old")
-    with pytest.raises(KeyboardInterrupt), written_beside(tmp_path / "a.json") as unfinished:
-        unfinished.write_text("half")
-        raise KeyboardInterrupt
+    with pytest.raises(ZeroDivisionError), written_beside(tmp_path / "a.json") as unfinished:
+        unfinished.write_text(f"half {1 / 0}")
     assert (tmp_path / "a.json").read_text() == "old"
     assert names(tmp_path) == ["a.json"]
 

@@ -76,6 +76,7 @@ def test_gives_probabilities_goes_by_the_last_layer() -> None:
     x = keras.Input((4, 4, 1))
     body = network()
     assert not gives_probabilities(body)
+    assert not gives_probabilities(keras.Model(x, layers.Identity()(x)))
     assert gives_probabilities(network(activation="softmax"))
     assert not gives_probabilities(network(activation="relu"))
     assert gives_probabilities(keras.Model(x, layers.Softmax()(body(x))))
@@ -83,8 +84,9 @@ def test_gives_probabilities_goes_by_the_last_layer() -> None:
 
 
 def test_gives_probabilities_looks_into_a_wrapper() -> None:
-    model = quantize_model(network(activation="softmax"))
-    assert gives_probabilities(model)
+    """And past the Identity behind it, which keeps the name of the output."""
+    assert gives_probabilities(quantize_model(network(activation="softmax")))
+    assert not gives_probabilities(quantize_model(network()))
 
 
 def test_model_file_is_in_the_directory() -> None:

@@ -101,7 +101,7 @@ def test_prepared_database_keeps_one_of_this_schema(
 def test_prepared_database_tells_what_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     (path / "folder").mkdir(parents=True)
-    with pytest.raises(TrackingError, match="mlflow.db can't be opened: unable to open"), prepared_database(path):
+    with pytest.raises(TrackingError, match=r"mlflow\.db can't be opened: unable to open"), prepared_database(path):
         pytest.fail("it was taken")
 
 
