@@ -271,7 +271,7 @@ def build_engine(
 def bench_engine(
     engine: Annotated[Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")],
     batch_size: Annotated[list[int] | None, typer.Option(min=1, help="May be given again.", show_default="1")] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each batch size.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Time for each batch size.")] = 2.0,
     layers: Annotated[bool, typer.Option("--layers", help="Also the time of each layer.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,

@@ -12,6 +12,8 @@ import typer
 
 from pipelines.cli_errors import reported
 
+_BLOCK = 256  # samples looked at together
+
 
 class Mode(str, Enum):
     """Which layers are quantized."""
@@ -107,7 +109,8 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
     """Check that an array can be fed to a model.
 
     Raises:
-        DataError: The model has several inputs, or the array has another shape, no samples, or no numbers.
+        DataError: The model has several inputs, or the array has another shape, no samples, or a value that is
+            not finite.
     """
     from qat_lib.errors import DataError
 
@@ -127,3 +130,14 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
         )
     if not len(inputs):
         raise DataError(f"Expected at least one sample. Received an array without any in {path}.")
+    if not _all_finite(inputs):
+        raise DataError(f"Expected model inputs that are finite in float32. Received NaN or infinity in {path}.")
+
+
+def _all_finite(inputs: Any) -> bool:
+    """Whether every value is a number in float32, in blocks: the array may be a file larger than the memory."""
+    import numpy as np
+
+    blocks = (inputs[start : start + _BLOCK] for start in range(0, len(inputs), _BLOCK))
+    with np.errstate(over="ignore"):
+        return all(np.isfinite(block.astype(np.float32)).all() for block in blocks)

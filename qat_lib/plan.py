@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qat_lib.errors import PlanError
+from qat_lib.spec import CALIBRATORS, RANGE_POLICIES, WEIGHT_RANGE_POLICIES
 from qat_lib.text_files import parse_json, read_json
 
 _T = TypeVar("_T")
@@ -43,6 +44,9 @@ class QuantizerEntry:
         calibrator: calibrator of this tensor; None = the one given to ``calibrate``.
         range_policy: what training does to the range.
         reason: why the tensor is quantized.
+
+    Raises:
+        PlanError: a value is none of those that a quantizer can have.
     """
 
     name: str
@@ -56,6 +60,20 @@ class QuantizerEntry:
     calibrator: str | None = None
     range_policy: str = "ema"
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        for key, value, allowed in (
+            ("kind", self.kind, KINDS),
+            ("calibrator", self.calibrator, (None, *CALIBRATORS)),
+            ("range_policy", self.range_policy, (*RANGE_POLICIES, *WEIGHT_RANGE_POLICIES)),
+        ):
+            if value not in allowed:
+                known = ", ".join(map(str, dict.fromkeys(allowed)))
+                raise PlanError(
+                    f"Quantizer {self.name!r}: expected {key} to be one of {known}. Received: {value!r:.100}."
+                )
+        if not 2 <= self.num_bits <= 16:
+            raise PlanError(f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: {self.num_bits!r:.100}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +164,7 @@ class QuantizationPlan:
             PlanError: the data is no plan, or one of another version.
         """
         try:
+            _check_keys("the plan", data, ("version", "model", "mode", "quantizers", "skipped", "wrapped"))
             if data["version"] != PLAN_VERSION:
                 raise PlanError(f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}.")
             return cls(
@@ -191,6 +210,12 @@ class QuantizationPlan:
         return "\n".join([title, *_table(rows), "", *_table(left)])
 
 
+_ENTRY_KEYS = (
+    *("name", "kind", "tensor", "consumers", "channel_axes", "group"),
+    *("bits", "unsigned", "calibrator", "range_policy", "reason"),
+)
+
+
 def _entry_dict(entry: QuantizerEntry) -> dict[str, Any]:
     axes = entry.channel_axes
     return {
@@ -217,11 +242,22 @@ def _checked(key: str, value: Any, kind: type[_T]) -> _T:
     return value
 
 
+def _check_keys(what: str, data: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Refuse keys that nothing would read, such as a misspelt one."""
+    unknown = sorted(set(data) - set(known))
+    if unknown:
+        raise PlanError(
+            f"This is not a quantization plan: {what} has the unknown key {unknown[0]!r:.100}. "
+            f"Known keys: {', '.join(known)}."
+        )
+
+
 def _text_or_none(key: str, value: Any) -> str | None:
     return None if value is None else _checked(key, value, str)
 
 
 def _quantizer(item: dict[str, Any]) -> QuantizerEntry:
+    _check_keys("a quantizer", item, _ENTRY_KEYS)
     axes = item.get("channel_axes")
     return QuantizerEntry(
         name=_checked("name", item["name"], str),

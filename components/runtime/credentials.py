@@ -25,7 +25,7 @@ _SECRET_NAME = re.compile(
 )
 _MODEL_TOKEN = re.compile(r"(?:cls|class|mask|pad|sep|bos|eos|unk|dist|distillation|register)_?token$")
 _QUERY_NAMES = frozenset({"sig", "key", "auth", "authorization", "pass", "pw"})
-_SCHEME = re.compile(r"([a-zA-Z][\w+.-]*)://")
+_SCHEME = re.compile(r"([a-zA-Z][\w+.-]{0,31})://")  # bounded: each letter of a long word is a start
 _DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle", "sqlite")
 
 # A password may hold any character: what follows "user:" up to the last @ of a word is taken for one.

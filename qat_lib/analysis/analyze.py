@@ -21,6 +21,7 @@ from qat_lib.analysis.rules.weighted import check_weighted
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.scales import check_scales as check_usable_scales
 
 _RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
     check_scales,
@@ -41,7 +42,8 @@ def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10) -> FusionRep
         tensorrt: major version to predict for. Default 10; 8 also demands weights behind Q and DQ.
 
     Raises:
-        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`.
+        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a scale of its Q/DQ
+            nodes is zero, negative, subnormal or not finite.
 
     The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.
 
@@ -50,7 +52,9 @@ def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10) -> FusionRep
         >>> report.int8_layers, report.fused_adds
         (2, 0)
     """
-    return analyze_graph(OnnxGraph.load(path), model=str(path), tensorrt=tensorrt)
+    graph = OnnxGraph.load(path)
+    check_usable_scales(Path(path), graph)
+    return analyze_graph(graph, model=str(path), tensorrt=tensorrt)
 
 
 def analyze_graph(graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:

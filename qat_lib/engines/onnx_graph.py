@@ -84,17 +84,11 @@ def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
     """
     from qat_lib.onnx_view.bounds import check_bounds
     from qat_lib.onnx_view.graph import OnnxGraph as GraphView
-    from qat_lib.onnx_view.scales import find_bad_scale
+    from qat_lib.onnx_view.scales import check_scales
 
     with _translated():
         check_bounds(path, model, {name: profile.maximum for name, profile in spec.shapes.items()})
-        view = GraphView(model, base_dir=path.resolve().parent)
-        bad = find_bad_scale(view)
-    if bad is not None:
-        raise EngineBuildError(
-            f"Expected scales that are positive, finite, normal numbers. In {path}, node {bad[0]!r}: "
-            f"{bad[1]}. Calibrate again with data that reach this tensor, and export again."
-        )
+        check_scales(path, GraphView(model, base_dir=path.resolve().parent))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ tensors, 0.89 to 0.96. ``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` swi
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -55,7 +56,7 @@ class OpenVINOBackend:
 
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Compile the graph and export the compiled model."""
-        core = _openvino().Core()
+        core = _core()
         hints = float_hints()
         if request.spec.float_precision not in hints:
             raise ConfigError(
@@ -141,6 +142,16 @@ def _openvino() -> Any:
     return openvino
 
 
+@functools.cache
+def _core() -> Any:
+    """Return the one Core of this process.
+
+    A Core that goes takes its CPU plugin along, and with it the memory that the plugin gave this thread for signal
+    handlers (``sigaltstack``): the next Ctrl-C would end the process with SIGSEGV.
+    """
+    return _openvino().Core()
+
+
 def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
     """Return what the engine says of an input or output; of its names, which may be several, the known one."""
     name = next((name for name in port.get_names() if name in known), port.get_any_name())
@@ -150,7 +161,7 @@ def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
 
 def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> Any:
     try:
-        return _openvino().Core().import_model(data, "CPU", config)
+        return _core().import_model(data, "CPU", config)
     except RuntimeError as error:
         raise EngineLoadError(
             f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build the engine again."
@@ -162,7 +173,7 @@ def float_hints() -> dict[str, str]:
 
     FP16 needs AVX512-FP16 or AMX-FP16, BF16 needs AVX512-BF16 or AMX-BF16.
     """
-    capabilities = _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    capabilities = _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return {name: hint for name, hint in _FLOATS.items() if name.upper() in capabilities}
 
 

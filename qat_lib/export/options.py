@@ -18,6 +18,8 @@ Target = Literal["tensorrt", "openvino", "onnxruntime"]
 """What a graph is lowered for."""
 
 TARGETS = get_args(Target)
+
+LARGEST_BATCH = 65_536
 WEIGHTS = ("int8", "qdq")
 REMAINDERS = ("fp32", "fp16")
 
@@ -43,5 +45,7 @@ class ExportOptions:
             value = getattr(self, name)
             if value not in allowed:
                 raise ExportError(f"Expected {name} to be one of {', '.join(allowed)}. Received: {value!r}.")
-        if self.batch is not None and (isinstance(self.batch, bool) or self.batch < 1):
-            raise ExportError(f"Expected a batch size of at least 1, or None for an open one. Received: {self.batch!r}")
+        if self.batch is not None and (isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH):
+            raise ExportError(
+                f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. Received: {self.batch!r}."
+            )

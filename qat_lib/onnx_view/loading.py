@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.external_data import check_external_data
+from qat_lib.onnx_view.tensor_data import check_tensor_data
 from qat_lib.onnx_view.wire import MAX_NODES, WireError, check_wire
 
 #: Protobuf's own limit for one message.
@@ -40,6 +41,7 @@ def load_model(path: str | Path) -> onnx.ModelProto:
     _check_opset(path, model)
     model = _inline_functions(path, model)
     check_external_data(path, tensors_of(model.graph))
+    check_tensor_data(path, tensors_of(model.graph))
     return model
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
 
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -36,12 +38,18 @@ def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
     return f"{bad} of {values.size} scales are unusable ({listed})" if bad else ""
 
 
-def find_bad_scale(graph: OnnxGraph) -> tuple[str, str] | None:
-    """Return the first Q or DQ node with an unusable constant scale, and what is wrong; else None."""
+def check_scales(path: Path, graph: OnnxGraph) -> None:
+    """Check that every constant scale of a file's graph can be divided by.
+
+    Raises:
+        ExportError: one is zero, negative, subnormal or not finite; the first node that has one is named.
+    """
     for node in graph.nodes:
         if node.op in _PAIR and node.input(1):
             scale = graph.value(node.input(1))
             problem = describe_bad_scales(scale) if scale is not None and scale.dtype.kind in "fV" else ""
             if problem:
-                return node.name, problem
-    return None
+                raise ExportError(
+                    f"Expected scales that are positive, finite, normal numbers. In {path}, node {node.name!r}: "
+                    f"{problem}. Calibrate again with data that reach this tensor, and export again."
+                )

@@ -77,7 +77,7 @@ def test_openvino_has_the_float_precisions_that_the_cpu_has(monkeypatch: pytest.
             return ["FP32", "FP16", "BF16", "INT8", "BIN"]
 
     assert "fp32" in get_backend("openvino").float_precisions()  # on this machine
-    monkeypatch.setattr("qat_lib.engines.openvino._openvino", lambda: SimpleNamespace(Core=Core))
+    monkeypatch.setattr("qat_lib.engines.openvino._core", Core)
     assert get_backend("openvino").float_precisions() == ("fp32", "fp16", "bf16")
 
 

@@ -84,7 +84,7 @@ def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
         (["m.keras", "-o", "q.keras", "--data", "nope.npy"], 1, "can't be read"),
         (["m.keras", "-o", "q.keras", "--data", "small.npy"], 1, "Expected model inputs of shape nx8x8x3"),
         (["m.keras", "-o", "q.keras", "--data", "text.npy"], 1, "Expected model inputs that are numbers"),
-        (["m.keras", "-o", "q.keras", "--data", "nan.npy"], 1, "NaN or infinite values"),
+        (["m.keras", "-o", "q.keras", "--data", "nan.npy"], 1, "Received NaN or infinity"),
         (["m.keras", "-o", "q.keras", "--data", "empty.npy"], 1, "Expected at least one sample"),
         (["m.keras", "-o", "no/such/q.keras", "--data", "x.npy"], 2, "Could not write no/such/q.keras"),
         (["m.keras", "--mode", "partial", "--case", "MaxPool"], 2, "Did you mean MaxPoolQDQCase?"),
@@ -102,3 +102,13 @@ def test_bad_input_ends_with_one_message(
     assert message in done.stderr
     assert "\x1b" not in done.stderr
     assert set(folder.iterdir()) == before
+
+
+def test_export_writes_nothing_when_its_check_has_inputs_that_are_not_finite(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.onnx"
+    done = runner.invoke(
+        app, ["export", str(folder / "m.keras"), "-o", str(output), "--check", str(folder / "nan.npy")]
+    )
+    assert done.exit_code == 1
+    assert "Received NaN or infinity" in done.stderr
+    assert not output.exists()

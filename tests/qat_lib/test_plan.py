@@ -28,6 +28,7 @@ from qat_lib import (
 )
 from qat_lib.errors import PlanError
 from qat_lib.plan import Consumer
+from qat_lib.spec import CALIBRATORS, RANGE_POLICIES
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,8 @@ ENTRIES = st.builds(
     channel_axes=st.none() | st.lists(st.integers(-4, 4), min_size=1, max_size=2).map(tuple),
     group=st.none() | TEXT,
     num_bits=st.integers(2, 16),
-    calibrator=st.none() | TEXT,
-    range_policy=TEXT,
+    calibrator=st.none() | st.sampled_from(CALIBRATORS),
+    range_policy=st.sampled_from(RANGE_POLICIES),
     reason=TEXT,
 )
 SKIPPED = st.builds(SkippedLayer, layer=TEXT, class_name=TEXT, reason=TEXT, detail=TEXT)
@@ -123,10 +124,15 @@ def test_every_plan_round_trips(plan: QuantizationPlan) -> None:
         *("", "{", "[]", "null", "3", '"plan"', "{}", '{"version": 2}', '{"version": 1, "model": "m"}'),
         '{"version": 1, "model": "m", "mode": "full", "quantizers": [3], "skipped": []}',
         '{"version": 1, "model": "m", "mode": "full", "quantizers": {"a": 1}, "skipped": []}',
+        '{"version": 1, "model": "m", "mode": "full", "quantizers": [], "skipped": [], "wraped": []}',
+        '{"version": 1, "model": "m", "mode": "full", "skipped": [], "quantizers": '
+        '[{"name": "q", "kind": "weight", "tensor": "conv/kernel", "num_bits": 4}]}',
+        '{"version": 1, "model": "m", "mode": "full", "skipped": [], "quantizers": '
+        '[{"name": "q", "kind": "weight", "tensor": "conv/kernel", "bits": 17}]}',
     ],
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(PlanError, match=r"plan"):
+    with pytest.raises(PlanError, match=r"plan|expected bits from 2 to 16"):
         QuantizationPlan.from_json(text)
 
 

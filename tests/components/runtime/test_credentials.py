@@ -160,3 +160,8 @@ def test_scrub_masks_secret_variables_of_this_process(monkeypatch: pytest.Monkey
 def test_check_address_advises_by_scheme_and_name(uri: str, name: str, advice: str) -> None:
     with pytest.raises(ConfigError, match=advice):
         check_address(uri, name)
+
+
+@pytest.mark.timeout(60)
+def test_secret_problem_reads_a_long_word_in_linear_time() -> None:
+    assert secret_problem("name", "a" * 1_000_000) is None

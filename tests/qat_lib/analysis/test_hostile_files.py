@@ -227,10 +227,7 @@ def test_a_tensor_that_lies_about_its_size(tmp_path: Path) -> None:
         scale.dims.extend(dims)
         path = tmp_path / "model.onnx"
         path.write_bytes(changed.SerializeToString())
-        if dims == [1000]:
-            assert "can't be read" in message(path)
-        else:
-            assert analyze_onnx(path).layers
+        assert "it is damaged" in message(path)
 
 
 def test_wire_limits(monkeypatch: pytest.MonkeyPatch) -> None:

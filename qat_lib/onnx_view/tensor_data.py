@@ -1,0 +1,54 @@
+"""Whether the tensors inside of an ONNX file hold as many values as their shapes and types say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from onnx import TensorProto, helper
+
+from qat_lib.errors import ExportError
+
+#: Types whose values share bytes: how they are packed differs from type to type.
+_PACKED = ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4", "FLOAT6")
+_COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+
+
+def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
+    """Check every tensor that lies in the file itself.
+
+    Raises:
+        ExportError: a size is negative, or the data are more or fewer than the shape and the type ask for.
+    """
+    for tensor in tensors:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            continue
+        problem = _problem(tensor)
+        if problem:
+            raise ExportError(
+                f"Expected an ONNX file. Received {path}, in which tensor {tensor.name!r} {problem}: "
+                "it is damaged. Export or copy it again."
+            )
+
+
+def _problem(tensor: TensorProto) -> str:
+    """Return, in words, why a tensor's shape, type and data don't fit; empty when they do."""
+    if any(size < 0 for size in tensor.dims):
+        return f"has the shape {list(tensor.dims)}"
+    kinds = {value: name for name, value in TensorProto.DataType.items()}
+    kind = kinds.get(tensor.data_type, "UNDEFINED")
+    if kind == "UNDEFINED":
+        return f"has the unknown type {tensor.data_type}"
+    if kind.startswith(_PACKED):
+        return ""
+    count = math.prod(tensor.dims)
+    if tensor.HasField("raw_data"):
+        expected, unit = count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize, "bytes"
+        received = len(tensor.raw_data)
+    else:
+        expected, unit = count * (2 if tensor.data_type in _COMPLEX else 1), "values"
+        received = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+    if received == expected:
+        return ""
+    return f"needs {expected:,} {unit} for its shape {list(tensor.dims)} and holds {received:,}"
