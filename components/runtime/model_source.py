@@ -140,8 +140,10 @@ def gives_probabilities(model: Any) -> bool:
     from qat_lib import LayerGraph
 
     graph = LayerGraph(model)
-    layer = graph.producer(graph.outputs[0]).operation
-    layer = getattr(layer, "layer", layer)
+    call = graph.producer(graph.outputs[0])
+    while isinstance(call.operation, keras.layers.Identity):  # a quantized model names its output with one
+        call = graph.producer(call.inputs[0])
+    layer = getattr(call.operation, "layer", call.operation)
     return isinstance(layer, keras.layers.Softmax) or getattr(layer, "activation", None) is keras.activations.softmax
 
 

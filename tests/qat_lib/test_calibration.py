@@ -374,3 +374,78 @@ def test_negative_values_under_an_unsigned_quantizer_are_named(caplog: pytest.Lo
     caplog.clear()
     calibrate(model, np.abs(data), "max")
     assert caplog.text == ""
+
+
+def hand_made(**options: Any) -> keras.Model:
+    """A quantizer alone on its input, of two values a sample."""
+    x = keras.Input((2,), name="x")
+    return keras.Model(x, TensorQuantizer(name="q", **options)(x))
+
+
+@pytest.mark.parametrize(("least", "warns"), [(-0.5, True), (0.0, False), (0.25, False)])
+def test_only_negative_values_are_warned_of(caplog: pytest.LogCaptureFixture, least: float, warns: bool) -> None:
+    calibrate(hand_made(unsigned=True), np.float32([[least, 2.0]]), "max")
+    assert bool(caplog.text) is warns
+
+
+def test_signed_quantizers_are_never_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    calibrate(hand_made(), np.float32([[-3.0, 2.0]]), "max")
+    assert caplog.text == ""
+
+
+def test_calibrate_has_nvidia_s_defaults() -> None:
+    defaults = calibrate.__kwdefaults__
+    assert defaults == {"percentile": 99.99, "batch_size": 32, "freeze": True, "on_batch": None}
+    model = hand_made()
+    report = calibrate(model, np.ones((65, 2), np.float32))
+    assert (report.batches, report.samples, report.tensors["q"].method) == (3, 65, "percentile")
+    assert model_quantizers(model)["q"].frozen
+
+
+def test_a_single_sample_is_enough() -> None:
+    assert calibrate(hand_made(), np.float32([[1, -2]]), "max").tensors["q"].amax == 2.0
+
+
+def test_the_first_tensor_that_is_not_finite_is_named() -> None:
+    x = keras.Input((2,), name="x")
+    first = TensorQuantizer(name="first")(x)
+    model = keras.Model(x, TensorQuantizer(name="second")(first))
+    with pytest.raises(CalibrationError, match="'first' has NaN"):
+        calibrate(model, np.float32([[np.nan, 1]]), "max")
+
+
+def test_calibrate_runs_the_model_in_inference() -> None:
+    x = keras.Input((64,), name="x")
+    model = keras.Model(x, TensorQuantizer(name="q")(layers.Dropout(0.5)(x)))
+    assert calibrate(model, np.ones((4, 64), np.float32), "max").tensors["q"].amax == 1.0
+
+
+def test_weights_of_every_policy_get_their_own_range() -> None:
+    x = keras.Input((2,), name="x")
+    model = quantize_model(keras.Model(x, layers.Dense(2, use_bias=False, name="head")(x)))
+    kernel = np.float32([[1, -3], [2, 0.5]])
+    model.get_layer("quant_head").layer.kernel.assign(kernel)
+    report = calibrate(model, np.ones((1, 2), np.float32), "max")
+    (weight,) = (q for q in model_quantizers(model).values() if q.of_weight)
+    assert weight.name not in report.tensors
+    np.testing.assert_array_equal(weight.amax, [[2, 3]])
+
+
+def test_a_report_shows_no_counts_in_its_text() -> None:
+    statistics = calibrate(hand_made(), np.float32([[1, -2]]), "max").tensors["q"]
+    assert "counts" not in repr(statistics)
+    assert "edges" not in repr(statistics)
+    assert statistics.counts is not None
+    assert statistics.counts.sum() == statistics.values == 2
+
+
+def test_a_tuple_is_a_batch_of_inputs_and_labels_where_the_model_has_one_input() -> None:
+    x, y = np.float32([[1, 2]]), np.float32([[9, 9]])
+    report = calibrate(hand_made(), [(x, y), [x, y]], "max")
+    assert (report.samples, report.tensors["q"].amax) == (2, 2.0)
+
+
+@pytest.mark.parametrize("data", [{"a": [1.0]}, 5, None])
+def test_data_that_is_neither_arrays_nor_batches_is_refused(data: Any) -> None:
+    with pytest.raises(CalibrationError, match=f"Received: {type(data).__name__}"):
+        calibrate(hand_made(), data)

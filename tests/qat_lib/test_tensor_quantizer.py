@@ -222,3 +222,157 @@ def test_the_range_of_several_tensors_falls_32_times_slower_than_it_rises() -> N
     tied.amax = 2.0
     model([small, small], training=True)
     assert float(tied.amax) == pytest.approx(4 - 2 * 0.5**2, rel=1e-6)
+
+
+def built(**options: Any) -> TensorQuantizer:
+    quantizer = TensorQuantizer(name="q", **options)
+    quantizer.build((None, 3))
+    return quantizer
+
+
+def test_defaults_are_eight_signed_bits_and_a_moving_average() -> None:
+    quantizer = built()
+    found = {name: quantizer.get_config()[name] for name in ("num_bits", "narrow_range", "unsigned", "momentum")}
+    assert found == {"num_bits": 8, "narrow_range": False, "unsigned": False, "momentum": 0.95}
+    assert (quantizer.channel_axes, quantizer.range_policy, quantizer.calibrator) == (None, "ema", None)
+    assert quantizer.get_config()["channel_axes"] is None
+    assert (quantizer.enabled, quantizer.frozen, quantizer.calibrated) == (True, False, False)
+    assert float(quantizer.amax) == 6.0
+    assert quantizer.scale == np.float32(6) / np.float32(127)
+
+
+@pytest.mark.parametrize("bits", [2, 16])
+@pytest.mark.parametrize("momentum", [0.0, 0.999])
+def test_arguments_at_their_bounds_are_taken(bits: int, momentum: float) -> None:
+    quantizer = TensorQuantizer(num_bits=bits, momentum=momentum)
+    assert (quantizer.num_bits, quantizer.momentum) == (bits, momentum)
+
+
+@pytest.mark.parametrize("policy", ["frozen", "ema", "last", "learned", "current"])
+def test_only_a_learned_range_is_trained(policy: str) -> None:
+    quantizer = built(range_policy=policy)
+    names = [weight.name for weight in quantizer.trainable_weights]
+    assert names == (["step"] if policy == "learned" else [])
+    assert {weight.name for weight in quantizer.weights} == {"step" if policy == "learned" else "amax", "flags"}
+    assert quantizer.frozen is (policy == "frozen")
+    assert quantizer.calibrated is (policy == "current")
+    quantizer.freeze()
+    assert quantizer.frozen
+    quantizer.unfreeze()
+    assert quantizer.frozen is (policy == "frozen")
+
+
+@pytest.mark.parametrize("policy", ["frozen", "learned", "current"])
+@pytest.mark.parametrize("training", [False, True])
+def test_only_moving_ranges_follow_the_data(policy: str, training: bool) -> None:
+    quantizer = built(range_policy=policy)
+    quantizer(tf.constant([[1.0, 2.0, 3.0]]), training=training)
+    assert float(quantizer.amax) == 6.0
+    assert quantizer._is_on(2) is False
+
+
+@pytest.mark.parametrize("policy", ["ema", "last"])
+def test_a_range_follows_only_while_it_is_on_not_frozen_and_the_model_trains(policy: str) -> None:
+    quantizer, x = built(range_policy=policy), tf.constant([[1.0, 2.0, 3.0]])
+    quantizer(x)
+    quantizer(x, training=False)
+    quantizer.freeze()
+    quantizer(x, training=True)
+    quantizer.unfreeze()
+    quantizer.disable()
+    quantizer(x, training=True)
+    assert (float(quantizer.amax), quantizer.calibrated) == (6.0, False)
+    quantizer.enable()
+    quantizer(x, training=True)
+    assert (float(quantizer.amax), quantizer.calibrated) == (3.0, True)
+    assert (quantizer.enabled, quantizer.frozen) == (True, False)
+    quantizer(2 * x, training=True)
+    assert float(quantizer.amax) == pytest.approx(6.0 if policy == "last" else 0.95 * 3 + 0.05 * 6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_batch_that_is_not_finite_moves_nothing(bad: float) -> None:
+    quantizer = built()
+    quantizer(tf.constant([[1.0, bad, 3.0]]), training=True)
+    assert (float(quantizer.amax), quantizer.calibrated) == (6.0, False)
+
+
+def test_a_range_of_channels_follows_each_of_them() -> None:
+    quantizer = built(channel_axes=(-1,), range_policy="last")
+    quantizer(tf.constant([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]]), training=True)
+    np.testing.assert_array_equal(quantizer.amax, np.float32([[1, 2, oracle.AMAX_FLOOR]]))
+
+
+def test_a_range_takes_zero_and_what_lies_between_zero_and_one() -> None:
+    quantizer = built()
+    quantizer.amax = 0.5
+    assert float(quantizer.amax) == 0.5
+    quantizer.amax = 0.0
+    assert float(quantizer.amax) == oracle.AMAX_FLOOR
+    assert quantizer.calibrated
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+@pytest.mark.parametrize("value", [0.0, 1e-9, 0.3, 5.0])
+def test_a_learned_range_is_kept_as_its_step(bits: int, value: float) -> None:
+    quantizer = built(range_policy="learned", num_bits=bits)
+    high = 2 ** (bits - 1) - 1
+    assert float(quantizer.amax) == pytest.approx(6.0)
+    quantizer.amax = value
+    assert float(quantizer.amax) == pytest.approx(max(value, oracle.AMAX_FLOOR), rel=1e-6)
+    assert float(quantizer.amax) >= np.float32(oracle.AMAX_FLOOR)
+    assert float(quantizer._range.numpy()) * high == pytest.approx(float(quantizer.amax), rel=1e-6)
+    y = quantizer(tf.constant([[value, 0.0, -value]])).numpy()
+    np.testing.assert_allclose(y[0, 0], value, rtol=1e-5, atol=oracle.AMAX_FLOOR)
+
+
+def test_a_quantizer_of_a_weight_starts_at_and_returns_to_its_range() -> None:
+    variable = keras.Variable(np.float32([[1, -4, 2]]))
+    for policy, fitted in (("frozen", 4.0), ("learned", 4.0), ("current", 4.0)):
+        quantizer = TensorQuantizer(range_policy=policy)
+        assert not quantizer.of_weight
+        quantizer.bind_weight(variable)
+        quantizer.build((1, 3))
+        assert quantizer.of_weight
+        assert quantizer.calibrated
+        assert float(quantizer.amax) == pytest.approx(fitted)
+        if policy != "current":
+            quantizer.amax = 1.0
+            assert float(quantizer.amax) == pytest.approx(1.0)
+        quantizer.fit_weight()
+        assert float(quantizer.amax) == pytest.approx(fitted)
+    variable.assign(np.float32([[1, -5, 2]]))
+    assert float(quantizer.amax) == 5.0
+
+
+@pytest.mark.parametrize("policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")])
+def test_take_over_brings_range_and_switches(policies: tuple[str, str]) -> None:
+    mine, other = (built(range_policy=policy) for policy in policies)
+    other.amax = 1.5
+    other.freeze()
+    other.disable()
+    mine.take_over(other)
+    assert float(mine.amax) == pytest.approx(1.5, rel=1e-6)
+    assert (mine._is_on(1), mine.enabled, mine.calibrated) == (False, False, True)
+
+
+@pytest.mark.parametrize("policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")])
+def test_a_saved_range_is_loaded_under_any_policy(policies: tuple[str, str]) -> None:
+    mine, other = (built(range_policy=policy) for policy in policies)
+    other.amax = 1.5
+    other.disable()
+    store: dict[str, Any] = {}
+    other.save_own_variables(store)
+    assert ("step" in store) is (policies[1] == "learned")
+    mine.load_own_variables({name: np.asarray(value) for name, value in store.items()})
+    assert float(mine.amax) == pytest.approx(1.5, rel=1e-6)
+    assert (mine.enabled, mine.calibrated) == (False, True)
+    if policies == ("learned", "learned"):
+        np.testing.assert_array_equal(mine._range.numpy(), other._range.numpy())
+
+
+def test_symbolic_calls_keep_shape_and_type() -> None:
+    x = keras.Input((3,), dtype="float16")
+    y = TensorQuantizer()(x)
+    assert (y.shape, y.dtype) == (x.shape, "float16")
+    assert TensorQuantizer().compute_output_shape((None, 3)) == (None, 3)

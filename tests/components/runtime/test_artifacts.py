@@ -292,3 +292,58 @@ def test_a_file_size_limit_counts_as_a_full_disk(tmp_path: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, timeout=60, check=False)
     assert done.returncode == 7, done.stderr
+
+
+def test_publish_makes_the_folders_above(tmp_path: Path) -> None:
+    work, final = unfinished(tmp_path / "work"), tmp_path / "a" / "b" / "out"
+    assert publish(work, final, describe(work))
+    assert publish(unfinished(tmp_path / "more"), final.with_name("more"), describe(final))
+
+
+def test_publish_tells_a_directory_that_is_gone(tmp_path: Path) -> None:
+    work = unfinished(tmp_path / "work")
+    manifest = describe(work)
+    work.rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="out can't be written"):
+        publish(work, tmp_path / "out", manifest)
+
+
+def test_publish_gives_up_after_three_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final = tmp_path / "out"
+    work, tries = unfinished(tmp_path / "work"), []
+    manifest, rename = describe(work), Path.rename
+
+    def taken(self: Path, target: Path) -> Path:
+        if target != final:
+            return rename(self, target)
+        tries.append(target)
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(Path, "rename", taken)
+    with pytest.raises(StorageError, match="another process keeps changing it"):
+        publish(work, final, manifest)
+    assert len(tries) == 3
+
+
+def test_publish_takes_no_metric_that_json_does_not_know(tmp_path: Path) -> None:
+    work = unfinished(tmp_path / "work")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        publish(work, tmp_path / "out", describe(work, metrics={"loss": float("nan")}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_materialize_tells_a_source_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="target can't be written"):
+        materialize(tmp_path / "nothing", tmp_path / "deep" / "er" / "target")
+    assert list((tmp_path / "deep" / "er").iterdir()) == []
+
+
+def test_materialize_tells_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    source = finished(tmp_path / "store")
+    monkeypatch.setattr(artifacts.os, "link", broken)
+    with pytest.raises(StorageError, match="Input/output error"):
+        materialize(source, tmp_path / "run" / "target")
+    assert list((tmp_path / "run").iterdir()) == []

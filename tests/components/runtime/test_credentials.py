@@ -142,6 +142,26 @@ def test_is_secret_name(name: str) -> None:
     assert not is_secret_name(name + "_dim")
 
 
+def test_scrub_masks_secret_variables_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "planted-in-env")
+    assert scrub("got planted-in-env") == "got ***"
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "advice"),
+    [
+        ("http://u:p@h", "data.path", "Set an environment variable and let the code"),
+        ("ftp://u:p@h", "tracking.uri", "Set an environment variable and let the code"),
+        ("mariadb://u:p@h/m", "tracking.uri", "read_default_file"),
+        ("http://u:p@h", "KFP_ENDPOINT", "KFP_TOKEN"),
+        ("HTTPS://u:p@h", "tracking.uri", "MLFLOW_TRACKING_USERNAME"),
+    ],
+)
+def test_check_address_advises_by_scheme_and_name(uri: str, name: str, advice: str) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        check_address(uri, name)
+
+
 @pytest.mark.timeout(60)
 def test_secret_problem_reads_a_long_word_in_linear_time() -> None:
     assert secret_problem("name", "a" * 1_000_000) is None

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,5 +93,31 @@ for i in range(300):
 """
     writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    found = [event["current"] for event in read(log)]
+    # An empty line may stand between two: a writer that meets half of another's line ends it, and readers skip it.
+    found = [json.loads(line)["current"] for line in log.read_text().splitlines() if line]
     assert sorted(found) == sorted(list(range(300)) * 3)
+
+
+def test_progress_never_leaves_out_the_first_of_a_phase(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([5.0, 5.01, 5.02])
+    monkeypatch.setattr(events.time, "monotonic", lambda: next(clock))
+    progress = EventProgress("s")
+    for phase in ("b", "c", "a"):
+        progress.update(phase, 1, 9)
+    assert [event["phase"] for event in read(log)] == ["b", "c", "a"]
+
+
+def test_emit_makes_a_file_that_all_may_read(log: Path) -> None:
+    before = os.umask(0)
+    try:
+        emit("stopped", "s")
+    finally:
+        os.umask(before)
+    assert log.stat().st_mode & 0o777 == 0o644
+
+
+def test_emit_masks_secrets_at_any_depth(log: Path) -> None:
+    emit("error", "s", message="http://me:planted@host", more={"a": ["b?token=planted", 1, True, None]})
+    (event,) = read(log)
+    assert event["message"] == "http://***@host"
+    assert event["more"] == {"a": ["b?token=***", 1, True, None]}

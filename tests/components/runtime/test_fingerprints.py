@@ -155,3 +155,79 @@ def test_code_digest_covers_a_module_that_python_cannot_parse(users: Path) -> No
     before = user_digest()
     (users / "user_net_a.py").write_text("def build(:\n\n")
     assert user_digest() != before
+
+
+def test_settings_files_leaves_out_only_what_names_no_file(tmp_path: Path) -> None:
+    (tmp_path / "model.keras").write_bytes(b"1")
+    settings = {
+        "data": {"path": None},
+        "model": {"name": str(tmp_path), "weights": str(tmp_path / "model.keras")},
+        "quantization": None,
+    }
+    assert settings_files(settings) == {"model.weights": file_digest(tmp_path / "model.keras")}
+
+
+def test_listing_digest_tells_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Path, pattern: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "rglob", fails)
+    with pytest.raises(DataError, match=r"can't be listed: .*Input/output error"):
+        listing_digest(tmp_path)
+
+
+def test_machine_identity_goes_by_processor_gpu_and_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = {"/proc/cpuinfo": "model name\t: A\nflags\t: x\nMHz : 1\nmodel name\t: A"}
+    monkeypatch.setattr(Path, "is_file", lambda self: str(self) in place)
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: place[str(self)])
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [Path(name) for name in place if "gpus" in name])
+    before = machine_identity()
+    place["/proc/cpuinfo"] = "flags\t: x\nmodel name\t: A\nMHz : 2"
+    assert machine_identity() == before
+    found = {before}
+    for name, text in (
+        ("/proc/cpuinfo", "model name\t: A\nflags\t: x y"),
+        ("/proc/cpuinfo", "Features\t: asimd"),
+        ("/proc/driver/nvidia/version", "NVRM version: 1"),
+        ("/proc/driver/nvidia/gpus/0/information", "Model: H"),
+        ("/proc/driver/nvidia/gpus/1/information", "GPU UUID: 1"),
+    ):
+        place[name] = text
+        found.add(machine_identity())
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize("name", ["no_such_package_q", "this"])
+def test_a_package_of_ours_that_is_gone_is_told(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"package {name} can't be found"):
+        fingerprints._package_folder(name)
+
+
+def test_code_digest_covers_the_names_of_files(own: Path) -> None:
+    (own / "a.txt").write_text("1")
+    before = code_digest({})
+    (own / "a.txt").rename(own / "b.txt")
+    named = code_digest({})
+    (own / "sub").mkdir()
+    (own / "b.txt").rename(own / "sub" / "b.txt")
+    assert len({before, named, code_digest({})}) == 3
+
+
+def test_installed_packages_count_only_where_settings_name_them(users: Path) -> None:
+    (users / "user_net_a.py").write_text("import pluggy\nimport no_such_module_q\nimport user_blocks_a\n")
+    names = [path.name for path in fingerprints._user_sources(["user_net_a"])]
+    assert names == ["user_blocks_a.py", "user_net_a.py"]
+    assert "_hooks.py" in [path.name for path in fingerprints._user_sources(["pluggy"])]
+
+
+def test_imported_names_are_those_of_absolute_imports(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import one.part, two as three\nfrom four.part import x\nfrom . import y\nfrom .five import z\n"
+        "import own_package_a\ndef f():\n    import six\n"
+    )
+    assert fingerprints._imported_names(tmp_path / "a.py") == {"one", "two", "four", "six"}
+
+
+def test_module_references_are_found_at_any_depth() -> None:
+    value = {"a": [{"b": ("one.two:f", "no reference")}, "three:g"], "c": "tf:h", "d": "keras.x:i", "e": 5}
+    assert list(fingerprints._module_references(value)) == ["one.two", "three"]

@@ -85,3 +85,46 @@ def test_without_a_choice_the_last_weights_stay() -> None:
     mark, rows = kept_epoch(np.ones(4), np.zeros(4), np.full(4, 7.0), keep_best=False)
     assert mark == 2
     assert not any("kept" in row for row in rows)
+
+
+@pytest.mark.parametrize(("errors", "clear"), [(1.2, False), (1.6, False), (1.7, True)])
+def test_is_clear_gain_is_a_one_sided_test_at_five_percent(errors: float, clear: bool) -> None:
+    spread = np.array([-1.0, 1.0, -1.0, 1.0])
+    error = spread.std(ddof=1) / 2  # of the mean of four
+    before = np.full(4, 3.0)
+    assert is_clear_gain(before, before - (spread + errors * error)) is clear
+
+
+def test_history_counts_the_batches_of_all_epochs(progress: Any) -> None:
+    history = History(Scripted([]), [], 3, 4, progress, keep_best=False)
+    history.on_train_batch_end(0, {"loss": np.float32(0.5), "accuracy": 0.25, "other": 1.0})
+    history.on_train_batch_end(1)
+    assert progress.updates == [("training", 1, 12), ("training", 2, 12)]
+
+
+def test_history_tells_loss_and_accuracy_of_each_batch() -> None:
+    told: list[dict[str, float]] = []
+    progress: Any = SimpleNamespace(update=lambda *counts, **numbers: told.append(numbers))
+    history = History(Scripted([]), [], 1, 1, progress, keep_best=False)
+    history.on_train_batch_end(0, {"loss": np.float32(0.5), "accuracy": 0.25, "other": 1.0})
+    history.on_train_batch_end(1)
+    assert told == [{"loss": 0.5, "accuracy": 0.25}, {}]
+
+
+def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 12.5, 20.0, 24.0])
+    monkeypatch.setattr("components.runtime.history.time.monotonic", lambda: next(clock))
+    _, rows = kept_epoch(np.ones(4), np.ones(4), np.ones(4))
+    assert [(row["epoch"], row["seconds"]) for row in rows] == [(0, 0.0), (1, 2.5), (2, 4.0)]
+    assert {row["lr"] for row in rows} == {0.5}
+    assert "loss" not in rows[0]
+
+
+def test_history_takes_an_epoch_without_logs() -> None:
+    model = Scripted([np.ones(2)])
+    history = History(model, [(np.zeros((2, 1)), np.array([[1], [0]]))], 1, 1, NullProgress(), keep_best=False)
+    history.on_epoch_begin(0)
+    history.on_epoch_end(0)
+    assert history.rows[0].keys() == {"epoch", "val_loss", "val_accuracy", "lr", "seconds"}
+    assert history.rows[0]["val_accuracy"] == 0.5
+    assert history.kept is None

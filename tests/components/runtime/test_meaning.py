@@ -1,5 +1,6 @@
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,4 +73,57 @@ def test_meaning_of_json_is_without_times(tmp_path: Path) -> None:
 def test_meaning_of_other_files_is_their_content(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"x")
+    assert meaning_digest(path) is None
+
+
+def archive(path: Path, members: Mapping[str, str | bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(zipfile.ZipInfo(name), content)
+    return path
+
+
+def test_meaning_of_an_archive_does_not_go_by_the_order_of_its_members(tmp_path: Path) -> None:
+    first = archive(tmp_path / "1.keras", {"a.json": "1", "b": "2"})
+    again = archive(tmp_path / "2.keras", {"b": "2", "a.json": "1"})
+    assert meaning_digest(first) == meaning_digest(again) is not None
+    assert meaning_digest(first) != meaning_digest(archive(tmp_path / "3.keras", {"a.json": "2", "b": "1"}))
+
+
+def test_meaning_leaves_times_out_of_json_members_alone(tmp_path: Path) -> None:
+    def digest(name: str, content: str) -> str | None:
+        return meaning_digest(archive(tmp_path / "a.keras", {name: content}))
+
+    assert digest("a.json", '{"seconds": 1}') == digest("a.json", '{"seconds": 2}')
+    assert digest("a.bin", '{"seconds": 1}') != digest("a.bin", '{"seconds": 2}')
+    assert digest("a.json", "no JSON") != digest("a.json", "none either")
+
+
+def test_meaning_of_an_archive_without_members_is_its_content(tmp_path: Path) -> None:
+    assert meaning_digest(archive(tmp_path / "a.keras", {})) is None
+
+
+def test_meaning_of_an_archive_that_zipfile_cannot_read_is_its_content(tmp_path: Path) -> None:
+    content = bytearray(archive(tmp_path / "locked.keras", {"a": "1"}).read_bytes())
+    content[content.index(b"PK\1\2") + 8] |= 1  # encrypted
+    (tmp_path / "locked.keras").write_bytes(content)
+    content[content.index(b"PK\1\2") + 6] = 99  # of version 9.9
+    (tmp_path / "later.keras").write_bytes(content)
+    assert meaning_digest(tmp_path / "locked.keras") is None
+    assert meaning_digest(tmp_path / "later.keras") is None
+
+
+def test_meaning_is_read_of_up_to_ten_thousand_members(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.keras", {str(index): "" for index in range(10_000)})
+    assert meaning_digest(path) is not None
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("more", "")
+    assert meaning_digest(path) is None
+
+
+def test_meaning_is_read_of_json_up_to_16_mib(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"1".ljust(16 << 20))
+    assert meaning_digest(path) is not None
+    path.write_bytes(b"1".ljust((16 << 20) + 1))
     assert meaning_digest(path) is None

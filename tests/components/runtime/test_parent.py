@@ -5,9 +5,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from components.runtime import parent
 from components.runtime.parent import die_with_launcher
 
 ROOT = Path(__file__).parents[3]
@@ -66,3 +69,97 @@ def test_outside_a_kfp_executor_nothing_is_watched(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("_KFP_RUNTIME", raising=False)
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", "999999999")
     die_with_launcher()
+
+
+class Watched:
+    """What ``die_with_launcher`` asks the system for, without a launcher and without an end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Any] = []
+        self.threads: list[dict[str, Any]] = []
+        self.error: OSError | None = None
+        self.stat: dict[int, str] = {}
+        monkeypatch.setattr(parent.ctypes, "CDLL", self.library)
+        monkeypatch.setattr(parent.os, "pidfd_open", self.pidfd_open)
+        monkeypatch.setattr(parent.os, "getppid", lambda: 50)
+        monkeypatch.setattr(parent.os, "kill", lambda pid, number: self.asked.append(("kill", pid, number)))
+        monkeypatch.setattr(parent.threading, "Thread", self.thread)
+        monkeypatch.setattr(parent.Path, "read_text", lambda path: self.read_text(path))
+        monkeypatch.setenv("_KFP_RUNTIME", "true")
+
+    def library(self, name: str | None, *, use_errno: bool) -> Any:
+        return SimpleNamespace(prctl=lambda *arguments: self.asked.append(("prctl", name, *arguments)))
+
+    def pidfd_open(self, pid: int) -> int:
+        self.asked.append(("watch", pid))
+        if self.error is not None:
+            raise self.error
+        return 77
+
+    def thread(self, **options: Any) -> Any:
+        self.threads.append(options)
+        return SimpleNamespace(start=lambda: self.asked.append("start"))
+
+    def read_text(self, path: Path) -> str:
+        pid = int(path.parts[2])
+        if pid not in self.stat:
+            raise FileNotFoundError
+        return self.stat[pid]
+
+    def run(self) -> list[Any]:
+        self.asked.clear()
+        die_with_launcher()
+        return self.asked
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+DIE_FIRST = ("prctl", None, 1, signal.SIGKILL, 0, 0, 0)
+
+
+def test_die_with_launcher_watches_the_one_that_is_named(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QATLINE_LAUNCHER_PID", "4321")
+    assert watched.run() == [DIE_FIRST, ("watch", 4321), "start"]
+    (thread,) = watched.threads
+    assert (thread["args"], thread["daemon"]) == ((77,), True)
+
+
+@pytest.mark.parametrize("named", ["", "x", "-5"])
+def test_die_with_launcher_looks_for_the_nearest_that_is_no_shell(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("QATLINE_LAUNCHER_PID", named)
+    watched.stat = {50: "50 (sh) S 40 1", 40: "40 (bash) S 30 1", 30: "30 (my (launcher) S 20 1", 20: "20 (sh) S 1 1"}
+    assert watched.run() == [DIE_FIRST, ("watch", 30), "start"]
+    del watched.stat[40]  # it ended, or its folder is hidden
+    assert watched.run() == [DIE_FIRST, ("watch", 40), "start"]
+    watched.stat = {50: "50 (dash) S 2 1", 2: "2 (kthreadd) S 0 0"}
+    assert watched.run() == [DIE_FIRST, ("watch", 2), "start"]
+
+
+def test_die_with_launcher_does_not_watch_the_first_process(watched: Watched) -> None:
+    watched.stat = {50: "50 (sh) S 2 1", 2: "2 (sh) S 1 1", 1: "1 (init) S 0 0"}
+    assert watched.run() == [DIE_FIRST]
+
+
+def test_die_with_launcher_ends_where_the_launcher_is_gone(watched: Watched) -> None:
+    watched.error = ProcessLookupError()
+    assert watched.run() == [DIE_FIRST, ("watch", 50), ("kill", os.getpid(), signal.SIGKILL)]
+
+
+def test_die_with_launcher_goes_on_where_watching_is_not_possible(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.error = PermissionError(1, "Operation not permitted")
+    assert watched.run() == [DIE_FIRST, ("watch", 50)]
+    assert caplog.messages == ["the launcher 50 can't be watched: [Errno 1] Operation not permitted"]
+
+
+def test_die_with_launcher_does_nothing_outside_a_kfp_executor(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_KFP_RUNTIME", "")
+    assert watched.run() == []

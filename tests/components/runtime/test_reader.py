@@ -139,3 +139,59 @@ def test_an_array_of_another_rank_is_told(digits: Path, name: str) -> None:
     np.save(digits / name, np.uint8(1))
     with pytest.raises(DataError, match=r"test holds images .* Run prepare_data again"):
         load_split(digits, "test")
+
+
+@pytest.mark.parametrize("name", ["test_x.npy", "test_y.npy"])
+@pytest.mark.parametrize("change", ["longer", "shorter"])
+def test_as_many_labels_as_images_are_expected(digits: Path, name: str, change: str) -> None:
+    array = np.load(digits / name)
+    np.save(digits / name, np.concatenate([array, array[:1]]) if change == "longer" else array[:-1])
+    with pytest.raises(DataError, match="one for each"):
+        load_split(digits, "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("test_x.npy", lambda a: a[..., 0]),
+        ("test_x.npy", lambda a: a[..., None]),
+        ("test_y.npy", lambda a: a[:, None]),
+        ("test_y.npy", lambda a: a.astype(np.float32)),
+    ],
+)
+def test_arrays_of_other_axes_or_types_are_told(digits: Path, name: str, change: Any) -> None:
+    np.save(digits / name, change(np.load(digits / name)))
+    with pytest.raises(DataError, match=r"test holds images .* Run prepare_data again"):
+        load_split(digits, "test")
+
+
+def files(digits: Path, root: Path, listed: Any, shape: tuple[int, int, int] = (6, 8, 3)) -> Path:
+    """Turn a data set of arrays into one of image files."""
+    info = json.loads((digits / "dataset.json").read_text())
+    changed = {**info, "root": str(root), "image_shape": list(shape)}
+    (digits / "dataset.json").write_text(json.dumps(changed))
+    (digits / "test_files.json").write_text(json.dumps(listed))
+    preprocessing = json.loads((digits / "preprocessing.json").read_text())
+    (digits / "preprocessing.json").write_text(json.dumps({**preprocessing, "color": "rgb", "resize": None}))
+    return digits
+
+
+def test_files_of_another_size_are_told(digits: Path, image_folder: Any) -> None:
+    root = image_folder(("cat",), 2)
+    files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]])
+    part = open_split(digits, "test")
+    assert part.labels.tolist() == [1, 0]
+    assert part.labels.dtype == np.int64
+    assert part.pixels(np.array([1, 0])).shape == (2, 6, 8, 3)
+    assert part.pixels(np.array([], np.int64)).shape == (0, 6, 8, 3)
+    for shape in ((6, 9, 3), (6, 7, 3)):
+        files(digits, root, [["cat/000.png", 1]], shape)
+        with pytest.raises(DataError, match=r"is \(6, 8, 3\) now, expected"):
+            open_split(digits, "test").pixels(np.array([0]))
+
+
+@pytest.mark.parametrize("listed", [[["a", "b"]], 5, [5], [["a", None]]])
+def test_a_list_of_files_of_another_form_is_told(digits: Path, tmp_path: Path, listed: Any) -> None:
+    files(digits, tmp_path, listed)
+    with pytest.raises(DataError, match=r"test_files\.json can't be read"):
+        open_split(digits, "test")

@@ -20,7 +20,7 @@ from components.runtime.events import Progress
 from components.runtime.step import run_component
 from components.runtime.steps import define_step
 from components.settings import QATSettings
-from qat_lib.errors import ConfigError, DataError, StepError, StorageError
+from qat_lib.errors import ConfigError, DataError, MissingPackageError, StepError, StorageError
 
 ROOT = Path(__file__).parents[3]
 
@@ -336,3 +336,90 @@ def test_two_processes_with_the_same_key_compute_it_once(tmp_path: Path) -> None
     assert sorted(event["status"] for event in events if event["event"] == "step_finished") == ["executed", "reused"]
     holders = {f"process {writer.pid} on {os.uname().nodename}" for writer in writers}
     assert {event["holder"] for event in events if event["event"] == "waiting"} <= {*holders, ""}
+
+
+@pytest.mark.parametrize(("step", "calls"), [("evaluate", 2), ("build_engine", 2), ("finetune_qat", 1)])
+def test_only_what_is_bound_to_a_machine_runs_again_on_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str, calls: int
+) -> None:
+    for machine in ("one", "two"):
+        monkeypatch.setattr(step_module, "machine_identity", lambda machine=machine: machine)
+        inputs = {"dataset": str(bench.folder / "dataset")}
+        run_component(step, settings={}, seed=0, inputs=inputs, output=str(bench.folder / machine))
+    assert bench.calls == calls
+
+
+def test_a_step_without_a_seed_is_reused_under_any(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def seedless(dataset: Path, out: Path, *, progress: Progress) -> Mapping[str, float]:
+        calls.append(dataset)
+        (out / "a").write_text("")
+        return {}
+
+    monkeypatch.setattr(step_module, "load_step", lambda name: define_step(name, seedless))
+    for seed in (1, 2):
+        inputs = {"dataset": str(bench.folder / "dataset")}
+        run_component("finetune_qat", settings={}, seed=seed, inputs=inputs, output=str(bench.folder / str(seed)))
+    assert calls == [bench.folder / "dataset"]
+
+
+def test_inputs_are_checked_by_size_and_not_read_again(bench: Bench) -> None:
+    (bench.folder / "dataset" / "x").write_text("ONE")
+    bench.run()
+    assert bench.calls == 1
+
+
+def test_times_of_a_step_are_its_own(bench: Bench) -> None:
+    bench.run()
+    (finished,) = bench.events("step_finished")
+    assert 0 <= finished["seconds"] < 60
+    assert 0 <= read_manifest(bench.folder / "out").seconds < 60
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_output_is_scrubbed_only_inside_of_an_executor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    scrubbed = []
+    monkeypatch.setenv("_KFP_RUNTIME", "true" if inside else "")
+    monkeypatch.setattr(step_module, "die_with_launcher", lambda: None)
+    monkeypatch.setattr(step_module, "scrub_output", lambda: scrubbed.append("stdout"))
+    bench.run()
+    assert scrubbed == (["stdout"] if inside else [])
+
+
+def test_the_folder_of_the_user_is_searched_last_and_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["first"])
+    monkeypatch.chdir(bench.folder)
+    bench.run()
+    bench.run("again")
+    assert sys.path == ["first", str(bench.folder)]
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "code"),
+    [
+        (ModuleNotFoundError("No module named 'mlflow'", name="mlflow"), MissingPackageError, 1),
+        (ImportError("cannot import name 'x'"), ImportError, 1),
+        (KeyError("mlflow"), KeyError, 1),
+    ],
+)
+def test_a_package_that_is_missing_is_told_with_its_cure(
+    bench: Bench, error: Exception, told: type[Exception], code: int
+) -> None:
+    def fail(out: Path) -> Mapping[str, float]:
+        raise error
+
+    bench.body = fail
+    with pytest.raises(told):
+        bench.run()
+    (event,) = bench.events("error")
+    assert event["type"] == told.__name__
+    assert told is MissingPackageError or event["exit_code"] == code
+
+
+def test_a_metric_of_none_is_refused(bench: Bench) -> None:
+    bench.body = lambda out: {"accuracy": None}  # type: ignore[dict-item]
+    with pytest.raises(StepError, match="metric accuracy must be a number, received None"):
+        bench.run()

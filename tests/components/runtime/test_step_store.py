@@ -92,3 +92,24 @@ def test_what_killed_processes_left_is_swept_and_living_work_is_not(tmp_path: Pa
     assert mine.exists()
     assert foreign.exists()
     assert not dead.exists()
+
+
+def test_step_key_stays_what_it_is_from_release_to_release() -> None:
+    """Another key for the same parts would have every user compute everything again."""
+    assert step_key("s", **PARTS) == "1b6ab24fd6612ebe3506027e5de12f56caac2a28f97b12b05dbbcdff76e22789"
+
+
+def test_step_key_does_not_go_by_the_order_of_settings() -> None:
+    first, second = ({**PARTS, "settings": dict(items)} for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
+    assert step_key("s", **first) == step_key("s", **second)
+
+
+def test_step_key_takes_no_number_that_json_does_not_know() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        step_key("s", **{**PARTS, "settings": {"a": float("nan")}})
+
+
+def test_hold_keeps_a_lock_beside_the_entry(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    with store.hold("s", "k", pytest.fail):
+        assert [path.name for path in (tmp_path / "s").iterdir()] == [".k.lock"]

@@ -1,8 +1,10 @@
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from components.runtime import steps
 from components.runtime.events import Progress
 from components.runtime.steps import STEP_NAMES, define_step, load_step, restore_integers
 from components.runtime.tracked import TRACKED
@@ -90,3 +92,41 @@ def test_the_first_step_loads_and_every_step_says_what_is_tracked() -> None:
     assert step.inputs == ()
     assert dict(step.sections) == {"data": DataSettings}
     assert set(TRACKED) == set(STEP_NAMES)
+
+
+def test_check_inputs_takes_the_optional_one() -> None:
+    step = define_step("fit", fit)
+    given = {"dataset": "/d", "ptq": "/p", "extra": "/e"}
+    assert step.check_inputs(given) == {name: Path(path) for name, path in given.items()}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_load_step_lends_kfp_its_decorator_inside_of_an_executor(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    """``kfp.dsl`` has ``component`` when a pipeline is compiled, and not where a component runs."""
+    seen: list[Any] = []
+    dsl = SimpleNamespace(component="own") if own else SimpleNamespace()
+
+    def import_module(name: str) -> Any:
+        if name == "kfp.dsl":
+            return dsl
+        seen.append(dsl.component if own else dsl.component(base_image="x")(fit))
+        return SimpleNamespace(evaluate=fit)
+
+    monkeypatch.setenv("_KFP_RUNTIME", "true")
+    monkeypatch.setattr(steps.importlib, "import_module", import_module)
+    assert load_step("evaluate").function is fit
+    assert seen == ["own" if own else fit]
+    assert hasattr(dsl, "component") is own
+
+
+def test_load_step_leaves_kfp_alone_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def import_module(name: str) -> Any:
+        asked.append(name)
+        return SimpleNamespace(evaluate=fit)
+
+    monkeypatch.delenv("_KFP_RUNTIME", raising=False)
+    monkeypatch.setattr(steps.importlib, "import_module", import_module)
+    load_step("evaluate")
+    assert asked == ["components.evaluate"]

@@ -292,3 +292,42 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me
     with pytest.raises(StorageError, match="the disk is full"):
         call[method]()
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_fetch_cached_keeps_its_files_in_one_place(cache: Path, tmp_path: Path) -> None:
+    found = fetch_cached(str(write(tmp_path / "data.npz", b"one")), CountingStorage())
+    assert found.parents[1] == cache / "objects"
+    assert len(found.parent.name) == 32
+
+
+@pytest.mark.parametrize("tag", ["a", "z"])
+@pytest.mark.parametrize("written", [False, True])
+def test_fetch_cached_refuses_what_changed_while_it_was_fetched(
+    cache: Path, tmp_path: Path, tag: str, written: bool
+) -> None:
+    class Changing(LocalStorage):
+        def describe(self, location: str) -> StoredFile:
+            return StoredFile(location=location, size=3, tag="m")
+
+        def get(self, location: str, target: Path) -> StoredFile:
+            if written:
+                write(target, b"new")
+            return StoredFile(location=location, size=3, tag=tag)
+
+    with pytest.raises(StorageError, match="changed while it was fetched"):
+        fetch_cached("somewhere/data.npz", Changing())
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_fetch_cached_keeps_its_files_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = str(write(tmp_path / "data.npz", b"one"))
+    monkeypatch.delenv("QATLINE_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert fetch_cached(remote).is_relative_to(tmp_path / "home" / ".cache" / "qatline")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert fetch_cached(remote).is_relative_to(tmp_path / "xdg" / "qatline")
+    monkeypatch.setenv("QATLINE_CACHE", str(tmp_path / "own"))
+    assert fetch_cached(remote).is_relative_to(tmp_path / "own" / "objects")

@@ -2,16 +2,19 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
-from components.runtime import mlflow_tracker, tracked
+from components.runtime import mlflow_tracker, tracked, tracking_store
 from components.runtime.artifacts import describe
 from components.runtime.tracked import flatten, log_outputs, log_settings
 from components.runtime.tracking import NullTracker, OptionalTracker, probe, step_run, tracking_mode
@@ -347,3 +350,116 @@ def test_git_state_is_told_or_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     assert tags["version.numpy"]
     monkeypatch.setenv("PATH", "")
     assert "git.commit" not in tracked.environment_tags()
+
+
+def test_flatten_cuts_texts_beyond_500_characters() -> None:
+    assert flatten("x" * 500, "spec") == {"spec": "x" * 500}
+    assert flatten("x" * 501, "spec") == {"spec": "x" * 497 + "..."}
+    assert flatten({"a": {"b": [1, {"c": None}]}, "d": 5}, "s") == {"s.a.b": '[1,{"c":null}]', "s.d": 5}
+
+
+@pytest.mark.parametrize(("status", "dirty"), [("", "false"), (" M file", "true")])
+def test_environment_tags_tell_commit_and_changes(monkeypatch: pytest.MonkeyPatch, status: str, dirty: str) -> None:
+    monkeypatch.setattr(tracked, "_git", lambda *arguments: "abc" if arguments[0] == "rev-parse" else status)
+    tags = tracked.environment_tags()
+    assert (tags["git.commit"], tags["git.dirty"]) == ("abc", dirty)
+    assert tags["host.system"]
+
+
+def test_git_is_asked_for_five_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [0, 1, -9, OSError(), subprocess.TimeoutExpired("git", 5)]
+    asked = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        asked.append((command, options))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return subprocess.CompletedProcess(command, answer, stdout=" abc\n")
+
+    monkeypatch.setattr(tracked.subprocess, "run", run)
+    assert [tracked._git("status") for _ in range(5)] == ["abc", "", "", "", ""]
+    options = {"capture_output": True, "text": True, "timeout": 5, "check": False}
+    assert asked == [(["git", "status"], options)] * 5
+
+
+def test_log_outputs_takes_tags_of_objects_only(tmp_path: Path) -> None:
+    (tmp_path / "qat.engine.json").write_text('["backend"]')
+    tracker = RecordingTracker()
+    log_outputs(tracker, "build_engine", tmp_path, describe(tmp_path))
+    assert tracker.of("tags")[1:] == [{}]
+
+
+@pytest.mark.parametrize("status", [501, 505])
+def test_probe_takes_errors_of_the_server_itself(answering: Any, status: int) -> None:
+    probe(answering(status))
+
+
+def test_probe_waits_three_seconds_in_a_thread_that_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[Any] = []
+
+    class Silent:
+        def __init__(self, **options: Any) -> None:
+            threads.append(options["daemon"])
+
+        def start(self) -> None:
+            pass
+
+        def join(self, seconds: float) -> None:
+            threads.append(seconds)
+
+    monkeypatch.setattr(tracking_store.threading, "Thread", Silent)
+    with pytest.raises(TrackingError, match="can't be reached: no answer within 3 s"):
+        probe("https://host")
+    assert threads == [True, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("went wrong\n[SQL: SELECT 1]"), "^it: went wrong$"),
+        (RuntimeError("went wrong\n(Background on this error at: x)"), "^it: went wrong$"),
+        (RuntimeError("http://me:planted@host"), r"^it: http://\*\*\*@host$"),
+        (KeyError(), "^it: KeyError$"),
+        (RuntimeError("No space left on device"), "^it: the disk is full"),
+        (ImportError("no such name"), "^it: no such name$"),
+        (ModuleNotFoundError("No module named 'mlflow'", name="mlflow"), "^it: .*pip install"),
+    ],
+)
+def test_translated_tells_what_libraries_raise(error: Exception, message: str) -> None:
+    with pytest.raises(TrackingError, match=message), tracking_store.translated("it"):
+        raise error
+
+
+def test_translated_hands_our_own_errors_on() -> None:
+    with pytest.raises(DataError, match="own"), tracking_store.translated("it"):
+        raise DataError("own")
+
+
+class Client:
+    """MLflow's client, of one experiment."""
+
+    stage: str | None = "active"
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, *, tracking_uri: str) -> None:
+        assert tracking_uri == "databricks"
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return self.stage and SimpleNamespace(lifecycle_stage=self.stage, experiment_id=7)
+
+    def create_experiment(self, name: str, *, artifact_location: str | None) -> int:
+        self.made.append((name, artifact_location))
+        return 8
+
+
+def test_ensure_store_takes_makes_or_refuses_an_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client))
+    assert tracking_store.ensure_store("databricks", "e") == "7"
+    assert Client.made == []
+    monkeypatch.setattr(Client, "stage", None)
+    assert tracking_store.ensure_store("databricks", "e", "s3://x") == "8"
+    assert Client.made == [("e", "s3://x")]
+    monkeypatch.setattr(Client, "stage", "deleted")
+    with pytest.raises(TrackingError, match=r"'e' was deleted: restore it with `mlflow experiments restore -x 7`"):
+        tracking_store.ensure_store("databricks", "e")

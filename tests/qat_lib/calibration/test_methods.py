@@ -1,0 +1,114 @@
+"""The four calibrators on histograms that are known to the last count."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qat_lib.calibration import Histogram, range_from_histogram
+from qat_lib.calibration.methods import CANDIDATES, ENTROPY_BINS, METHODS, check_method
+from qat_lib.errors import CalibrationError
+
+
+def histogram(counts: Any, upper: float = 1.0, observed_max: float | None = None) -> Histogram:
+    made = Histogram(len(counts))
+    made.counts = np.asarray(counts, np.int64)
+    made.upper = upper
+    made.observed_max = upper if observed_max is None else observed_max
+    return made
+
+
+@pytest.mark.parametrize(("percentile", "expected"), [(1, 1), (25, 1), (26, 2), (50, 2), (99, 4), (99.99, 4), (100, 4)])
+def test_percentile_is_the_upper_edge_of_the_bin_that_reaches_it(percentile: float, expected: float) -> None:
+    assert range_from_histogram(histogram([5, 5, 5, 5], 4.0), "percentile", percentile) == expected
+
+
+def test_percentile_of_one_hundred_is_the_last_bin_that_holds_a_value() -> None:
+    assert range_from_histogram(histogram([5, 5, 0, 0], 4.0, 1.75), "percentile", 100) == 1.75
+    assert range_from_histogram(histogram([5, 5, 0, 0], 4.0, 4.0), "percentile", 100) == 2.0
+
+
+def test_percentile_is_9999_hundredths_by_default() -> None:
+    counts = [9999, 1, 10_000 * 0]
+    assert range_from_histogram(histogram([9_999, 1], 2.0), "percentile") == 1.0
+    assert range_from_histogram(histogram([9_998, 2], 2.0), "percentile") == 2.0
+    assert sum(counts) == 10_000
+
+
+def published_mse(counts: np.ndarray, upper: float, observed_max: float, steps: int) -> float:
+    """The least of a hundred ranges, one value after the other."""
+    best, range_ = np.inf, 0.0
+    for amax in np.linspace(observed_max / 100, observed_max, 100):
+        error = 0.0
+        for index, count in enumerate(counts):
+            center = (index + 0.5) * upper / len(counts)
+            integer = min(max(round(center / (amax / steps)), 0), steps)
+            error += count * (center - integer * amax / steps) ** 2
+        if error < best:
+            best, range_ = error, float(amax)
+    return range_
+
+
+@pytest.mark.parametrize(("bits", "unsigned", "steps"), [(3, False, 3), (3, True, 7), (4, False, 7), (8, False, 127)])
+def test_mse_is_the_least_of_a_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
+    counts = np.random.default_rng(1).integers(0, 9, 48) * np.linspace(5, 0, 48).astype(int)
+    counts[-1] = 1
+    found = range_from_histogram(histogram(counts, 3.0, 2.97), "mse", num_bits=bits, unsigned=unsigned)
+    assert found == pytest.approx(published_mse(counts, 3.0, 2.97, steps))
+
+
+def test_mse_and_entropy_have_the_published_resolution() -> None:
+    assert (CANDIDATES, ENTROPY_BINS) == (100, 2048)
+
+
+def entropy(counts: dict[int, int] | np.ndarray, bits: int = 8) -> float:
+    """Return the chosen range in bins, of the 2048 that entropy is taken of."""
+    whole = np.zeros(ENTROPY_BINS, np.int64)
+    if isinstance(counts, dict):
+        for index, count in counts.items():
+            whole[index] = count
+    else:
+        whole[: len(counts)] = counts
+    fine = np.zeros(2 * ENTROPY_BINS, np.int64)
+    fine[::2] = whole
+    return range_from_histogram(histogram(fine, float(ENTROPY_BINS)), "entropy", num_bits=bits)
+
+
+def test_entropy_keeps_what_fits_into_the_levels() -> None:
+    """As many bins as levels lose nothing: the range is the largest magnitude, whatever the counts are."""
+    assert entropy({0: 5, 1: 5, 127: 5}) == ENTROPY_BINS
+    assert entropy({0: 5, 1: 5, 200: 5}) < ENTROPY_BINS
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_entropy_of_equal_ones_is_the_range_that_clips_least(bits: int) -> None:
+    """Equal counts are lost by no range that has whole groups: the last bin that holds a value is the range."""
+    levels = 2 ** (bits - 1)
+    assert entropy(np.full(levels * 8, 7), bits) == levels * 8
+
+
+def test_entropy_leaves_out_the_count_of_zeros() -> None:
+    rest = {1: 9, 2: 7, 3: 5, 4: 3, 5: 1, 9: 1}
+    assert len({entropy({0: zeros, **rest}, 3) for zeros in (0, 9, 10**9)}) == 1
+
+
+def test_entropy_never_ends_in_a_bin_without_a_value_while_others_lie_beyond() -> None:
+    assert entropy({1: 1000, 2: 1000, 3: 1000, 4: 1000, 40: 1}, 3) in (4, 5, 41)
+
+
+def test_a_range_is_zero_of_zeros_and_never_beyond_the_data() -> None:
+    assert {range_from_histogram(histogram([5, 0], 0.0), method) for method in METHODS} == {0.0}
+    for method in METHODS:
+        assert range_from_histogram(histogram([1] * 4096, 2.0, 1.5), method) <= 1.5
+    assert range_from_histogram(histogram([1, 1], 2.0, 1.5), "max") == 1.5
+
+
+@pytest.mark.parametrize("percentile", [1e-9, 0.5, 100])
+def test_check_method_takes_percentiles_up_to_one_hundred(percentile: float) -> None:
+    check_method("percentile", percentile)
+
+
+@pytest.mark.parametrize("percentile", [0, -0.5, 100.01, 101])
+def test_check_method_refuses_percentiles_beyond(percentile: float) -> None:
+    with pytest.raises(CalibrationError, match=r"in \(0, 100\]"):
+        check_method("max", percentile)
