@@ -37,11 +37,12 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
 
     Example:
         >>> import keras
-        >>> wrapped = CompositeQuantizeWrapper(keras.layers.TimeDistributed(keras.layers.Dense(2)))
+        >>> inner = keras.layers.Dense(2)
+        >>> wrapped = CompositeQuantizeWrapper(keras.layers.TimeDistributed(inner, name="steps"))
         >>> wrapped(keras.Input((3, 4))).shape
         (None, 3, 2)
         >>> [quantizer.name for quantizer in wrapped.weight_quantizers]
-        ['time_distributed_layer_kernel_quantizer']
+        ['steps_layer_kernel_quantizer']
     """
 
     def __init__(

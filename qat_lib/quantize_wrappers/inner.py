@@ -77,12 +77,19 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
             labels.setdefault(id(child), place)
     used: set[str] = set()
     for child in layer._layers:
-        label = base = labels.get(id(child), child.name)
+        label = base = labels.get(id(child)) or _own_name(child)
         count = 1
         while label in used:
             label, count = f"{base}_{count}", count + 1
         used.add(label)
         yield label, child
+
+
+def _own_name(layer: Any) -> str:
+    """Return a layer's name, without the number that Keras gives it: a copy gets another one."""
+    head, _, number = str(layer.name).rpartition("_")
+    is_made_up = number.isdigit() and head.replace("_", "") == type(layer).__name__.replace("_", "").lower()
+    return head if is_made_up else str(layer.name)
 
 
 def _layers_in(value: Any, place: str) -> Iterator[tuple[str, Any]]:
