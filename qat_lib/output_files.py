@@ -8,14 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qat_lib.errors import ConfigError
-
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-)
+from qat_lib.regular_files import describe_kind
 
 
 def check_output(path: str | os.PathLike[str], *, inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
@@ -37,9 +30,9 @@ def check_output(path: str | os.PathLike[str], *, inputs: Iterable[str | os.Path
         return
     except (OSError, ValueError) as error:  # a loop of links, a folder that can't be searched, a NUL in the name
         raise ConfigError(f"Expected a path to write a file to. Received: {str(path)!r} ({error}).") from error
-    for is_kind, name in _KINDS:
-        if is_kind(found.st_mode):
-            raise ConfigError(f"Expected the path of a file to write. Received: {path}, which is {name}.")
+    if not stat.S_ISREG(found.st_mode):
+        kind = describe_kind(found.st_mode)
+        raise ConfigError(f"Expected the path of a file to write. Received: {path}, which is {kind}.")
     for source in inputs:
         if Path(source).exists() and os.path.samefile(place, source):
             raise ConfigError(

@@ -21,6 +21,11 @@ _KINDS = (
 )
 
 
+def describe_kind(mode: int) -> str:
+    """Return what a file that is not a regular one is, from its ``st_mode``: ``a folder``, ``a pipe``..."""
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+
+
 def open_regular(path: str | Path) -> BinaryIO:
     """Open a file for reading, without waiting for a pipe's other end.
 
@@ -33,8 +38,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
-    raise OSError(errno.EINVAL, f"it is {kind}, expected a regular file", str(path))
+    raise OSError(errno.EINVAL, f"it is {describe_kind(mode)}, expected a regular file", str(path))
 
 
 def read_regular(path: str | Path, limit: int) -> bytes:

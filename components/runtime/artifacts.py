@@ -14,7 +14,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from components.runtime.atomic_file import unfinished_name
+from components.runtime.atomic_file import sync, unfinished_name
 from components.runtime.disk_errors import as_storage_error, is_disk_full
 from components.runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest, verify
 from components.runtime.work_directory import work_directory
@@ -51,7 +51,7 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
         if not _rename(tmp, final):
             shutil.rmtree(tmp, ignore_errors=True)
             return False
-        _sync(final.parent)
+        sync(final.parent)
     except OSError as error:
         shutil.rmtree(tmp, ignore_errors=True)
         raise as_storage_error(error, final) from error
@@ -109,16 +109,8 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 def _sync_tree(directory: Path) -> None:
     for root, _, names in os.walk(directory):
         for name in names:
-            _sync(Path(root, name))
-        _sync(Path(root))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(Path(root, name))
+        sync(Path(root))
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -28,11 +28,19 @@ def written_beside(target: Path) -> Iterator[Path]:
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield unfinished
-        with unfinished.open("rb") as stream:
-            os.fsync(stream.fileno())
+        sync(unfinished)
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sweep_unfinished(folder: Path) -> None:

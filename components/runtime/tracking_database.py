@@ -7,7 +7,6 @@ that no later MLflow can open. So the file is made in a folder beside its place 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from components.runtime.atomic_file import sync
 from qat_lib.errors import TrackingError
 
 _ELSEWHERE = "or choose another tracking.uri"
@@ -75,7 +75,7 @@ def _prepare(path: Path) -> None:
         for suffix in _SIDE_FILES:  # a journal without its database would be applied to the new one
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         (beside / path.name).replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -142,12 +142,4 @@ def _create(path: Path) -> None:
     store = SqlAlchemyStore(database_uri(path), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
     # Nothing may keep the file open under this name once it has its own.
     store.engine.dispose()
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path)

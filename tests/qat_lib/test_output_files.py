@@ -28,9 +28,9 @@ def test_check_output_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
     for name, kind in (
         ("/dev/null", "a device"),
         ("null", "a device"),
-        ("fifo", "a FIFO"),
+        ("fifo", "which is a pipe"),
         ("socket", "a socket"),
-        (".", "a directory"),
+        (".", "which is a folder"),
         ("loop", "symbolic links"),
         ("nul\0byte", "null byte"),
     ):
