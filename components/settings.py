@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 from components.config_values import value_problem
+from qat_lib.errors import ConfigError
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.spec import QuantizationSpec
+from qat_lib.text_files import parse_json
 
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Side = Annotated[int, Field(ge=1, le=8_192)]
@@ -116,6 +118,13 @@ class ModelSettings(Settings):
         description="Whether the model is trained already, so that the baseline step only evaluates. Default: true for a .keras file and when weights are given for the same classes.",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the builder.")
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _read_json(cls, options: Any) -> Any:
+        """Take a JSON object, too: the form in which a pipeline hands over options that hold a null."""
+        is_json = isinstance(options, str) and options.startswith("{")
+        return parse_json(options, "model.options", error=ConfigError) if is_json else options
 
     @model_validator(mode="after")
     def _can_be_named(self) -> ModelSettings:

@@ -7,6 +7,7 @@ asked for, then ``--set`` options. Relative paths in a file are relative to that
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -103,8 +104,12 @@ class RunConfig(Settings):
         """Return the arguments of the pipeline: the seed and one dict per section that its steps read.
 
         kfp takes no null inside a dict, so a key without a value is left out; its default is null in every section.
+        The options of a model are the builder's, where null means something: they go as JSON text.
         """
         sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
+        options = sections["model"]["options"]
+        if _without_nulls(options) != options:
+            sections["model"]["options"] = json.dumps(options)
         return {"seed": self.seed, **_without_nulls(sections)}
 
 
@@ -239,7 +244,7 @@ def _is_path(section: str, key: str, value: str) -> bool:
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value
 
 
 def _resolve(value: str, base: Path) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from components import settings
 from pipelines.config import RunConfig, build_config, load_config
 from qat_lib.errors import ConfigError
 
@@ -52,6 +53,21 @@ def test_pipeline_parameters_hold_no_null_and_no_place() -> None:
     assert not {"output", "tracking", "cluster"} & set(parameters)
     assert "null" not in json.dumps(parameters)
     assert RunConfig.model_validate(parameters).data == RunConfig().data
+
+
+@pytest.mark.parametrize("options", [{"classifier_activation": None}, {"sizes": [1, None]}, {"nested": {"a": None}}])
+def test_pipeline_parameters_keep_a_null_of_the_model_options(options: dict[str, Any]) -> None:
+    config = build_config({"model": {"name": "keras.applications:MobileNet", "options": options}})
+    handed_over = config.pipeline_parameters()["model"]
+    assert "null" in handed_over["options"]
+    assert settings.ModelSettings.model_validate(handed_over).options == options
+
+
+@pytest.mark.parametrize("options", ["alpha=1", "{alpha: 1}", "[1]"])
+def test_build_config_options_of_a_model_are_a_mapping(options: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.options"):
+        build_config({"model": {"options": options}})
+
 
 
 def test_relative_paths_belong_to_the_file_or_the_working_directory(tmp_path: Path) -> None:
