@@ -138,12 +138,13 @@ def build_spec(engine: EngineSettings, dataset: Path | None = None, *, backend: 
 
 
 def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] | None:
-    """Join the engine's layers with the fusions that the analyzer predicts for TensorRT, and score the prediction."""
+    """Join the engine's layers with the fusions that the analyzer predicts, and score the prediction."""
     from qat_lib.analysis import analyze_onnx
     from qat_lib.analysis.comparison import compare
 
     try:
-        report = analyze_onnx(Path(artifact.manifest.source["path"]))
+        unsigned = artifact.manifest.backend != "tensorrt"  # the other backends have kernels for unsigned integers
+        report = analyze_onnx(Path(artifact.manifest.source["path"]), allow_uint8=unsigned)
         return dict(compare(report, layers_path(artifact.path)).to_dict())
     except QatlineError as error:  # the engine is built and checked; only the comparison is missing
         progress.warn(f"{artifact.path.name}: the predicted fusions can't be compared with the engine: {error}")

@@ -34,12 +34,14 @@ _RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
 )
 
 
-def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10) -> FusionReport:
+def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False) -> FusionReport:
     """Predict what TensorRT makes of an ONNX file, without TensorRT and without a GPU.
 
     Args:
         path: the file; any producer's, quantized with Q/DQ pairs or not.
         tensorrt: major version to predict for. Default 10; 8 also demands weights behind Q and DQ.
+        allow_uint8: count layers with unsigned integers as INT8, as OpenVINO and ONNX Runtime run them. Default False:
+            TensorRT refuses them.
 
     Raises:
         ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a scale of its Q/DQ
@@ -54,12 +56,14 @@ def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10) -> FusionRep
     """
     graph = OnnxGraph.load(path)
     check_usable_scales(Path(path), graph)
-    return analyze_graph(graph, model=str(path), tensorrt=tensorrt)
+    return analyze_graph(graph, model=str(path), tensorrt=tensorrt, allow_uint8=allow_uint8)
 
 
-def analyze_graph(graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:
+def analyze_graph(
+    graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
+) -> FusionReport:
     """Predict what TensorRT makes of a graph that is already read, see :func:`analyze_onnx`."""
-    return report_on(predict(graph), model=model, tensorrt=tensorrt)
+    return report_on(predict(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
 
 
 def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:

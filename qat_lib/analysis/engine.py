@@ -104,9 +104,9 @@ class Engine:
         return kernel is not None and kernel.reads == "int8"
 
 
-def predict(graph: OnnxGraph) -> Engine:
-    """Predict the engine that TensorRT builds of ``graph``."""
-    flow = propagate(Flow.of(graph))
+def predict(graph: OnnxGraph, *, allow_uint8: bool = False) -> Engine:
+    """Predict the engine that TensorRT builds of ``graph``; see :func:`~qat_lib.analysis.analyze.analyze_onnx`."""
+    flow = propagate(Flow.of(graph, allow_uint8=allow_uint8))
     weighted = find_weighted(flow)
     chains, adds = place_adds(flow, grow_chains(flow, weighted))
     chains = {index: extend_over_pool(flow, chain) for index, chain in chains.items()}

@@ -30,7 +30,7 @@ class Scale:
         count: number of scales; 1 is per tensor.
         axis: axis of the scales when there are several.
         float_type: type of the scale, which is the type that the DQ gives.
-        legal: whether TensorRT's parser takes the node.
+        legal: whether the parser takes the node.
     """
 
     key: tuple[bytes, int | None, str]
@@ -89,9 +89,9 @@ class Flow:
         self._by_value = {value: tuple(found) for value, found in by_value.items()}
 
     @classmethod
-    def of(cls, graph: OnnxGraph) -> Flow:
+    def of(cls, graph: OnnxGraph, *, allow_uint8: bool = False) -> Flow:
         """Take the Q/DQ pairs of ``graph`` off its nodes and put them on its edges."""
-        tracer = Tracer(graph)
+        tracer = Tracer(graph, allow_uint8=allow_uint8)
         operators = [node for node in graph.nodes if _is_operator(graph, node)]
         reads = [
             tracer.read(name, node, position)
@@ -167,7 +167,7 @@ def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
     return not mask_is_read and not (node.op == "Dropout" and node.input(2))
 
 
-def _scales(graph: OnnxGraph) -> dict[int, Scale]:
+def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
     """Return the scale of every Q and DQ node, by the node's index."""
     found = {}
     for node in graph.nodes:
@@ -175,7 +175,7 @@ def _scales(graph: OnnxGraph) -> dict[int, Scale]:
             continue
         values = graph.value(node.input(1))
         quantized = _integer_type(graph, node)
-        legal = is_legal(graph, node)
+        legal = is_legal(graph, node, allow_uint8=allow_uint8)
         float_type = graph.dtype(node.input(1)) or "float32"
         if values is None or not values.size:  # unreadable: equal to nothing but itself (the parser rules report it)
             found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"), legal=legal)
@@ -206,9 +206,9 @@ class Tracer:
     #: Quantizers passed by all walks. A network passes two for each read.
     MAX_PASSED = 2_000_000
 
-    def __init__(self, graph: OnnxGraph) -> None:
+    def __init__(self, graph: OnnxGraph, *, allow_uint8: bool = False) -> None:
         self._graph = graph
-        self._scales = _scales(graph)
+        self._scales = _scales(graph, allow_uint8=allow_uint8)
         self._room = self.MAX_PASSED
         self._copies: dict[str, str] = {}  # output of Identities -> what they copy
         for node in graph.nodes:

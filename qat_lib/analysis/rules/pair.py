@@ -26,10 +26,10 @@ def check_pair(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
         yield from check(graph, node)
 
 
-def is_legal(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether TensorRT's parser takes a Q or DQ node; UINT8 (P5) is left to the target's check."""
-    found = check_pair(graph, node)
-    return not any(each.severity == "error" and each.rule != "P5" for each in found)
+def is_legal(graph: OnnxGraph, node: Node, *, allow_uint8: bool = False) -> bool:
+    """Return whether TensorRT's parser takes a Q or DQ node; ``allow_uint8`` overlooks unsigned integers (P5)."""
+    errors = [found for found in check_pair(graph, node) if found.severity == "error"]
+    return all(allow_uint8 and error.rule == "P5" for error in errors)
 
 
 def rule_finding(

@@ -92,6 +92,24 @@ def test_weighted_rejected_layer_is_not_int8(scale: float) -> None:
     assert report(rejected(0.1)).int8_layers == 1
 
 
+def unsigned_activation() -> GraphBuilder:
+    g = GraphBuilder()
+    x, scale, zero = g.input(), g.const(0.1), g.const(0, np.uint8)
+    q = g.op("QuantizeLinear", [x, scale, zero], "q/QuantizeLinear")
+    g.output(g.conv(g.op("DequantizeLinear", [q, scale, zero], "q/DequantizeLinear"), 16, 16))
+    return g
+
+
+def test_weighted_unsigned_layer_is_int8_only_where_uint8_is_allowed() -> None:
+    graph = unsigned_activation().graph()
+    assert analyze_graph(graph).int8_layers == 0
+    assert analyze_graph(graph, allow_uint8=True).int8_layers == 1
+
+
+def test_weighted_rejected_layer_is_not_int8_where_uint8_is_allowed() -> None:
+    assert analyze_graph(rejected(-0.1).graph(), allow_uint8=True).int8_layers == 0
+
+
 def downsample(*, shortcut_first: bool, swapped: bool) -> GraphBuilder:
     """A block whose two branches end in convolutions, two in the main branch, one in the other."""
     g = GraphBuilder()
