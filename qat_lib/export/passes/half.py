@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
-from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, new_node
+from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, new_node, operand, producer
 
 HALF = ir.DataType.FLOAT16
 LARGEST = float(np.finfo(np.float16).max)
@@ -19,6 +19,8 @@ KEEP_FLOAT_INPUTS = {"Resize": (1, 2)}
 """Operator -> inputs that ONNX wants in float32 whatever the data are (scales of a Resize)."""
 SATURATING = ("Clip", "Min", "Max", "Where")
 """Operators with bounds and masks as constants, which stand for infinity: float16's largest number does as well."""
+MASKED = 3e4
+"""What Keras adds to the scores that a float16 mask hides: added to a score, it stays finite."""
 
 
 def _is_float(value: ir.Value | None) -> bool:
@@ -53,7 +55,9 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     if not uses:
         return
     finite = np.isfinite(array)
-    if np.any(np.abs(array[finite]) > LARGEST) and not all(is_op(use.node, *SATURATING) for use in uses):
+    if all(_switches_by_mask(use) for use in uses):
+        array = np.clip(array, -MASKED, MASKED)
+    elif np.any(np.abs(array[finite]) > LARGEST) and not all(is_op(use.node, *SATURATING) for use in uses):
         raise ExportError(
             f"Expected constants within float16's range (+-65504). Received {np.abs(array[finite]).max():g} in "
             f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
@@ -64,6 +68,15 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     new = add_constant(graph, half, value.name or "constant")
     for use in uses:
         use.node.replace_input_with(use.idx, new)
+
+
+def _switches_by_mask(use: ir.Usage) -> bool:
+    """Whether a constant is multiplied by a mask of zeros and ones, to be added to what the mask hides."""
+    if not is_op(use.node, "Mul"):
+        return False
+    mask = producer(operand(use.node, 1 - use.idx))
+    source = operand(mask, 0) if mask is not None and is_op(mask, "Cast") else None
+    return source is not None and source.dtype == ir.DataType.BOOL
 
 
 def _cast_inputs(graph: ir.Graph) -> None:

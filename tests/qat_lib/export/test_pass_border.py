@@ -57,6 +57,27 @@ def test_masks_beyond_half_saturate(lab, operator, expected):
     assert lab.run(half, x=np.asarray([3, 4], np.float32))[0].tolist() == expected
 
 
+@pytest.mark.parametrize("operands", ["large, switch", "switch, large"])
+def test_half_additive_masks_stay_finite(lab, operands):
+    model = lab.build(
+        f"""(float[2] x, bool[2] hidden) => (float[2] y) {{
+            switch = Cast<to = 1>(hidden)
+            penalty = Mul({operands})
+            y = Add(x, penalty) }}""",
+        opset=19,
+        large=np.float32(-2.4e38),
+    )
+    half = passes.convert_remainder_to_half(model)
+    scores = lab.run(half, x=np.asarray([-32, -32], np.float32), hidden=np.asarray([True, False]))[0]
+    assert scores.tolist() == [-30032, -32]
+
+
+def test_half_other_products_with_large_constants_are_refused(lab):
+    model = lab.build("(float[2] x) => (float[2] y) { y = Mul(x, large) }", opset=19, large=np.float32(-2.4e38))
+    with pytest.raises(ExportError, match="float16's range"):
+        passes.convert_remainder_to_half(model)
+
+
 def conv_on_nhwc(lab, rng):
     return lab.build(
         """(float[N,4,6,3] x) => (float[N,2,2,4] y) {
