@@ -10,10 +10,11 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
 
 from components.config_values import SECRET_REFERENCES
 from components.settings import Settings
+from components.steps import STEPS
 
 _UNITS: dict[str, Decimal] = {
     "": Decimal(1),
@@ -115,19 +116,10 @@ class StepResources(Settings):
         return self.accelerator_type if self.accelerator_count else None
 
 
-class ClusterSteps(Settings):
-    """Overrides by step."""
-
-    prepare_data: StepResources | None = None
-    train_baseline: StepResources | None = None
-    quantize_model: StepResources | None = None
-    finetune_qat: StepResources | None = None
-    export_onnx: StepResources | None = None
-    build_engine: StepResources | None = Field(
-        None, description="An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same one."
-    )
-    evaluate: StepResources | None = None
-    promote: StepResources | None = None
+_OVERRIDES: dict[str, Any] = {
+    step.name: (StepResources | None, Field(None, description=step.help or None)) for step in STEPS
+}
+ClusterSteps = create_model("ClusterSteps", __base__=Settings, __doc__="Overrides by step.", **_OVERRIDES)
 
 
 class ClusterSettings(StepResources):

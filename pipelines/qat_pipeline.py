@@ -6,27 +6,17 @@ step does not read is not part of its cache key.
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kfp import dsl
 
-from components.build_engine import build_engine_component
-from components.evaluate import evaluate_component
-from components.export_onnx import export_onnx_component
-from components.finetune_qat import finetune_qat_component
-from components.prepare_data import prepare_data_component
-from components.promote import promote_component
-from components.quantize_model import quantize_model_component
-from components.train_baseline import train_baseline_component
+from components.steps import STEPS
 
 
 def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: None) -> Any:
     """Return the pipeline, each of its tasks shown to ``prepare`` first, which may set what the task's pod gets."""
-
-    def step(task: dsl.PipelineTask) -> Any:
-        prepare(task)
-        return task.outputs
 
     @dsl.pipeline(
         name="qatline",
@@ -43,43 +33,34 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: 
         engine: dict[str, Any] = {},  # noqa: B006
         gate: dict[str, Any] = {},  # noqa: B006
     ) -> None:
-        """Chain the eight steps; a section that is left empty has its defaults."""
-        dataset = step(prepare_data_component(data=data, seed=seed))["dataset"]
-        baseline = step(train_baseline_component(dataset=dataset, model=model, training=training, seed=seed))[
-            "baseline"
-        ]
-        ptq = step(
-            quantize_model_component(
-                dataset=dataset, baseline=baseline, quantization=quantization, export=export, engine=engine, seed=seed
-            )
-        )["ptq"]
-        qat_model = step(
-            finetune_qat_component(dataset=dataset, baseline=baseline, ptq=ptq, qat_settings=qat, seed=seed)
-        )["qat"]
-        onnx = step(
-            export_onnx_component(
-                dataset=dataset, baseline=baseline, ptq=ptq, qat=qat_model, export=export, engine=engine, seed=seed
-            )
-        )["onnx"]
-        engines = step(build_engine_component(onnx=onnx, dataset=dataset, engine=engine, seed=seed))["engines"]
-        evaluation = step(
-            evaluate_component(dataset=dataset, baseline=baseline, onnx=onnx, engines=engines, engine=engine, seed=seed)
-        )["evaluation"]
-        step(
-            promote_component(
-                dataset=dataset,
-                baseline=baseline,
-                ptq=ptq,
-                qat=qat_model,
-                onnx=onnx,
-                engines=engines,
-                evaluation=evaluation,
-                gate=gate,
-                seed=seed,
-            )
-        )
+        """Chain the steps; a section that is left empty has its defaults."""
+        parameters = {
+            "seed": seed,
+            "data": data,
+            "model": model,
+            "training": training,
+            "quantization": quantization,
+            "qat": qat,
+            "export": export,
+            "engine": engine,
+            "gate": gate,
+        }
+        artifacts: dict[str, Any] = {}
+        for step in STEPS:
+            component = getattr(importlib.import_module(f"components.{step.name}"), f"{step.name}_component")
+            inputs = component.component_spec.inputs
+            task = component(**{name: _source(name, artifacts, parameters) for name in inputs})
+            prepare(task)
+            artifacts[step.artifact] = task.outputs[step.artifact]
 
     return qat_pipeline
+
+
+def _source(name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
+    """Return a component's input: the artifact of an earlier step, or the section ``name`` or ``name_settings``."""
+    if name in artifacts:
+        return artifacts[name]
+    return parameters[name.removesuffix("_settings")]
 
 
 qat_pipeline = build_pipeline()

@@ -1,17 +1,11 @@
-"""The steps of the main pipeline, in order, and the artifact that each one hands on."""
+"""The steps of the main pipeline as tasks of KFP."""
 
 from __future__ import annotations
 
-STEP_ARTIFACTS: dict[str, str] = {
-    "prepare_data": "dataset",
-    "train_baseline": "baseline",
-    "quantize_model": "ptq",
-    "finetune_qat": "qat",
-    "export_onnx": "onnx",
-    "build_engine": "engines",
-    "evaluate": "evaluation",
-    "promote": "promotion",
-}
+from components.steps import STEPS
+
+STEP_ARTIFACTS: dict[str, str] = {step.name: step.artifact for step in STEPS}
+"""The artifact that each step hands on, in the order of the pipeline."""
 
 
 def step_of_task(task: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from components.steps import STEPS
+
 Json = Mapping[str, Any]
 
 
@@ -29,15 +31,7 @@ class ReportFolders:
 
     def items(self) -> list[tuple[str, Path]]:
         """Return (step's name, directory) in the order of the pipeline."""
-        return [
-            ("prepare_data", self.dataset),
-            ("train_baseline", self.baseline),
-            ("quantize_model", self.ptq),
-            ("finetune_qat", self.qat),
-            ("export_onnx", self.onnx),
-            ("build_engine", self.engines),
-            ("evaluate", self.evaluation),
-        ]
+        return [(step.name, getattr(self, step.artifact)) for step in STEPS if hasattr(self, step.artifact)]
 
 
 @dataclass(frozen=True, kw_only=True)

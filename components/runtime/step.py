@@ -33,11 +33,12 @@ from components.runtime.fingerprints import code_digest, library_versions, machi
 from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from components.runtime.scrubbed_output import scrub_output
 from components.runtime.step_store import StepStore, step_key
-from components.runtime.steps import MACHINE_BOUND, StepDefinition, load_step
+from components.runtime.steps import StepDefinition, load_step
 from components.runtime.tracked import log_outputs, log_settings
 from components.runtime.tracking import step_run
 from components.runtime.work_directory import work_directory
 from components.settings import Settings
+from components.steps import STEP_BY_NAME
 from qat_lib.errors import MissingPackageError, QatlineError, StepError
 from qat_lib.extras import missing_hint
 
@@ -116,7 +117,7 @@ def _prepare(definition: StepDefinition, settings: Mapping[str, Any], seed: int,
         inputs={name: verify(path, contents=False).digest for name, path in paths.items()},
         files=settings_files(plain),
         versions=library_versions(),
-        machine=machine_identity() if definition.name in MACHINE_BOUND else None,
+        machine=machine_identity() if STEP_BY_NAME[definition.name].machine_bound else None,
     )
     return _Call(definition=definition, sections=sections, seed=int(seed), inputs=paths, key=key)
 

@@ -1,8 +1,7 @@
-"""The eight steps: where each lives, what it reads, and which of its outputs go to the tracking server.
+"""What a step's function declares by its signature.
 
-A step function declares all of that by its signature: positional ``Path`` parameters are the directories
-it reads, ``out`` the one it writes, and a keyword-only parameter whose type is a section of the settings
-is that section. So there is no second list that could disagree with the code.
+Positional ``Path`` parameters are the directories it reads, ``out`` the one it writes, and a keyword-only
+parameter whose type is a section of the settings is that section. So no second list can disagree with the code.
 """
 
 from __future__ import annotations
@@ -18,21 +17,8 @@ from typing import Any
 
 from components.runtime.parent import KFP_EXECUTOR_VARIABLE
 from components.settings import Settings
+from components.steps import STEP_BY_NAME
 from qat_lib.errors import ConfigError, StepError
-
-STEP_NAMES = (
-    "prepare_data",
-    "train_baseline",
-    "quantize_model",
-    "finetune_qat",
-    "export_onnx",
-    "build_engine",
-    "evaluate",
-    "promote",
-)
-
-# What these steps write depends on the processor and the GPU, so another machine must not reuse it.
-MACHINE_BOUND = frozenset({"build_engine", "evaluate"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +67,8 @@ def load_step(name: str) -> StepDefinition:
     Raises:
         StepError: there is no such step, or the function does not follow the conventions.
     """
-    if name not in STEP_NAMES:
-        raise StepError(f"expected a step out of {', '.join(STEP_NAMES)}; received {name!r}")
+    if name not in STEP_BY_NAME:
+        raise StepError(f"expected a step out of {', '.join(STEP_BY_NAME)}; received {name!r}")
     with _step_modules_importable():
         module = importlib.import_module(f"components.{name}")
     return define_step(name, getattr(module, name))

@@ -1,6 +1,6 @@
-"""What each step hands to the tracking server, as data.
+"""Record what a step computed, as the table of the steps says.
 
-The launcher uses the same table for the steps that it finds in the store, so that a run looks the same
+The launcher records the steps that it finds in the store in the same way, so that a run looks the same
 whether its steps were executed or reused.
 """
 
@@ -10,7 +10,6 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,52 +17,10 @@ from components.runtime.artifacts import Manifest
 from components.runtime.fingerprints import library_versions
 from components.runtime.tracking import StepTracker
 from components.settings import Settings
+from components.steps import STEP_BY_NAME
 from qat_lib.errors import StepError
 
 MAX_PARAM = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackedOutputs:
-    """Which files of a step's output directory are recorded, and as what. Each is a glob; a missing file is no error.
-
-    ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves. ``onnx``
-    are models with a signature. ``champion`` is a model to register under the name that ``verdict.json`` gives.
-    ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
-    objects to the keys in them that become tags, prefixed with the file's name; a name stands for
-    all below it.
-    """
-
-    artifacts: tuple[str, ...] = ()
-    history: tuple[str, ...] = ()
-    onnx: tuple[str, ...] = ()
-    champion: tuple[str, ...] = ()
-    dataset: tuple[str, ...] = ()
-    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-TRACKED: Mapping[str, TrackedOutputs] = {
-    "prepare_data": TrackedOutputs(artifacts=("dataset.json", "preprocessing.json"), dataset=("dataset.json",)),
-    "train_baseline": TrackedOutputs(
-        artifacts=("metrics.json", "history.json", "model.json"),
-        history=("history.json",),
-        tags={"model.json": ("name", "source", "parameters", "input_shape", "trained_here")},
-    ),
-    "quantize_model": TrackedOutputs(artifacts=("plan.json", "spec.json", "ranges.json", "metrics.json")),
-    "finetune_qat": TrackedOutputs(
-        artifacts=("plan.json", "ranges.json", "history.json", "metrics.json"), history=("history.json",)
-    ),
-    "export_onnx": TrackedOutputs(
-        artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"), onnx=("qat.onnx",)
-    ),
-    "build_engine": TrackedOutputs(
-        artifacts=("*.engine", "*.engine.json", "*.layers.json", "build.json"),
-        # The target of an engine: what it may run on, and what it turned out to be.
-        tags={"*.engine.json": ("backend", "backend_version", "device", "digest", "precision", "quantized")},
-    ),
-    "evaluate": TrackedOutputs(artifacts=("evaluation.json", "**/*.png")),
-    "promote": TrackedOutputs(artifacts=("verdict.json", "report.html"), champion=("champion.onnx",)),
-}
 
 
 def log_settings(tracker: StepTracker, sections: Mapping[str, Settings], *, seed: int, key: str) -> None:
@@ -76,13 +33,13 @@ def log_settings(tracker: StepTracker, sections: Mapping[str, Settings], *, seed
 
 
 def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Manifest) -> None:
-    """Record metrics and files of a finished output directory, as ``TRACKED`` says for this step.
+    """Record metrics and files of a finished output directory, as the table of the steps says.
 
     Raises:
         StepError: a file that should be JSON is not.
         TrackingError: the store refuses.
     """
-    outputs = TRACKED.get(step, TrackedOutputs())
+    outputs = STEP_BY_NAME[step].tracked
     tracker.log_metrics(manifest.metrics)
     tracker.set_tags({"qatline.output_digest": manifest.digest})
     for path in _matches(directory, outputs.history):

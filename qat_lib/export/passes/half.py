@@ -55,7 +55,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     if not uses:
         return
     finite = np.isfinite(array)
-    if all(_switches_by_mask(use) for use in uses):
+    if all(_is_switched_by_mask(use.node, use.idx) for use in uses):
         array = np.clip(array, -MASKED, MASKED)
     elif np.any(np.abs(array[finite]) > LARGEST) and not all(is_op(use.node, *SATURATING) for use in uses):
         raise ExportError(
@@ -70,11 +70,11 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
         use.node.replace_input_with(use.idx, new)
 
 
-def _switches_by_mask(use: ir.Usage) -> bool:
-    """Whether a constant is multiplied by a mask of zeros and ones, to be added to what the mask hides."""
-    if not is_op(use.node, "Mul"):
+def _is_switched_by_mask(node: ir.Node, position: int) -> bool:
+    """Whether a node multiplies its operand by a mask of zeros and ones, to add it to what the mask hides."""
+    if not is_op(node, "Mul"):
         return False
-    mask = producer(operand(use.node, 1 - use.idx))
+    mask = producer(operand(node, 1 - position))
     source = operand(mask, 0) if mask is not None and is_op(mask, "Cast") else None
     return source is not None and source.dtype == ir.DataType.BOOL
 

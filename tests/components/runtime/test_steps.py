@@ -6,8 +6,7 @@ import pytest
 
 from components.runtime import steps
 from components.runtime.events import Progress
-from components.runtime.steps import STEP_NAMES, define_step, load_step, restore_integers
-from components.runtime.tracked import TRACKED
+from components.runtime.steps import define_step, load_step, restore_integers
 from components.settings import DataSettings, QATSettings
 from qat_lib.errors import ConfigError, StepError
 
@@ -87,11 +86,10 @@ def test_an_unknown_step_is_refused() -> None:
         load_step("train")
 
 
-def test_the_first_step_loads_and_every_step_says_what_is_tracked() -> None:
+def test_load_step_reads_the_first_step() -> None:
     step = load_step("prepare_data")
     assert step.inputs == ()
     assert dict(step.sections) == {"data": DataSettings}
-    assert set(TRACKED) == set(STEP_NAMES)
 
 
 def test_check_inputs_takes_the_optional_one() -> None:

@@ -1,0 +1,111 @@
+"""The steps of the pipeline, in order: what each one hands on, and what of it is recorded.
+
+A step is a module ``components/<name>.py`` with a function ``<name>`` (what it does) and a component
+``<name>_component`` (its form for Kubeflow), and an entry of :data:`STEPS`. All else is derived. The names of
+the component's inputs wire the pipeline: they are artifacts of earlier steps or sections of the config. The
+function's signature says which settings the step reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedOutputs:
+    """Which files of a step's output directory are recorded, and as what. Each is a glob; a missing file is no error.
+
+    ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves. ``onnx``
+    are models with a signature. ``champion`` is a model to register under the name that ``verdict.json`` gives.
+    ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
+    objects to the keys in them that become tags, prefixed with the file's name; a name stands for
+    all below it.
+    """
+
+    artifacts: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
+    onnx: tuple[str, ...] = ()
+    champion: tuple[str, ...] = ()
+    dataset: tuple[str, ...] = ()
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of the pipeline.
+
+    Attributes:
+        name: name of its module and function, in ``components``.
+        artifact: name of its output directory, which is also that of the inputs that read it.
+        tracked: what the tracking server gets of its output.
+        machine_bound: whether its output depends on the processor or the GPU: no other machine may reuse it.
+        help: what a user should know who gives the step's pod resources of its own.
+    """
+
+    name: str
+    artifact: str
+    tracked: TrackedOutputs = field(default_factory=TrackedOutputs)
+    machine_bound: bool = False
+    help: str = ""
+
+
+STEPS = (
+    Step(
+        name="prepare_data",
+        artifact="dataset",
+        tracked=TrackedOutputs(artifacts=("dataset.json", "preprocessing.json"), dataset=("dataset.json",)),
+    ),
+    Step(
+        name="train_baseline",
+        artifact="baseline",
+        tracked=TrackedOutputs(
+            artifacts=("metrics.json", "history.json", "model.json"),
+            history=("history.json",),
+            tags={"model.json": ("name", "source", "parameters", "input_shape", "trained_here")},
+        ),
+    ),
+    Step(
+        name="quantize_model",
+        artifact="ptq",
+        tracked=TrackedOutputs(artifacts=("plan.json", "spec.json", "ranges.json", "metrics.json")),
+    ),
+    Step(
+        name="finetune_qat",
+        artifact="qat",
+        tracked=TrackedOutputs(
+            artifacts=("plan.json", "ranges.json", "history.json", "metrics.json"), history=("history.json",)
+        ),
+    ),
+    Step(
+        name="export_onnx",
+        artifact="onnx",
+        tracked=TrackedOutputs(
+            artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"), onnx=("qat.onnx",)
+        ),
+    ),
+    Step(
+        name="build_engine",
+        artifact="engines",
+        machine_bound=True,
+        help="An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same one.",
+        tracked=TrackedOutputs(
+            artifacts=("*.engine", "*.engine.json", "*.layers.json", "build.json"),
+            # The target of an engine: what it may run on, and what it turned out to be.
+            tags={"*.engine.json": ("backend", "backend_version", "device", "digest", "precision", "quantized")},
+        ),
+    ),
+    Step(
+        name="evaluate",
+        artifact="evaluation",
+        machine_bound=True,
+        tracked=TrackedOutputs(artifacts=("evaluation.json", "**/*.png")),
+    ),
+    Step(
+        name="promote",
+        artifact="promotion",
+        tracked=TrackedOutputs(artifacts=("verdict.json", "report.html"), champion=("champion.onnx",)),
+    ),
+)
+
+STEP_BY_NAME: Mapping[str, Step] = {step.name: step for step in STEPS}
