@@ -15,7 +15,7 @@ from components.settings import QATSettings
 def finetune_qat(
     dataset: Path, baseline: Path, ptq: Path, out: Path, *, qat: QATSettings, seed: int, progress: Progress
 ) -> dict[str, float]:
-    """Fine-tune the calibrated model and keep the best epoch, if its gain over the calibrated model is no chance.
+    """Fine-tune the calibrated model; keep the best epoch only if it beats that model by more than noise.
 
     Args:
         dataset: directory of the prepared data.

@@ -154,7 +154,7 @@ def _speedup(row: Mapping[str, Any], reference: Mapping[str, Any], bound: float)
 def _infrastructure(check: Mapping[str, Any] | None) -> Reason:
     passed = check is not None and check.get("passed") is True
     if check is None:
-        received, message = "not run", "Nobody loaded the engine file in a fresh process."
+        received, message = "not run", "The engine file was not checked in a fresh process."
     else:
         received = "passed" if passed else "failed"
         message = str(check.get("message") or f"The engine file, loaded in a fresh process: {received}.")

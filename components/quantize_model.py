@@ -29,8 +29,8 @@ def quantize_model(
         baseline: directory of the FP32 baseline.
         out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json, metrics.json.
         quantization: mode, spec, cases, calibrator, range policy, sign of the integers.
-        export: of it only the target, which the sign follows.
-        engine: of it only the backend, which the target follows.
+        export: only `target` is used; it determines signedness.
+        engine: only `backend` is used; it determines the target.
         seed: of anything random; the step itself draws nothing.
         progress: told of every calibration batch.
 

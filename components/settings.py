@@ -181,7 +181,7 @@ class QuantizationSettings(Settings):
     )
     unsigned: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="Whether tensors that are never negative, as behind a ReLU, get unsigned integers: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless target or backend is tensorrt.",
+        description="Use unsigned INT8 for non-negative activations, such as those behind a ReLU: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless target or backend is tensorrt.",
     )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
 
@@ -222,7 +222,7 @@ class ExportSettings(Settings):
         "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
     )
     remainder: Literal["fp32", "fp16"] = Field(
-        "fp32", description="Data type of what is not INT8 in the quantized files (TensorRT 10.12 and newer obey it)."
+        "fp32", description="Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 and newer)."
     )
     parity_samples: int = Field(
         512, ge=1, description="Samples of the test part on which ONNX Runtime is compared with Keras."

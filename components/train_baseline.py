@@ -28,7 +28,7 @@ def train_baseline(
         Accuracy on the validation and test parts, number of parameters.
 
     Raises:
-        ConfigError, UnsupportedModelError: the model can't be had or does not fit the data.
+        ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the data.
     """
     import numpy as np
 

@@ -42,7 +42,7 @@ SetOption = Annotated[
         "--set",
         "-s",
         metavar="KEY=VALUE",
-        help="Such as training.epochs=5.",
+        help="Override a value: training.epochs=5.",
         rich_help_panel=_CONFIG,
         show_default=False,
     ),
@@ -58,7 +58,7 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", r
 def run(
     run_id: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN_ID]", help="With --resume: which run.", show_default=False),
+        typer.Argument(metavar="[RUN_ID]", help="Run to resume (default: the latest).", show_default=False),
     ] = None,
     config: ConfigOption = None,
     profile: ProfileOption = None,
@@ -68,18 +68,18 @@ def run(
     ] = None,
     output: OutputOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was cut short.", rich_help_panel=_PLACE)
+        bool, typer.Option("--resume", help="Resume an interrupted run.", rich_help_panel=_PLACE)
     ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Reuse nothing from other runs.", rich_help_panel=_PLACE)
+        bool, typer.Option("--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=_PLACE)
     ] = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="One JSON object alone on stdout.", rich_help_panel=_SHOW)
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=_SHOW)
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.", rich_help_panel=_SHOW)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=_SHOW)] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train, quantize, fine-tune, export, build, evaluate, decide: the whole pipeline on this machine."""
+    """Run the whole pipeline on this machine: train, quantize, fine-tune, export, build, evaluate, promote."""
     overrides = [*(set_ or []), *([f"seed={seed}"] if seed is not None else [])]
     with reported(debug=debug, as_json=json_):
         from pipelines.cli_run import run_command
@@ -105,7 +105,7 @@ def compile_(
     set_: SetOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Write the pipeline as Kubeflow IR, with the config as its default parameters."""
+    """Compile the pipeline to Kubeflow IR, with the config as default parameters."""
     with reported(debug=debug):
         from pipelines.compile import compile_pipeline
         from pipelines.config import load_config
@@ -122,7 +122,7 @@ def compare(
     output: OutputOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Show runs side by side: what differs in their configs, and their figures, from MLflow."""
+    """Compare runs: differing config values and metrics, from MLflow."""
     with reported(debug=debug):
         from pipelines.compare import compare_runs
 
@@ -136,7 +136,7 @@ def ui(
     port: Annotated[int, typer.Option(help="Port of the UI.")] = 5000,
     debug: DebugOption = False,
 ) -> None:
-    """Open MLflow's UI on a run."""
+    """Open the MLflow UI on a run."""
     with reported(debug=debug):
         from pipelines.tracking_ui import open_ui
 

@@ -11,8 +11,8 @@ from pipelines.cli_errors import reported
 
 app = typer.Typer(no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server.")
 
-Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="Address of the API.")]
-Namespace = Annotated[str, typer.Option(help="On a server for several users.", show_default=False)]
+Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="URL of the KFP API.")]
+Namespace = Annotated[str, typer.Option(help="Namespace (multi-user servers).", show_default=False)]
 Token = Annotated[str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)]
 Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)]
@@ -34,7 +34,7 @@ def submit(
     token: Token = None,
     debug: Debug = False,
 ) -> None:
-    """Start one run."""
+    """Submit one run."""
     with reported(debug=debug):
         from pipelines.cluster import connect
         from pipelines.config import load_config
@@ -48,19 +48,19 @@ def submit(
 
 @app.command()
 def schedule(
-    name: Annotated[str, typer.Argument(help="What the schedule is known by.")],
+    name: Annotated[str, typer.Argument(help="Schedule name.")],
     cron: Annotated[str, typer.Option(help="Six fields, seconds first: '0 0 2 * * *'.")],
     host: Host,
     config: Config = None,
     profile: Profile = None,
     set_: Set = None,
     experiment: Experiment = "qatline",
-    max_concurrency: Annotated[int, typer.Option(help="Runs of it at the same time, 1 to 10.")] = 1,
+    max_concurrency: Annotated[int, typer.Option(help="Maximum concurrent runs, 1 to 10.")] = 1,
     namespace: Namespace = "",
     token: Token = None,
     debug: Debug = False,
 ) -> None:
-    """Make the schedule NAME as given: created, replaced, or left alone if nothing differs."""
+    """Create or update the schedule NAME (idempotent)."""
     with reported(debug=debug):
         from pipelines.cluster import Schedule, connect
         from pipelines.config import load_config

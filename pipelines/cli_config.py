@@ -20,7 +20,7 @@ def show(
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Print the whole config as YAML: the file, its profiles and --set over the defaults."""
+    """Print the resolved config as YAML: defaults, file, profiles, then --set."""
     import yaml
 
     with reported(debug=debug):

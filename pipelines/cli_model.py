@@ -20,12 +20,12 @@ from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 _PANEL = "Single files"
 
 OnnxFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file of any producer.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object alone on stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
 class Target(str, Enum):
-    """What an ONNX file is for."""
+    """Backend that will run the file."""
 
     tensorrt = "tensorrt"
     openvino = "openvino"
@@ -40,14 +40,14 @@ class Weights(str, Enum):
 
 
 class Remainder(str, Enum):
-    """Data type of what is not INT8."""
+    """Precision of non-quantized layers."""
 
     fp32 = "fp32"
     fp16 = "fp16"
 
 
 class Backend(str, Enum):
-    """What builds and runs an engine."""
+    """Backend that builds and runs an engine."""
 
     auto = "auto"
     tensorrt = "tensorrt"
@@ -72,7 +72,7 @@ class FailOn(str, Enum):
 
 
 class Precision(str, Enum):
-    """What layers outside INT8 compute in."""
+    """Precision of non-quantized layers."""
 
     fp32 = "fp32"
     fp16 = "fp16"
@@ -80,7 +80,7 @@ class Precision(str, Enum):
 
 
 class Hint(str, Enum):
-    """What a CPU engine is compiled for."""
+    """Performance hint of a CPU engine."""
 
     latency = "latency"
     throughput = "throughput"
@@ -89,23 +89,23 @@ class Hint(str, Enum):
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
-    target: Annotated[Target, typer.Option(help="What the file is for.")] = Target.tensorrt,
+    target: Annotated[Target, typer.Option(help="Backend that will run the file.")] = Target.tensorrt,
     opset: Annotated[int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")] = 17,
     weights: Annotated[
         Weights, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
     ] = Weights.int8,
-    remainder: Annotated[Remainder, typer.Option(help="Data type of what is not INT8.")] = Remainder.fp32,
-    batch: Annotated[int | None, typer.Option(min=1, help="Fixed batch size (open).", show_default=False)] = None,
-    channels_first: Annotated[bool, typer.Option("--channels-first", help="Take images as NCHW.")] = False,
-    plan: Annotated[Path | None, typer.Option(help="plan.json to verify against.", show_default=False)] = None,
+    remainder: Annotated[Remainder, typer.Option(help="Precision of non-quantized layers.")] = Remainder.fp32,
+    batch: Annotated[int | None, typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False)] = None,
+    channels_first: Annotated[bool, typer.Option("--channels-first", help="Convert image inputs to NCHW.")] = False,
+    plan: Annotated[Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Compare with Keras on this .npy of inputs.", show_default=False)
+        Path | None, typer.Option(help="Compare with Keras on the inputs in this .npy.", show_default=False)
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="With --check: compare every layer.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a Keras model as ONNX, and verify it."""
+    """Export a Keras model to ONNX and verify the file."""
     with reported(debug=debug, as_json=json_):
         from pipelines.quiet_import import import_tensorflow
 
@@ -144,13 +144,13 @@ def export(
 def verify(
     model: OnnxFile,
     plan: Annotated[
-        Path | None, typer.Option(help="plan.json whose quantizers it must hold.", show_default=False)
+        Path | None, typer.Option(help="plan.json with the expected quantizers.", show_default=False)
     ] = None,
-    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings this severe.")] = FailOn.error,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = FailOn.error,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Check that an ONNX file holds exactly its plan's quantizers, and that TensorRT will take it as it is meant."""
+    """Check an ONNX file's quantizers against its plan, and its graph against TensorRT's parser rules."""
     with reported(debug=debug, as_json=json_):
         from pipelines import model_views
         from qat_lib.analysis.findings import fail_on as gate
@@ -168,17 +168,17 @@ def verify(
 
 def analyze(
     model: OnnxFile,
-    html: Annotated[Path | None, typer.Option(help="Write the graph as one HTML file.", show_default=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the graph as an HTML file.", show_default=False)] = None,
     compare: Annotated[
-        Path | None, typer.Option(help="Layer file of an engine, to score the prediction.", show_default=False)
+        Path | None, typer.Option(help="Layer file of a built engine, to score the prediction.", show_default=False)
     ] = None,
     tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = TensorRT.v10,
-    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings this severe.")] = FailOn.never,
-    all_findings: Annotated[bool, typer.Option("--all", help="Show every finding, not one of a kind.")] = False,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = FailOn.never,
+    all_findings: Annotated[bool, typer.Option("--all", help="Show every finding, not one per kind.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Predict which layers TensorRT runs in INT8 and what it fuses, without a GPU."""
+    """Predict INT8 layers and fusions in TensorRT, without a GPU."""
     with reported(debug=debug, as_json=json_):
         from pipelines import model_views
         from qat_lib.analysis import analyze_onnx, to_html
@@ -205,30 +205,30 @@ def analyze(
 def build_engine(
     model: OnnxFile,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)] = None,
-    backend: Annotated[Backend, typer.Option(help="auto: TensorRT where it is, else OpenVINO.")] = Backend.auto,
+    backend: Annotated[Backend, typer.Option(help="auto: TensorRT if available, else OpenVINO.")] = Backend.auto,
     shapes: Annotated[
-        str, typer.Option(help="input:1x3x224x224,8x...,32x...: smallest, usual, largest.", show_default=False)
+        str, typer.Option(help="NAME:MIN,OPT,MAX, such as x:1x3x224x224,8x...,32x....", show_default=False)
     ] = "",
-    max_batch: Annotated[int, typer.Option(min=1, help="Largest batch of inputs without --shapes.")] = 32,
-    float_precision: Annotated[Precision, typer.Option(help="For layers outside INT8.")] = Precision.fp32,
+    max_batch: Annotated[int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")] = 32,
+    float_precision: Annotated[Precision, typer.Option(help="Precision of non-quantized layers.")] = Precision.fp32,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
-    hint: Annotated[Hint, typer.Option(help="OpenVINO: one request at a time, or many.")] = Hint.latency,
+    hint: Annotated[Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")] = Hint.latency,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="Of OpenVINO's CPU plugin.", show_default=False),
+        typer.Option("--property", metavar="NAME=VALUE", help="Property of the OpenVINO CPU plugin.", show_default=False),
     ] = None,
-    workspace: Annotated[str, typer.Option(help="TensorRT's scratch memory: 4GiB.", show_default=False)] = "",
-    optimization_level: Annotated[int, typer.Option(min=0, max=5, help="0 quick build, 5 fast engine.")] = 3,
-    timing_cache: Annotated[Path | None, typer.Option(help="TensorRT's kernel timings.", show_default=False)] = None,
+    workspace: Annotated[str, typer.Option(help="TensorRT workspace size, such as 4GiB.", show_default=False)] = "",
+    optimization_level: Annotated[int, typer.Option(min=0, max=5, help="0: fastest build; 5: fastest engine.")] = 3,
+    timing_cache: Annotated[Path | None, typer.Option(help="TensorRT timing cache file.", show_default=False)] = None,
     hardware_compatible: Annotated[
-        bool, typer.Option("--hardware-compatible", help="TensorRT: run on other GPUs from Ampere on.")
+        bool, typer.Option("--hardware-compatible", help="TensorRT: portable across GPUs from Ampere on.")
     ] = False,
     version_compatible: Annotated[
-        bool, typer.Option("--version-compatible", help="TensorRT: run on later versions of its major.")
+        bool, typer.Option("--version-compatible", help="TensorRT: portable to later minor versions.")
     ] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Keep what per-layer timing needs.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Keep the data for per-layer timing.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare the engine with ONNX Runtime before it is written.")
+        bool, typer.Option("--verify/--no-verify", help="Compare with ONNX Runtime before writing the engine.")
     ] = True,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -270,9 +270,9 @@ def build_engine(
 
 def bench_engine(
     engine: Annotated[Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")],
-    batch_size: Annotated[list[int] | None, typer.Option(min=1, help="May be given again.", show_default="1")] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Time for each batch size.")] = 2.0,
-    layers: Annotated[bool, typer.Option("--layers", help="Also the time of each layer.")] = False,
+    batch_size: Annotated[list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Seconds per batch size.")] = 2.0,
+    layers: Annotated[bool, typer.Option("--layers", help="Also time each layer.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:

@@ -34,29 +34,29 @@ class Calibrator(str, Enum):
 def quantize(
     model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model in floating point.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Quantized model to write (none: show the plan).")
+        Path | None, typer.Option("--output", "-o", help="Quantized model to write (default: only show the plan).")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="With --output: .npy of calibration inputs, as the model takes them.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="partial: only what a spec or a case names.")] = Mode.full,
+    mode: Annotated[Mode, typer.Option(help="partial: only the layers that a spec or case names.")] = Mode.full,
     spec: Annotated[
         Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option(help="Custom Q/DQ case; again for more.", show_default="TensorRTQDQCase")
+        list[str] | None, typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase")
     ] = None,
-    calibrator: Annotated[Calibrator, typer.Option(help="How ranges are found.")] = Calibrator.percentile,
-    percentile: Annotated[float, typer.Option(min=50, max=100, help="Of the values' magnitudes.")] = 99.99,
+    calibrator: Annotated[Calibrator, typer.Option(help="Method that chooses the ranges.")] = Calibrator.percentile,
+    percentile: Annotated[float, typer.Option(min=50, max=100, help="Percentile of absolute values.")] = 99.99,
     unsigned: Annotated[
-        bool, typer.Option("--unsigned", help="255 steps for what is never negative; not for TensorRT.")
+        bool, typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT).")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Of the calibration.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
     plan: Annotated[Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object alone on stdout.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Place quantizers in a Keras model and calibrate them, or show where they would go."""
+    """Quantize and calibrate a Keras model, or show its quantization plan."""
     with reported(debug=debug, as_json=json_):
         from pipelines.quiet_import import import_tensorflow
 

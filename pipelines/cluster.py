@@ -46,7 +46,7 @@ class Schedule:
     """When the pipeline runs again and again.
 
     Args:
-        name: What the schedule is known by; one of this name exists at most.
+        name: Schedule name, unique on the server.
         cron: Six fields, seconds first, such as ``0 0 2 * * *`` for two o'clock every night.
         max_concurrency: Runs of this schedule at the same time, 1 to 10.
     """

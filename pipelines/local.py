@@ -119,7 +119,7 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
 
 
 def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) -> RunOutcome:
-    """Go on with a run under its stored config.
+    """Resume a run under its stored config.
 
     Args:
         folder: The run.

@@ -185,7 +185,7 @@ def networks() -> list[str]:
     text = (RESULTS / "applications.md").read_text(encoding="utf-8")
     body = text.partition("\n\n")[2].replace("\n## ", "\n### ")
     return [
-        "## Every network of keras.applications\n",
+        "## Networks of keras.applications and keras_hub\n",
         block("uv run python benchmarks/applications.py"),
         body,
     ]
