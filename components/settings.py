@@ -222,7 +222,8 @@ class ExportSettings(Settings):
         "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
     )
     remainder: Literal["fp32", "fp16"] = Field(
-        "fp32", description="Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 and newer)."
+        "fp32",
+        description="Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 and newer).",
     )
     parity_samples: int = Field(
         512, ge=1, description="Samples of the test part on which ONNX Runtime is compared with Keras."

@@ -95,7 +95,9 @@ def export(
         Weights, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
     ] = Weights.int8,
     remainder: Annotated[Remainder, typer.Option(help="Precision of non-quantized layers.")] = Remainder.fp32,
-    batch: Annotated[int | None, typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False)] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False)
+    ] = None,
     channels_first: Annotated[bool, typer.Option("--channels-first", help="Convert image inputs to NCHW.")] = False,
     plan: Annotated[Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)] = None,
     check: Annotated[
@@ -215,7 +217,9 @@ def build_engine(
     hint: Annotated[Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")] = Hint.latency,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="Property of the OpenVINO CPU plugin.", show_default=False),
+        typer.Option(
+            "--property", metavar="NAME=VALUE", help="Property of the OpenVINO CPU plugin.", show_default=False
+        ),
     ] = None,
     workspace: Annotated[str, typer.Option(help="TensorRT workspace size, such as 4GiB.", show_default=False)] = "",
     optimization_level: Annotated[int, typer.Option(min=0, max=5, help="0: fastest build; 5: fastest engine.")] = 3,
@@ -270,7 +274,9 @@ def build_engine(
 
 def bench_engine(
     engine: Annotated[Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")],
-    batch_size: Annotated[list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")] = None,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Seconds per batch size.")] = 2.0,
     layers: Annotated[bool, typer.Option("--layers", help="Also time each layer.")] = False,
     json_: JsonOption = False,

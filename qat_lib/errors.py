@@ -7,8 +7,9 @@
     ├── PlanError                     a QuantizationPlan does not fit the model
     ├── CalibrationError              calibration data is missing or unusable
     ├── DataError                     a data set is missing, broken or inconsistent
-    ├── ExportError                   the ONNX export failed
-    │   └── VerificationError         the exported graph is not what the plan says
+    ├── ExportError                   the ONNX export failed, or an ONNX file can't be used
+    │   ├── VerificationError         the exported graph is not what the plan says
+    │   └── WireError                 the bytes are no ONNX protobuf, or too much (onnx_view.wire)
     ├── EngineError                   anything about engines
     │   ├── BackendUnavailableError   the backend's library, driver or device is not there
     │   ├── EngineBuildError          the build failed
@@ -17,7 +18,13 @@
     ├── MissingPackageError           a package of an extra is not installed
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
-    └── StepError                     a pipeline step failed
+    ├── StepError                     a pipeline step failed
+    │   └── StepStoppedError          its process ended with an error (pipelines.launch)
+    ├── RunFailedError                a run ended before its result (pipelines.local)
+    ├── RunInterruptedError           a signal ended the run (pipelines.local)
+    └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster)
+
+Those with a module live there, beside what they tell of; all others live here.
 
 Each message says what was expected, what was received, and what to do.
 """

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from qat_lib.errors import ExportError
+
 #: Message fields to step into, by the numbers in onnx.proto.
 _DESCEND: Mapping[str, Mapping[int, str]] = {
     "model": {7: "graph", 8: "entry", 14: "entry", 25: "function"},
@@ -78,7 +80,7 @@ MAX_OTHER_BYTES = 4 * 2**20
 MAX_NESTED_GRAPHS = 10
 
 
-class WireError(ValueError):
+class WireError(ExportError, ValueError):
     """The bytes are not an ONNX protobuf, or exceed a limit of this module."""
 
 
