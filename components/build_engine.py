@@ -16,8 +16,9 @@ from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_pa
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.onnx_graph import read_graph
-from qat_lib.engines.spec import BACKENDS, BackendName
+from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
+from qat_lib.options import Backend
 
 VARIANTS = ("fp32", "ptq", "qat")
 """The ONNX files that the step needs; ``fp16.engine`` is built beside them where the backend has FP16."""
@@ -75,7 +76,7 @@ def build_engine(
     return metrics
 
 
-def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> BackendName:
+def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
     """Return the backend to build with; ``auto`` takes the one that the export was made for, where it works here."""
     if engine.backend != "auto" or not (onnx / "qat.onnx").is_file():
         return choose_backend(engine.backend)
@@ -117,7 +118,7 @@ def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
         progress.warn(f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this machine.")
 
 
-def build_spec(engine: EngineSettings, dataset: Path | None = None, *, backend: BackendName | None = None) -> BuildSpec:
+def build_spec(engine: EngineSettings, dataset: Path | None = None, *, backend: Backend | None = None) -> BuildSpec:
     """Return the build spec that the settings describe, for batches of 1 to ``engine.batch_size``."""
     preprocessing: dict[str, Any] | None = None
     classes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from kfp import dsl
 
@@ -15,9 +15,6 @@ from components.runtime.events import Progress
 from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
-
-if TYPE_CHECKING:
-    from qat_lib.export.options import Target
 
 VARIANTS = ("fp32", "ptq", "qat")
 """The files that every export has; ``fp16.onnx`` is written beside them where the engine takes FP16 from the graph."""
@@ -132,10 +129,11 @@ def _export_file(
         for quantizer in qat_lib.model_quantizers(model).values():
             quantizer.unsigned = False
     plan = folder / "plan.json"
+    assert export.target != "auto"  # choose_export resolved it
     report = qat_lib.export_onnx(
         model,
         path,
-        target=cast("Target", export.target),  # `auto` was resolved by choose_export
+        target=export.target,
         opset=export.opset,
         weights=export.weights,
         remainder=export.remainder,

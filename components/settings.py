@@ -15,6 +15,15 @@ from pydantic_core import PydanticCustomError
 from components.config_values import value_problem
 from qat_lib.errors import ConfigError
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.options import (
+    BackendChoice,
+    CalibratorName,
+    FloatPrecision,
+    Mode,
+    RangePolicy,
+    Switch,
+    WeightForm,
+)
 from qat_lib.spec import QuantizationSpec
 from qat_lib.text_files import parse_json
 
@@ -166,7 +175,7 @@ class TrainingSettings(Settings):
 class QuantizationSettings(Settings):
     """Which tensors get a Q/DQ pair, and how their first ranges are found."""
 
-    mode: Literal["full", "partial"] = "full"
+    mode: Mode = "full"
     spec: list[dict[str, Any]] | str | None = Field(
         None, description="QuantizationSpec entries, or the path of a YAML file that holds them."
     )
@@ -174,12 +183,10 @@ class QuantizationSettings(Settings):
         default_factory=lambda: ["TensorRTQDQCase"],
         description="Custom Q/DQ cases: names of qat_lib.custom_qdq_cases or module:Class.",
     )
-    calibrator: Literal["max", "percentile", "entropy", "mse"] = "percentile"
+    calibrator: CalibratorName = "percentile"
     percentile: float = Field(99.99, gt=50, le=100)
-    range_policy: Literal["frozen", "ema", "last", "learned"] = Field(
-        "frozen", description="What happens to activation ranges during fine-tuning."
-    )
-    unsigned: Literal["auto", "always", "never"] = Field(
+    range_policy: RangePolicy = Field("frozen", description="What happens to activation ranges during fine-tuning.")
+    unsigned: Switch = Field(
         "auto",
         description="Use unsigned INT8 for non-negative activations, such as those behind a ReLU: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless target or backend is tensorrt.",
     )
@@ -213,15 +220,13 @@ class QATSettings(Settings):
 class ExportSettings(Settings):
     """Keras to ONNX."""
 
-    target: Literal["auto", "tensorrt", "openvino", "onnxruntime"] = Field(
+    target: BackendChoice = Field(
         "auto",
         description="What the files are for; auto follows engine.backend. A tensorrt file runs in every backend.",
     )
     opset: int = Field(17, ge=OLDEST_OPSET, le=NEWEST_OPSET)
-    weights: Literal["int8", "qdq"] = Field(
-        "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
-    )
-    remainder: Literal["fp32", "fp16"] = Field(
+    weights: WeightForm = Field("int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6).")
+    remainder: FloatPrecision = Field(
         "fp32",
         description="Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 and newer).",
     )
@@ -233,10 +238,10 @@ class ExportSettings(Settings):
 class EngineSettings(Settings):
     """The engine build and its benchmark."""
 
-    backend: Literal["auto", "tensorrt", "openvino", "onnxruntime"] = Field(
+    backend: BackendChoice = Field(
         "auto", description="auto: TensorRT where a GPU and its library are, else OpenVINO, else ONNX Runtime."
     )
-    fp16: Literal["auto", "always", "never"] = Field(
+    fp16: Switch = Field(
         "auto",
         description="Whether an FP16 engine is built and measured beside the INT8 ones; auto: where the backend computes in FP16.",
     )

@@ -7,94 +7,32 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from pipelines.cli_errors import reported
 from pipelines.cli_quantize import check_inputs, quantize
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.options import Backend, BackendChoice, EnginePrecision, FloatPrecision, Hint, WeightForm
 
 _PANEL = "Single files"
 
 OnnxFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file of any producer.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-
-
-class Target(str, Enum):
-    """Backend that will run the file."""
-
-    tensorrt = "tensorrt"
-    openvino = "openvino"
-    onnxruntime = "onnxruntime"
-
-
-class Weights(str, Enum):
-    """How quantized weights are stored."""
-
-    int8 = "int8"
-    qdq = "qdq"
-
-
-class Remainder(str, Enum):
-    """Precision of non-quantized layers."""
-
-    fp32 = "fp32"
-    fp16 = "fp16"
-
-
-class Backend(str, Enum):
-    """Backend that builds and runs an engine."""
-
-    auto = "auto"
-    tensorrt = "tensorrt"
-    openvino = "openvino"
-    onnxruntime = "onnxruntime"
-
-
-class TensorRT(str, Enum):
-    """TensorRT's major version."""
-
-    v8 = "8"
-    v10 = "10"
-    v11 = "11"
-
-
-class FailOn(str, Enum):
-    """The findings that make a command exit 1."""
-
-    never = "never"
-    error = "error"
-    warning = "warning"
-
-
-class Precision(str, Enum):
-    """Precision of non-quantized layers."""
-
-    fp32 = "fp32"
-    fp16 = "fp16"
-    bf16 = "bf16"
-
-
-class Hint(str, Enum):
-    """Performance hint of a CPU engine."""
-
-    latency = "latency"
-    throughput = "throughput"
+TensorRT: TypeAlias = Literal["8", "10", "11"]
+FailOn: TypeAlias = Literal["never", "error", "warning"]
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
-    target: Annotated[Target, typer.Option(help="Backend that will run the file.")] = Target.tensorrt,
+    target: Annotated[Backend, typer.Option(help="Backend that will run the file.")] = "tensorrt",
     opset: Annotated[int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")] = 17,
-    weights: Annotated[
-        Weights, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
-    ] = Weights.int8,
-    remainder: Annotated[Remainder, typer.Option(help="Precision of non-quantized layers.")] = Remainder.fp32,
+    weights: Annotated[WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")] = "int8",
+    remainder: Annotated[FloatPrecision, typer.Option(help="Precision of non-quantized layers.")] = "fp32",
     batch: Annotated[
         int | None, typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False)
     ] = None,
@@ -122,10 +60,10 @@ def export(
         report = qat_lib.export_onnx(
             network,
             output,
-            target=target.value,
+            target=target,
             opset=opset,
-            weights=weights.value,
-            remainder=remainder.value,
+            weights=weights,
+            remainder=remainder,
             batch=batch,
             channels_first_input=channels_first,
             plan=plan,
@@ -148,7 +86,7 @@ def verify(
     plan: Annotated[
         Path | None, typer.Option(help="plan.json with the expected quantizers.", show_default=False)
     ] = None,
-    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = FailOn.error,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "error",
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -159,7 +97,7 @@ def verify(
         from qat_lib.export.verify import verify_onnx
 
         findings = verify_onnx(model, plan)
-        failed = gate(findings, fail_on.value)
+        failed = gate(findings, fail_on)
         if json_:
             _write_json({"model": str(model), "passed": not failed, "findings": [each.to_dict() for each in findings]})
         else:
@@ -174,8 +112,8 @@ def analyze(
     compare: Annotated[
         Path | None, typer.Option(help="Layer file of a built engine, to score the prediction.", show_default=False)
     ] = None,
-    tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = TensorRT.v10,
-    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = FailOn.never,
+    tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = "10",
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "never",
     all_findings: Annotated[bool, typer.Option("--all", help="Show every finding, not one per kind.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -190,7 +128,7 @@ def analyze(
 
         if html is not None:
             check_output(html, inputs=[model])
-        version: Any = int(tensorrt.value)
+        version: Any = int(tensorrt)
         report = analyze_onnx(model, tensorrt=version)
         comparison = score(report, compare) if compare is not None else None
         if html is not None:
@@ -200,21 +138,21 @@ def analyze(
             _write_json({**content, "comparison": comparison.to_dict()} if comparison else content)
         else:
             model_views.show_analysis(report, comparison, all_findings=all_findings)
-        if gate(report.findings, fail_on.value):
+        if gate(report.findings, fail_on):
             raise typer.Exit(1)
 
 
 def build_engine(
     model: OnnxFile,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)] = None,
-    backend: Annotated[Backend, typer.Option(help="auto: TensorRT if available, else OpenVINO.")] = Backend.auto,
+    backend: Annotated[BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")] = "auto",
     shapes: Annotated[
         str, typer.Option(help="NAME:MIN,OPT,MAX, such as x:1x3x224x224,8x...,32x....", show_default=False)
     ] = "",
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")] = 32,
-    float_precision: Annotated[Precision, typer.Option(help="Precision of non-quantized layers.")] = Precision.fp32,
+    float_precision: Annotated[EnginePrecision, typer.Option(help="Precision of non-quantized layers.")] = "fp32",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
-    hint: Annotated[Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")] = Hint.latency,
+    hint: Annotated[Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")] = "latency",
     properties: Annotated[
         list[str] | None,
         typer.Option(
@@ -244,12 +182,12 @@ def build_engine(
         from qat_lib import engines
 
         spec = engines.BuildSpec(
-            backend=backend.value,
+            backend=backend,
             shapes=engines.parse_shapes(shapes) if shapes else {},
             max_batch=max_batch,
-            float_precision=float_precision.value,
+            float_precision=float_precision,
             threads=threads,
-            hint=hint.value,
+            hint=hint,
             properties=engines.parse_properties(properties or []),
             workspace_bytes=engines.parse_size(workspace) if workspace else None,
             optimization_level=optimization_level,

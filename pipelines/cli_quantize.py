@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pipelines.cli_errors import reported
+from qat_lib.options import CalibratorName, Mode
 
 _BLOCK = 256  # samples looked at together
-
-
-class Mode(str, Enum):
-    """Which layers are quantized."""
-
-    full = "full"
-    partial = "partial"
-
-
-class Calibrator(str, Enum):
-    """How ranges are found."""
-
-    max = "max"
-    percentile = "percentile"
-    entropy = "entropy"
-    mse = "mse"
 
 
 def quantize(
@@ -39,14 +23,14 @@ def quantize(
     data: Annotated[
         Path | None, typer.Option(help="With --output: .npy of calibration inputs, as the model takes them.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="partial: only the layers that a spec or case names.")] = Mode.full,
+    mode: Annotated[Mode, typer.Option(help="partial: only the layers that a spec or case names.")] = "full",
     spec: Annotated[
         Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
     ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase")
     ] = None,
-    calibrator: Annotated[Calibrator, typer.Option(help="Method that chooses the ranges.")] = Calibrator.percentile,
+    calibrator: Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")] = "percentile",
     percentile: Annotated[float, typer.Option(min=50, max=100, help="Percentile of absolute values.")] = 99.99,
     unsigned: Annotated[
         bool, typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT).")
@@ -78,14 +62,12 @@ def quantize(
         for written in filter(None, (output, plan)):
             check_output(written, inputs=[model, *filter(None, (data, spec))])
         settings = QuantizationSettings(
-            mode=mode.value,
+            mode=mode,
             spec=None if spec is None else str(spec),
             **({"cases": case} if case else {}),
         )
         network = qat_lib.load_model(model)
-        found = qat_lib.plan_quantization(
-            network, mode.value, read_spec(settings), open_cases(settings), unsigned=unsigned
-        )
+        found = qat_lib.plan_quantization(network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned)
         content: dict[str, Any] = {"plan": found.to_dict()}
         report = None
         if output is not None and data is not None:
@@ -93,7 +75,7 @@ def quantize(
             check_inputs(network, inputs, data)
             quantized = qat_lib.apply_plan(network, found)
             report = qat_lib.calibrate(
-                quantized, inputs, calibrator.value, percentile=percentile, batch_size=batch_size, freeze=True
+                quantized, inputs, calibrator, percentile=percentile, batch_size=batch_size, freeze=True
             )
             model_views.write_model(output, quantized)
             content |= {"path": str(output), "samples": report.samples}

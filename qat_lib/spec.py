@@ -8,17 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from qat_lib.errors import SpecError
+from qat_lib.options import CalibratorName, RangePolicy, WeightRangePolicy
 from qat_lib.strict_yaml import parse_yaml, read_yaml
 from qat_lib.text_files import parse_json
 
-CALIBRATORS = ("max", "percentile", "entropy", "mse")
-RANGE_POLICIES = ("frozen", "ema", "last", "learned")
-WEIGHT_RANGE_POLICIES = ("current", "frozen", "learned")
+CALIBRATORS = get_args(CalibratorName)
+RANGE_POLICIES = get_args(RangePolicy)
+WEIGHT_RANGE_POLICIES = get_args(WeightRangePolicy)
 
 
 ALL = "all"

@@ -16,9 +16,10 @@ from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import OnnxGraph
 from qat_lib.engines.request_pool import RequestLimits
-from qat_lib.engines.spec import BACKENDS, BackendName, BuildSpec
+from qat_lib.engines.spec import BACKENDS, BuildSpec
 from qat_lib.engines.values import EngineLayer, TensorInfo
 from qat_lib.errors import BackendUnavailableError, ConfigError
+from qat_lib.options import Backend
 
 logger = logging.getLogger(__name__)
 
@@ -115,9 +116,9 @@ def get_backend(name: str) -> EngineBackend:
     return cast(EngineBackend, getattr(importlib.import_module(module), factory)())
 
 
-def available_backends() -> dict[BackendName, str]:
+def available_backends() -> dict[Backend, str]:
     """Return what each backend says: its version, or why it can't be used here."""
-    found: dict[BackendName, str] = {}
+    found: dict[Backend, str] = {}
     for name in BACKENDS:
         try:
             found[name] = get_backend(name).version()
@@ -126,14 +127,14 @@ def available_backends() -> dict[BackendName, str]:
     return found
 
 
-def choose_backend(wanted: str) -> BackendName:
+def choose_backend(wanted: str) -> Backend:
     """Return ``wanted``, or for ``auto`` the first backend that works here: TensorRT, OpenVINO, ONNX Runtime.
 
     Raises:
         BackendUnavailableError: the wanted backend, or every backend, is missing here.
     """
     if wanted != "auto":
-        name = cast(BackendName, wanted)
+        name = cast(Backend, wanted)
         get_backend(name).version()
         return name
     reasons = []

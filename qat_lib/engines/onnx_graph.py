@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qat_lib.engines.spec import BuildSpec, ShapeProfile
 from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import ConfigError, EngineBuildError, ExportError
+from qat_lib.options import WeightForm
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import OnnxGraph as GraphView
@@ -44,7 +45,7 @@ class OnnxGraph:
     weighted: tuple[str, ...]
     order: tuple[tuple[str, str], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    weights: Literal["int8", "qdq"] | None = None
+    weights: WeightForm | None = None
     half: bool = False
     full_unsigned: int = 0
 

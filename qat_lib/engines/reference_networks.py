@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qat_lib.options import WeightForm
+
 Precision = Literal["fp32", "fp16", "int8"]
 Floats = NDArray[np.float32]
 
@@ -56,7 +58,7 @@ def write_network(
     network: ResidualNetwork,
     precision: Precision = "fp32",
     *,
-    weights: Literal["int8", "qdq"] = "int8",
+    weights: WeightForm = "int8",
     batch: int | None = None,
 ) -> Path:
     """Write ``network`` to ``path`` as ONNX (opset 17, input ``input``, output ``logits``, NCHW) and return it.

@@ -6,15 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from qat_lib.errors import ConfigError
+from qat_lib.options import Backend, BackendChoice, EnginePrecision, Hint
 
-BackendName = Literal["tensorrt", "openvino", "onnxruntime"]
-Backend = Literal["auto", "tensorrt", "openvino", "onnxruntime"]
 Shape = tuple[int, ...]
 
-BACKENDS: tuple[BackendName, ...] = ("tensorrt", "openvino", "onnxruntime")
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 _SCALAR = "scalar"
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
@@ -91,12 +90,12 @@ class BuildSpec:
         ConfigError: a value is out of range, or there are properties for a backend that has none.
     """
 
-    backend: Backend = "auto"
+    backend: BackendChoice = "auto"
     shapes: Mapping[str, ShapeProfile] = field(default_factory=dict)
     max_batch: int = 32
-    float_precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    float_precision: EnginePrecision = "fp32"
     threads: int = 0
-    hint: Literal["latency", "throughput"] = "latency"
+    hint: Hint = "latency"
     workspace_bytes: int | None = None
     optimization_level: int = 3
     timing_cache: Path | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 
@@ -22,6 +22,7 @@ from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
 from qat_lib.export.verify import read_plan, verify_onnx
+from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
 from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
@@ -65,10 +66,10 @@ def export_onnx(
     model: Any,
     path: str | os.PathLike[str],
     *,
-    target: Literal["tensorrt", "openvino", "onnxruntime"] = "tensorrt",
+    target: Backend = "tensorrt",
     opset: int = 17,
-    weights: Literal["int8", "qdq"] = "int8",
-    remainder: Literal["fp32", "fp16"] = "fp32",
+    weights: WeightForm = "int8",
+    remainder: FloatPrecision = "fp32",
     channels_first_input: bool = False,
     batch: int | None = None,
     preprocessing: Preprocessing | None = None,

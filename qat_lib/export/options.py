@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from qat_lib.errors import ExportError
+from qat_lib.options import Backend, FloatPrecision, WeightForm
 
 OLDEST_OPSET = 13
 """QuantizeLinear has an axis since operator set 13."""
@@ -14,14 +15,8 @@ NEWEST_OPSET = 21
 """Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
 weights. float16 Q/DQ scales need 19."""
 
-Target = Literal["tensorrt", "openvino", "onnxruntime"]
-"""What a graph is lowered for."""
-
-TARGETS = get_args(Target)
-
 LARGEST_BATCH = 65_536
-WEIGHTS = ("int8", "qdq")
-REMAINDERS = ("fp32", "fp16")
+_CHOICES = {"target": get_args(Backend), "weights": get_args(WeightForm), "remainder": get_args(FloatPrecision)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +36,7 @@ class ExportOptions:
     embed_preprocessing: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in (("target", TARGETS), ("weights", WEIGHTS), ("remainder", REMAINDERS)):
+        for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise ExportError(f"Expected {name} to be one of {', '.join(allowed)}. Received: {value!r}.")

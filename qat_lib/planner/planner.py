@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from qat_lib.errors import SpecError
 from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
+from qat_lib.options import Mode
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import activation_entries, composite_entries, weight_entries
@@ -16,7 +17,7 @@ from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
 
-MODES = ("full", "partial")
+MODES = get_args(Mode)
 
 
 def plan_quantization(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from qat_lib.errors import BackendUnavailableError
+from qat_lib.options import WeightForm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Capabilities:
     strongly_typed: bool
     int8_flags: tuple[str, ...]
     fp16_flags: tuple[str, ...]
-    weights: tuple[Literal["int8", "qdq"], ...]
+    weights: tuple[WeightForm, ...]
     memory_property: str
     parser_names_nodes: bool
     progress_monitor: bool

@@ -1,0 +1,42 @@
+"""The choices that options of the library, the pipeline and the command line have, each once.
+
+Every alias is a ``Literal``: settings and command line take it as the type of a field or an option.
+``get_args`` gives the values, in the order in which messages name them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Backend: TypeAlias = Literal["tensorrt", "openvino", "onnxruntime"]
+"""What builds and runs an engine, best first; also what an ONNX file is lowered for."""
+
+BackendChoice: TypeAlias = Literal["auto", Backend]
+"""A backend, or the best one that can be used."""
+
+Mode: TypeAlias = Literal["full", "partial"]
+"""Whether all layers are quantized or only those that a spec or a case names."""
+
+CalibratorName: TypeAlias = Literal["max", "percentile", "entropy", "mse"]
+"""How a range is chosen from the observed values."""
+
+RangePolicy: TypeAlias = Literal["frozen", "ema", "last", "learned"]
+"""What training does to the range of an activation."""
+
+WeightRangePolicy: TypeAlias = Literal["current", "frozen", "learned"]
+"""What training does to the range of a weight."""
+
+WeightForm: TypeAlias = Literal["int8", "qdq"]
+"""How a quantized weight is stored: INT8 initializer + DQ, or FP32 + Q + DQ."""
+
+FloatPrecision: TypeAlias = Literal["fp32", "fp16"]
+"""Precision of what is not quantized in an ONNX file."""
+
+EnginePrecision: TypeAlias = Literal["fp32", "fp16", "bf16"]
+"""Precision of what is not quantized in an engine."""
+
+Hint: TypeAlias = Literal["latency", "throughput"]
+"""What a CPU engine is compiled for: one request at a time, or many."""
+
+Switch: TypeAlias = Literal["auto", "always", "never"]
+"""Whether something is done."""
