@@ -85,8 +85,8 @@ def test_rows_follow_any_permutation_of_the_features(lab, perm):
 
 
 def test_a_moved_weight_keeps_its_name(lab):
-    model = build(lab, f"{IMAGE} {{ {FRONT} y = MatMul(f, w) }}", CONSTANTS)
-    assert lab.node(reorder_flattened_weights(model), "MatMul").inputs[1].name.startswith("w")
+    model = build(lab, f"{IMAGE} {{ {FRONT} y = MatMul(f, kernel) }}", {**CONSTANTS, "kernel": WEIGHT})
+    assert lab.node(reorder_flattened_weights(model), "MatMul").inputs[1].name.startswith("kernel")
 
 
 STAY = {

@@ -100,5 +100,5 @@ def test_a_dense_layer_behind_another_transpose_stays(lab, perm):
 
 
 def test_a_moved_weight_keeps_its_name(lab):
-    model = build(lab, f"{IMAGE} {{ {DENSE.format('')} }}", {"w": floats(3, 2)})
-    assert lab.node(remove_transposes(model), "Conv").inputs[1].name.startswith("w")
+    model = build(lab, f"{IMAGE} {{ {DENSE.format('').replace('w)', 'kernel)')} }}", {"kernel": floats(3, 2)})
+    assert lab.node(remove_transposes(model), "Conv").inputs[1].name.startswith("kernel")
