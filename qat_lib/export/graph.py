@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -95,7 +95,7 @@ def drop_unused(model: ir.Model) -> None:
             del graph.initializers[name]
 
 
-def is_op(node: ir.Node | None, *op_types: str) -> bool:
+def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
     """Whether ``node`` is one of the standard operators named."""
     return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
 

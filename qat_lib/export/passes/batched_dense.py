@@ -28,29 +28,26 @@ def merge_batched_dense(model: ir.Model) -> None:
     """Replace ``Reshape -> MatMul with a constant weight -> Reshape`` by a MatMul on the tensor as it is."""
     graph = model.graph
     for node in list(graph):
-        shape = weight_shape(node) if is_op(node, "MatMul") else None
-        first, last = producer(node.inputs[0]), only_consumer(node.outputs[0])
-        if shape is None or len(shape) != 2 or not is_op(first, "Reshape") or not is_op(last, "Reshape"):
+        first, last = producer(operand(node, 0)), only_consumer(node.outputs[0])
+        if not is_op(node, "MatMul") or not is_op(first, "Reshape") or not is_op(last, "Reshape"):
             continue
-        if first is None or last is None or only_consumer(first.outputs[0]) is not node:
-            continue
-        source, output = first.inputs[0], last.outputs[0]
+        source, output, shape = first.inputs[0], last.outputs[0], weight_shape(node)
         before, after = dims(source), dims(output)
-        if source is None or before is None or after is None or len(before) < 3:
+        if shape is None or before is None or after is None or only_consumer(first.outputs[0]) is not node:
             continue
-        if [before[-1], after[-1]] != list(shape) or not _same_but_last(source, last):
+        if len(before) < 3 or shape != (before[-1], after[-1]) or not _same_but_last(source, last):
             continue
         product = new_node("MatMul", [source, node.inputs[1]], origin=node, shape=output.shape)
         replace(output, insert_before(node, product))
         graph.remove([last, node, first], safe=True)
 
 
-def _same_but_last(source: ir.Value, reshape: ir.Node) -> bool:
+def _same_but_last(source: ir.Value | None, reshape: ir.Node) -> bool:
     """Whether the Reshape restores all axes of ``source`` but the last."""
     before, after = (dims(source) or [])[:-1], (dims(reshape.outputs[0]) or [])[:-1]
     if before == after and before.count(None) <= 1:  # an open axis (the batch) follows from the others
         return True
-    target = extents(operand(reshape, 1), source)
+    target = None if source is None else extents(operand(reshape, 1), source)
     if target is None or len(target) != len(before) + 1:
         return False
-    return all(x in (Extent(1, i), Extent(d or 0)) for i, (x, d) in enumerate(zip(target, before, strict=False)))
+    return all(x == Extent(1, i) or (x.axis is None and x.factor == before[i]) for i, x in enumerate(target[:-1]))

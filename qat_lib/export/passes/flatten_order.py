@@ -17,14 +17,15 @@ from qat_lib.export.graph import (
     add_constant,
     attribute,
     constant,
-    consumers,
     dims,
     is_op,
     lowering_pass,
     only_consumer,
     operand,
     producer,
+    scalar,
 )
+from qat_lib.export.passes.transposes import has_many_scales, transposed_from
 
 PASSES = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity")
 
@@ -34,64 +35,59 @@ def reorder_flattened_weights(model: ir.Model) -> None:
     """Drop the Transpose of ``Transpose -> Reshape to (batch, features) -> Gemm`` where the Gemm alone reads it."""
     graph = model.graph
     for node in list(graph):
-        shape, perm = dims(operand(node, 0)), attribute(node, "perm")
-        if not is_op(node, "Transpose") or shape is None or perm is None or perm[0] != 0 or None in shape[1:]:
+        found, chain = transposed_from(node.outputs[0]), _chain(node)
+        if found is None or not chain:
             continue
-        flatten = only_consumer(node.outputs[0])
-        flat = None if flatten is None else dims(flatten.outputs[0])
-        if flatten is None or not is_op(flatten, "Reshape", "Flatten") or flat is None or len(flat) != 2:
+        source, perm = found
+        order = _order(source, perm, dims(chain[0].outputs[0]))
+        if order is None or not _move_rows(graph, chain[-1], order):
             continue
-        product = _product(flatten)
-        features = [d for d in shape[1:] if d is not None]
-        if product is None or flat[1] != int(np.prod(features)) or node.inputs[0] is None:
-            continue
-        # order[i]: where the feature that was at i stands now.
-        places = np.arange(flat[1]).reshape(features).transpose([axis - 1 for axis in perm[1:]]).reshape(-1)
-        if not _move_rows(graph, product, np.argsort(places)):
-            continue
-        flatten.replace_input_with(0, node.inputs[0])
+        chain[0].replace_input_with(0, source)
         graph.remove(node, safe=True)
-        _forget_order(flatten)
+        for passed in chain[:-1]:
+            passed.outputs[0].meta.pop(TENSOR, None)  # It holds the layer's values in another order now.
 
 
-def _forget_order(node: ir.Node | None) -> None:
-    """Take the Keras name off tensors that hold a layer's values in another order now."""
-    while node is not None and not is_op(node, "Gemm", "MatMul"):
-        node.outputs[0].meta.pop(TENSOR, None)
-        node = only_consumer(node.outputs[0])
-
-
-def _product(flatten: ir.Node) -> ir.Node | None:
-    """Return the Gemm or MatMul that alone reads the flattened features, through elementwise operators."""
-    value = flatten.outputs[0]
-    node = only_consumer(value)
-    while node is not None and is_op(node, *PASSES) and node.inputs[0] is value:
-        scale = constant(operand(node, 1)) if is_op(node, "QuantizeLinear", "DequantizeLinear") else None
-        if scale is not None and scale.size != 1:
-            return None
-        value = node.outputs[0]
-        node = only_consumer(value)
-    if node is None or not is_op(node, "Gemm", "MatMul") or node.inputs[0] is not value:
+def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> np.ndarray | None:
+    """Return for each feature of the flattened ``source`` which one it is of the transposed and flattened tensor."""
+    features = (dims(source) or [])[1:]
+    sizes = [d for d in features if d is not None]
+    if perm[0] != 0 or None in features or flat is None or flat[1:] != [int(np.prod(sizes))]:
         return None
-    plain = is_op(node, "MatMul") or not (attribute(node, "transA", 0) or attribute(node, "transB", 0))
-    return node if plain else None
+    places = np.arange(np.prod(sizes)).reshape(sizes).transpose([axis - 1 for axis in perm[1:]])
+    return np.argsort(places.ravel())
+
+
+def _chain(node: ir.Node) -> list[ir.Node]:
+    """Return the Reshape behind ``node``, elementwise operators, and the Gemm or MatMul that alone reads them."""
+    reader = only_consumer(node.outputs[0])
+    if not is_op(reader, "Reshape", "Flatten"):
+        return []
+    chain = [reader]
+    reader = only_consumer(reader.outputs[0])
+    while is_op(reader, *PASSES) and not has_many_scales(reader):
+        chain.append(reader)
+        reader = only_consumer(reader.outputs[0])
+    if not is_op(reader, "Gemm", "MatMul") or reader.inputs[0] is not chain[-1].outputs[0]:
+        return []
+    turned = attribute(reader, "transA", 0) or attribute(reader, "transB", 0)
+    return [] if turned else [*chain, reader]
 
 
 def _move_rows(graph: ir.Graph, product: ir.Node, order: np.ndarray) -> bool:
     """Put the rows of a product's weight into ``order``; say whether it could be done."""
-    dequantize = producer(product.inputs[1])
-    if dequantize is None:
-        weight = constant(product.inputs[1])
-        if weight is None or weight.ndim != 2 or product.inputs[1] is None:
-            return False
-        product.replace_input_with(1, add_constant(graph, weight[order], product.inputs[1].name or "weight"))
+    value = product.inputs[1]
+    weight, dequantize = constant(value), producer(value)
+    if value is not None and weight is not None and weight.ndim == 2:
+        product.replace_input_with(1, add_constant(graph, weight[order], value.name or "weight"))
         return True
-    integers, scale = constant(dequantize.inputs[0]), constant(operand(dequantize, 1))
-    per_row = scale is not None and scale.size > 1 and attribute(dequantize, "axis", 1) == 0
-    if not is_op(dequantize, "DequantizeLinear") or integers is None or integers.ndim != 2 or per_row:
+    if not is_op(dequantize, "DequantizeLinear") or only_consumer(dequantize.outputs[0]) is not product:
         return False
-    if len(consumers(dequantize.outputs[0])) > 1 or FACTOR in dequantize.meta:
+    integers, scale = constant(dequantize.inputs[0]), scalar(operand(dequantize, 1))
+    if integers is None or integers.ndim != 2 or FACTOR in dequantize.meta:
         return False
+    if scale is None and attribute(dequantize, "axis", 1) % 2 == 0:
+        return False  # A scale for each row.
     name = f"{dequantize.meta.get(QUANTIZER, 'weight')}/integers"
     dequantize.replace_input_with(0, add_constant(graph, integers[order], name))
     if ORIGINAL in dequantize.meta:

@@ -7,42 +7,29 @@ lifted the other way, to the input itself, where ``channels_first_input`` can ta
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
-    add_constant,
     attribute,
     constant,
-    consumers,
-    insert_before,
     is_op,
     lowering_pass,
-    new_node,
+    only_consumer,
     operand,
+    producer,
     rank,
     replace,
+    set_ints,
 )
-from qat_lib.export.passes.layout_rules import permute_constant, sink_rule
-
-
-def inverse(perm: list[int]) -> list[int]:
-    """Return the permutation that undoes ``perm``."""
-    return [perm.index(i) for i in range(len(perm))]
-
-
-def transposed_from(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None:
-    """Return the tensor and the permutation that ``value`` is a transpose of."""
-    node = None if value is None else value.producer()
-    if node is None or not is_op(node, "Transpose"):
-        return None
-    source, perm = operand(node, 0), attribute(node, "perm")
-    return None if source is None or perm is None else (source, perm)
-
-
-def permuted_shape(value: ir.Value, perm: list[int]) -> ir.Shape | None:
-    """Return the shape of ``value`` with its axes in the order ``perm``."""
-    return None if value.shape is None else ir.Shape([value.shape[axis] for axis in perm])
+from qat_lib.export.passes.layout_rules import sink_rule
+from qat_lib.export.passes.transposes import (
+    has_many_scales,
+    inverse,
+    permute_pads,
+    permuted_shape,
+    put_in_front,
+    transposed_from,
+)
 
 
 @lowering_pass
@@ -66,20 +53,19 @@ def remove_transposes(model: ir.Model) -> None:
 
 def _merge(graph: ir.Graph, node: ir.Node) -> None:
     """Join a Transpose with the one in front of it; an identity disappears."""
-    perm = attribute(node, "perm")
-    if perm is None:
+    found = transposed_from(node.outputs[0])
+    if found is None:
         return
-    before = transposed_from(node.inputs[0])
+    data, perm = found
+    before = transposed_from(data)
     if before is not None:
-        source, first = before
+        data, first = before
         perm = [first[axis] for axis in perm]
-        node.replace_input_with(0, source)
-        node.attributes["perm"] = ir.AttrInt64s("perm", perm)
-    data = node.inputs[0]
-    if perm == sorted(perm) and data is not None:
-        output = node.outputs[0]
-        if output.is_graph_output() and (data.is_graph_input() or data.is_graph_output()):
-            return
+        node.replace_input_with(0, data)
+        set_ints(node, "perm", perm)
+    output = node.outputs[0]
+    needed = output.is_graph_output() and (data.is_graph_input() or data.is_graph_output())
+    if perm == sorted(perm) and not needed:
         replace(output, data)
         graph.remove(node, safe=True)
 
@@ -98,48 +84,46 @@ def _share(graph: ir.Graph) -> None:
 
 
 LIFTED = ("QuantizeLinear", "DequantizeLinear", "Cast", "Relu", "Clip", "Identity")
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
     """Move a Transpose above the operator that computes its input, when it is that operator's only reader."""
-    source, perm = node.inputs[0], attribute(node, "perm")
-    above = None if source is None else source.producer()
-    if source is None or above is None or source.is_graph_output() or consumers(source) != [node]:
+    above, perm = producer(node.inputs[0]), attribute(node, "perm")
+    if above is None or perm is None or only_consumer(above.outputs[0]) is not node:
         return False
-    moved = [i for i, x in enumerate(above.inputs) if x is not None and rank(x) == len(perm) and not x.is_initializer()]
-    pads = constant(operand(above, 1)) if is_op(above, "Pad") and len(above.inputs) < 4 else None
-    simple = (is_op(above, *LIFTED) or pads is not None) and moved == [0]
-    arithmetic = is_op(above, "Add", "Sub", "Mul", "Div") and len(moved) == 1
-    if not (simple or arithmetic) or not _reaches_input(above.inputs[moved[0]]):
+    index = _moved_operand(above, len(perm))
+    if index is None or not _reaches_input(above.inputs[index], len(perm)):
         return False
-    data = above.inputs[moved[0]]
-    if data is None:
-        return False
-    early = new_node(
-        "Transpose", [data], {"perm": perm}, origin=node, shape=permuted_shape(data, perm), dtype=data.dtype
-    )
-    above.replace_input_with(moved[0], insert_before(above, early))
-    if arithmetic:
-        for index, value in enumerate(above.inputs):
-            if index != moved[0] and value is not None:
-                above.replace_input_with(index, permute_constant(graph, value, perm))
+    pads = constant(operand(above, 1)) if is_op(above, "Pad") else None
     if pads is not None:
-        permuted = np.concatenate([pads[: len(perm)][perm], pads[len(perm) :][perm]])
-        above.replace_input_with(1, add_constant(graph, permuted, f"{above.name}/pads"))
-    above.outputs[0].shape = permuted_shape(source, perm)
-    replace(node.outputs[0], source)
+        above.replace_input_with(1, permute_pads(graph, pads, perm, f"{above.name}/pads"))
+    for place in range(len(above.inputs)) if pads is None else [index]:
+        put_in_front(above, place, inverse(perm))
+    output = above.outputs[0]
+    output.shape = permuted_shape(output, perm)
+    replace(node.outputs[0], output)
     graph.remove(node, safe=True)
     return True
 
 
-def _reaches_input(value: ir.Value | None) -> bool:
-    """Whether only simple operators lie between a graph input and ``value``."""
-    while value is not None:
-        if value.is_graph_input():
-            return True
-        node = value.producer()
-        if node is None or not is_op(node, *LIFTED, "Pad", "Add", "Sub", "Mul", "Div"):
-            return False
-        data = [x for x in node.inputs if x is not None and not x.is_initializer()]
-        value = data[0] if len(data) == 1 else None
-    return False
+def _moved_operand(node: ir.Node, size: int) -> int | None:
+    """Return which operand of a simple operator takes the Transpose of its output; None where that can't move.
+
+    The others are constants, or scalars, so that they can be given in any layout.
+    """
+    moved = [i for i, x in enumerate(node.inputs) if x is not None and constant(x) is None and rank(x) != 0]
+    if len(moved) != 1 or rank(node.inputs[moved[0]]) != size:
+        return None
+    passable = is_op(node, *LIFTED) and not has_many_scales(node)
+    padding = is_op(node, "Pad") and operand(node, 3) is None
+    return moved[0] if is_op(node, *ARITHMETIC) or passable or padding else None
+
+
+def _reaches_input(value: ir.Value | None, size: int) -> bool:
+    """Whether only such operators lie between a graph input and ``value``, which is not constant."""
+    node = producer(value)
+    if node is None:
+        return True
+    index = _moved_operand(node, size)
+    return index is not None and _reaches_input(node.inputs[index], size)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from qat_lib.export.graph import add_constant, attribute, constant, is_op, new_node, operand, producer
+from qat_lib.export.graph import add_constant, constant, is_op, operand
+from qat_lib.export.passes.transposes import graph_of, put_behind, transposed_from
 
 
 def single_axis(node: ir.Node, size: int) -> int | None:
@@ -35,21 +36,15 @@ def unsqueeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
 
 def move_above(node: ir.Node) -> None:
     """Let a Squeeze or Unsqueeze read what the Transpose in front of it reads, and put the Transpose behind."""
-    before, output = producer(operand(node, 0)), node.outputs[0]
-    perm = attribute(before, "perm") if before is not None and is_op(before, "Transpose") else None
-    graph = node.graph
-    if before is None or perm is None or before.inputs[0] is None or not isinstance(graph, ir.Graph):
+    found = transposed_from(operand(node, 0))
+    if found is None or node.outputs[0].is_graph_output():
         return
+    source, perm = found
     grows = is_op(node, "Unsqueeze")
     axis = single_axis(node, len(perm) + grows)
-    if axis is None or output.is_graph_output():
+    if axis is None:
         return
-    axis, left = (unsqueeze_above if grows else squeeze_above)(perm, axis)
-    node.replace_input_with(0, before.inputs[0])
-    node.replace_input_with(1, add_constant(graph, np.asarray([axis], np.int64), f"{node.name}/axes"))
-    back = new_node("Transpose", [output], {"perm": left}, origin=node, shape=output.shape, dtype=output.dtype)
-    output.replace_all_uses_with(back.outputs[0])
-    back.replace_input_with(0, output)
-    if output.shape is not None:
-        output.shape = ir.Shape([output.shape[left.index(i)] for i in range(len(left))])
-    graph.insert_after(node, back)
+    moved, left = (unsqueeze_above if grows else squeeze_above)(perm, axis)
+    node.replace_input_with(0, source)
+    node.replace_input_with(1, add_constant(graph_of(node), np.asarray([moved], np.int64), f"{node.name}/axes"))
+    put_behind(node, left)

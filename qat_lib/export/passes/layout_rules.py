@@ -16,15 +16,27 @@ from qat_lib.export.graph import (
     add_constant,
     attribute,
     constant,
+    dims,
     insert_before,
     is_op,
     new_node,
     operand,
+    producer,
     rank,
     set_int,
     set_ints,
 )
 from qat_lib.export.passes.layout_axes import move_above
+from qat_lib.export.passes.transposes import (
+    graph_of,
+    has_many_scales,
+    inverse,
+    permutation,
+    permute_pads,
+    put_behind,
+    put_in_front,
+    transposed_from,
+)
 
 Rule = Callable[[ir.Node], None]
 
@@ -59,217 +71,138 @@ def sink_rule(node: ir.Node) -> Rule | None:
     return others.get(node.op_type)
 
 
-def permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.Value:
-    """Return a constant operand with its axes in the order ``perm``; it broadcasts as before."""
-    array = constant(value)
-    if array is None or array.size == 1:
-        return value
-    full = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
-    return add_constant(graph, full.transpose(perm), value.name or "constant")
-
-
-def _transpose_of(value: ir.Value | None) -> tuple[ir.Value, list[int]] | None:
-    node = None if value is None else value.producer()
-    if node is None or not is_op(node, "Transpose") or node.inputs[0] is None:
-        return None
-    perm = attribute(node, "perm")
-    return None if perm is None else (node.inputs[0], perm)
-
-
-def _inverse(perm: list[int]) -> list[int]:
-    return [perm.index(i) for i in range(len(perm))]
-
-
-def _graph(node: ir.Node) -> ir.Graph:
-    if not isinstance(node.graph, ir.Graph):
-        raise TypeError("The node belongs to no graph.")
-    return node.graph
-
-
-def _put_behind(node: ir.Node, perm: list[int]) -> None:
-    """Insert ``Transpose(perm)`` behind each output of ``node``, whose own layout is now the untransposed one."""
-    back = _inverse(perm)
-    for output in node.outputs:
-        transpose = new_node("Transpose", [output], {"perm": perm}, origin=node, shape=output.shape, dtype=output.dtype)
-        result = transpose.outputs[0]
-        if output.is_graph_output():
-            name = output.name
-            output.name = None
-            output.replace_all_uses_with(result, replace_graph_outputs=True)
-            result.name = name
-        else:
-            output.replace_all_uses_with(result)
-        transpose.replace_input_with(0, output)
-        if output.shape is not None:
-            output.shape = ir.Shape([output.shape[axis] for axis in back])
-        _graph(node).insert_after(node, transpose)
-
-
 def _unary(node: ir.Node) -> None:
-    found = _transpose_of(operand(node, 0))
-    if found is None:
-        return
-    scale = constant(operand(node, 1)) if is_op(node, "QuantizeLinear", "DequantizeLinear") else None
-    if scale is not None and scale.size > 1:
+    found = transposed_from(operand(node, 0))
+    if found is None or has_many_scales(node):
         return
     source, perm = found
     node.replace_input_with(0, source)
-    _put_behind(node, perm)
+    put_behind(node, perm)
 
 
-def _is_thin(value: ir.Value) -> bool:
+def _is_thin(value: ir.Value | None) -> bool:
     """Whether at most one axis besides the batch has more than one element, so that a Transpose costs nothing."""
-    return value.shape is not None and sum(not isinstance(d, int) or d > 1 for d in value.shape[1:]) <= 1
+    return sum(d != 1 for d in (dims(value) or [])[1:]) <= 1
+
+
+def _broadcasts(value: ir.Value | None, size: int) -> bool:
+    """Whether an operand of a tensor of ``size`` axes can follow when these axes are renamed."""
+    array = constant(value)
+    return rank(value) in (0, size) if array is None else array.ndim <= size
 
 
 def _broadcasting(node: ir.Node) -> None:
-    values = [value for value in node.inputs if value is not None]
-    found = [_transpose_of(value) for value in values]
-    perms = [pair[1] for pair in found if pair is not None]
-    if not perms:
+    perms = [permutation(value) for value in node.inputs]
+    found = [perm for perm in perms if perm is not None]
+    if not found:
         return
-    perm = max(perms, key=perms.count)
-    back = _inverse(perm)
-    same = [pair is not None and pair[1] == perm for pair in found]
-    others = [v for v, ok in zip(values, same, strict=True) if not ok and constant(v) is None]
-    if any(rank(v) not in (0, len(perm)) for v in others):
+    perm = max(found, key=found.count)
+    others = [value for value in node.inputs if permutation(value) != perm]
+    costly = [value for value in others if constant(value) is None and not _is_thin(value)]
+    if found.count(perm) < len(costly) or not all(_broadcasts(value, len(perm)) for value in others):
         return
-    if sum(same) < sum(1 for v in others if rank(v) and not _is_thin(v)) + (0 if any(same) else 1):
-        return
-    graph = _graph(node)
-    for index, value in enumerate(node.inputs):
-        if value is None:
-            continue
-        pair = _transpose_of(value)
-        if pair is not None and pair[1] == perm:
-            node.replace_input_with(index, pair[0])
-        elif constant(value) is not None:
-            node.replace_input_with(index, permute_constant(graph, value, back))
-        elif rank(value):
-            shape = None if value.shape is None else [value.shape[axis] for axis in back]
-            early = new_node("Transpose", [value], {"perm": back}, origin=node, shape=shape, dtype=value.dtype)
-            node.replace_input_with(index, insert_before(node, early))
-    _put_behind(node, perm)
+    for index in range(len(node.inputs)):
+        put_in_front(node, index, perm)
+    put_behind(node, perm)
 
 
 def _axis(node: ir.Node) -> None:
-    data = [value for value in (node.inputs if node.op_type == "Concat" else node.inputs[:1]) if value is not None]
-    found = [_transpose_of(value) for value in data]
-    first = next((pair for pair in found if pair is not None), None)
-    if first is None:
+    data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    perms = [permutation(value) for value in data]
+    perm = next((perm for perm in perms if perm is not None), None)
+    if perm is None or 2 * perms.count(perm) < len(data) or any(rank(value) != len(perm) for value in data):
         return
-    perm = first[1]
-    back = _inverse(perm)
-    same = [pair is not None and pair[1] == perm for pair in found]
-    if 2 * sum(same) < len(same) or any(rank(value) != len(perm) for value in data):
-        return
-    graph = _graph(node)
-    for index, (value, pair) in enumerate(zip(data, found, strict=True)):
-        if pair is not None and pair[1] == perm:
-            node.replace_input_with(index, pair[0])
-        elif constant(value) is not None:
-            array = constant(value)
-            if array is not None:
-                node.replace_input_with(index, add_constant(graph, array.transpose(back), value.name or "constant"))
-        else:
-            shape = None if value.shape is None else [value.shape[axis] for axis in back]
-            early = new_node("Transpose", [value], {"perm": back}, origin=node, shape=shape, dtype=value.dtype)
-            node.replace_input_with(index, insert_before(node, early))
-    default = {"Softmax": -1, "LogSoftmax": -1, "Hardmax": -1}.get(node.op_type, 0)
+    for index in range(len(data)):
+        put_in_front(node, index, perm)
+    default = -1 if is_op(node, "Softmax", "LogSoftmax", "Hardmax") else 0
     set_int(node, "axis", perm[attribute(node, "axis", default) % len(perm)])
-    _put_behind(node, perm)
+    put_behind(node, perm)
 
 
 def _reduce(node: ir.Node) -> None:
-    found = _transpose_of(operand(node, 0))
-    if found is None:
+    found, given = transposed_from(operand(node, 0)), operand(node, 1)
+    axes = attribute(node, "axes") if given is None else constant(given)
+    if found is None or axes is None:
         return
     source, perm = found
-    axes = constant(operand(node, 1)) if len(node.inputs) > 1 else attribute(node, "axes")
-    if axes is None or (len(node.inputs) > 1 and np.size(axes) == 0):
-        return
     moved = sorted(perm[int(axis) % len(perm)] for axis in axes)
     keep = attribute(node, "keepdims", 1)
     kept = [axis for axis in perm if axis not in moved]
     if not keep and kept != sorted(kept):
         return  # The remaining axes come out in another order.
     node.replace_input_with(0, source)
-    if len(node.inputs) > 1:
-        node.replace_input_with(1, add_constant(_graph(node), np.asarray(moved, np.int64), f"{node.name}/axes"))
-    else:
+    if given is None:
         set_ints(node, "axes", moved)
+    else:
+        node.replace_input_with(1, add_constant(graph_of(node), np.asarray(moved, np.int64), f"{node.name}/axes"))
     if keep:
-        _put_behind(node, perm)
+        put_behind(node, perm)
 
 
 def _pad(node: ir.Node) -> None:
-    found = _transpose_of(operand(node, 0))
+    found = transposed_from(operand(node, 0))
     pads = constant(operand(node, 1))
     if found is None or pads is None or operand(node, 3) is not None:
         return
     source, perm = found
-    back = _inverse(perm)
-    size = len(perm)
-    moved = np.concatenate([pads[:size][back], pads[size:][back]])
     node.replace_input_with(0, source)
-    node.replace_input_with(1, add_constant(_graph(node), moved, f"{node.name}/pads"))
-    _put_behind(node, perm)
+    node.replace_input_with(1, permute_pads(graph_of(node), pads, inverse(perm), f"{node.name}/pads"))
+    put_behind(node, perm)
 
 
 def _slice(node: ir.Node) -> None:
-    found = _transpose_of(operand(node, 0))
-    starts = constant(operand(node, 1))
+    found, starts, given = transposed_from(operand(node, 0)), constant(operand(node, 1)), operand(node, 3)
     if found is None or starts is None:
         return
     source, perm = found
-    axes = constant(operand(node, 3))
-    if operand(node, 3) is not None and axes is None:
+    axes = np.arange(len(starts)) if given is None else constant(given)
+    if axes is None:
         return
-    indices = range(len(starts)) if axes is None else [int(axis) % len(perm) for axis in axes]
-    moved = np.asarray([perm[axis] for axis in indices], np.int64)
-    value = add_constant(_graph(node), moved, f"{node.name}/axes")
-    if len(node.inputs) < 4:
-        node.resize_inputs(4)
+    moved = np.asarray([perm[int(axis) % len(perm)] for axis in axes], np.int64)
+    node.resize_inputs(max(4, len(node.inputs)))
     node.replace_input_with(0, source)
-    node.replace_input_with(3, value)
-    _put_behind(node, perm)
+    node.replace_input_with(3, add_constant(graph_of(node), moved, f"{node.name}/axes"))
+    put_behind(node, perm)
 
 
 def _matmul(node: ir.Node) -> None:
     """Make a 1x1 convolution of a Dense layer on NHWC images (ConvNeXt's pointwise layers)."""
-    found = _transpose_of(operand(node, 0))
+    found = transposed_from(operand(node, 0))
     if found is None or found[1] != [0, 2, 3, 1] or node.outputs[0].is_graph_output():
         return
+    source, perm = found
     weight = _pointwise_weight(node)
     if weight is None:
         return
     node.op_type = "Conv"
-    node.replace_input_with(0, found[0])
+    node.replace_input_with(0, source)
     node.replace_input_with(1, weight)
     set_ints(node, "kernel_shape", [1, 1])
-    _put_behind(node, [0, 2, 3, 1])
+    put_behind(node, perm)
+
+
+def _pointwise(weight: np.ndarray) -> np.ndarray:
+    """Return a weight (inputs, outputs) as (outputs, inputs, 1, 1)."""
+    return weight.T[:, :, None, None]
 
 
 def _pointwise_weight(node: ir.Node) -> ir.Value | None:
-    """Return the weight (inputs, outputs) of a MatMul as (outputs, inputs, 1, 1), integers and axis included."""
-    value = operand(node, 1)
-    dequantize = None if value is None else value.producer()
-    if dequantize is None:
-        array = constant(value)
-        if array is None or array.ndim != 2 or value is None:
-            return None
-        return add_constant(_graph(node), array.T[:, :, None, None], value.name or "weight")
+    """Return the weight of a MatMul as that of a 1x1 convolution, integers and axis included."""
+    value, graph = operand(node, 1), graph_of(node)
+    array, dequantize = constant(value), producer(value)
+    if value is not None and array is not None:
+        return add_constant(graph, _pointwise(array), value.name or "weight") if array.ndim == 2 else None
+    if not is_op(dequantize, "DequantizeLinear"):
+        return None
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
-    axis = attribute(dequantize, "axis", 1)
-    if not is_op(dequantize, "DequantizeLinear") or integers is None or integers.ndim != 2 or scale is None:
+    if integers is None or integers.ndim != 2 or scale is None:
         return None
-    if scale.size > 1 and axis != 1:
+    if scale.size > 1 and attribute(dequantize, "axis", 1) != 1:
         return None
-    name = dequantize.inputs[0].name if dequantize.inputs[0] is not None else None
-    moved = add_constant(_graph(node), integers.T[:, :, None, None], name or "integers")
+    moved = add_constant(graph, _pointwise(integers), f"{node.name}/integers")
     copy = new_node("DequantizeLinear", [moved, *dequantize.inputs[1:]], origin=dequantize, shape=moved.shape)
     set_int(copy, "axis", 0)
     copy.meta.update(dequantize.meta)
     if ORIGINAL in copy.meta:
-        copy.meta[ORIGINAL] = copy.meta[ORIGINAL].T[:, :, None, None]
+        copy.meta[ORIGINAL] = _pointwise(copy.meta[ORIGINAL])
     return insert_before(node, copy)

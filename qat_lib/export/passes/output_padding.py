@@ -6,6 +6,7 @@ tf2onnx writes that as negative pads, half of them in front, which ONNX refuses;
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import attribute, is_op, lowering_pass, set_ints
@@ -19,6 +20,6 @@ def use_output_padding(model: ir.Model) -> None:
         if not is_op(node, "ConvTranspose") or min(pads, default=0) >= 0:
             continue
         before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
-        totals = [a + b for a, b in zip(before, after, strict=True)]
-        set_ints(node, "pads", [0 if total < 0 else pad for pad, total in zip(pads, totals * 2, strict=True)])
-        set_ints(node, "output_padding", [max(0, -total) for total in totals])
+        totals = np.add(before, after)
+        set_ints(node, "pads", np.where(np.tile(totals, 2) < 0, 0, pads).tolist())
+        set_ints(node, "output_padding", np.maximum(-totals, 0).tolist())

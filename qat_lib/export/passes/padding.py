@@ -44,7 +44,7 @@ def is_non_negative(value: ir.Value | None) -> bool:
     if is_op(node, *KEEPS_SIGN):
         return is_non_negative(node.inputs[0])
     if is_op(node, "Pad"):
-        return (scalar(operand(node, 2)) or 0.0) >= 0 and is_non_negative(node.inputs[0])
+        return is_non_negative(node.inputs[0]) and (operand(node, 2) is None or is_non_negative(operand(node, 2)))
     return is_op(node, *KEEPS_SIGN_OF_ALL) and all(is_non_negative(x) for x in node.inputs)
 
 
@@ -57,7 +57,7 @@ def zero_padding(node: ir.Node) -> list[int] | None:
     if mode != "constant" or (operand(node, 2) is not None and scalar(operand(node, 2)) != 0.0):
         return None
     spatial = [int(pads[i]) for i in (2, 3, 6, 7)]
-    return spatial if int(np.abs(pads).sum()) == sum(spatial) and min(spatial) >= 0 else None
+    return spatial if int(np.abs(pads).sum()) == sum(spatial) else None
 
 
 @lowering_pass
@@ -70,7 +70,7 @@ def merge_padding(model: ir.Model) -> None:
         reader = only_consumer(node.outputs[0])
         value = node.outputs[0]
         between = []
-        while reader is not None and is_op(reader, "QuantizeLinear", "DequantizeLinear"):
+        while is_op(reader, "QuantizeLinear", "DequantizeLinear"):
             between.append(reader)
             value = reader.outputs[0]
             reader = only_consumer(value)
@@ -86,20 +86,19 @@ def _absorb(node: ir.Node, extra: list[int], source: ir.Value) -> bool:
     """Add ``extra`` to the padding of ``node`` if the result stays the same; say whether it was done."""
     if rank(source) != 4 or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
-    pads = [a + b for a, b in zip(attribute(node, "pads", [0, 0, 0, 0]), extra, strict=True)]
+    own, kernel = attribute(node, "pads", [0, 0, 0, 0]), attribute(node, "kernel_shape")
+    pads = np.add(own, extra)
     if is_op(node, "MaxPool", "AveragePool"):
-        kernel = attribute(node, "kernel_shape")
-        if attribute(node, "ceil_mode", 0) or any(p >= k for p, k in zip(pads, kernel * 2, strict=True)):
+        if attribute(node, "ceil_mode", 0) or np.any(pads >= np.tile(kernel, 2)):
             return False
         if is_op(node, "MaxPool") and not is_non_negative(source):
             return False
         if is_op(node, "AveragePool"):
-            counted = attribute(node, "count_include_pad", 0) or not any(attribute(node, "pads", [0]))
-            if not counted:
+            if any(own) and not attribute(node, "count_include_pad", 0):
                 return False
             set_int(node, "count_include_pad", 1)
     elif not is_op(node, "Conv"):
         return False
     node.attributes.pop("auto_pad", None)
-    set_ints(node, "pads", pads)
+    set_ints(node, "pads", pads.tolist())
     return True

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qat_lib.export.graph import constant, is_op, lowering_pass, only_consumer, operand, replace
+from qat_lib.export.graph import is_op, lowering_pass, only_consumer, operand, replace
+from qat_lib.export.passes.transposes import has_many_scales
 
 
 @lowering_pass
 def quantize_before_max_pools(model: ir.Model) -> None:
     """Turn ``MaxPool -> Q -> DQ`` into ``Q -> DQ -> MaxPool`` where the pool's output is read by the Q alone."""
-    graph = model.graph
-    for pool in list(graph):
-        quantize = only_consumer(pool.outputs[0]) if is_op(pool, "MaxPool") and len(pool.outputs) == 1 else None
-        dequantize = only_consumer(quantize.outputs[0]) if is_op(quantize, "QuantizeLinear") and quantize else None
-        source = pool.inputs[0]
-        if quantize is None or dequantize is None or source is None or only_consumer(source) is not pool:
+    for pool in list(model.graph):
+        source, quantize = operand(pool, 0), only_consumer(pool.outputs[0])
+        if not is_op(pool, "MaxPool") or len(pool.outputs) > 1 or not is_op(quantize, "QuantizeLinear"):
             continue
-        scale = constant(operand(quantize, 1))
-        if not is_op(dequantize, "DequantizeLinear") or scale is None or scale.size != 1:
+        dequantize = only_consumer(quantize.outputs[0])
+        if not is_op(dequantize, "DequantizeLinear") or has_many_scales(quantize):
+            continue
+        if source is None or only_consumer(source) is not pool:
             continue
         pooled, result = pool.outputs[0], dequantize.outputs[0]
-        shape = pooled.shape
         quantize.replace_input_with(0, source)
         replace(result, pooled)
         pool.replace_input_with(0, result)
         quantize.outputs[0].shape = result.shape = source.shape
-        pooled.shape = shape

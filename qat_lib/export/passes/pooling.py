@@ -23,13 +23,13 @@ POOLS = {"ReduceMean": "GlobalAveragePool", "ReduceMax": "GlobalMaxPool"}
 def use_global_pools(model: ir.Model) -> None:
     """Replace a ReduceMean or ReduceMax over H and W of an NCHW tensor; without kept axes a Flatten follows."""
     for node in list(model.graph):
-        source = operand(node, 0)
+        source, given = operand(node, 0), operand(node, 1)
         if not is_op(node, *POOLS) or source is None or rank(source) != 4:
             continue
-        axes = constant(operand(node, 1)) if len(node.inputs) > 1 else attribute(node, "axes")
-        if axes is None or sorted(int(axis) % 4 for axis in axes) != [2, 3] or source.shape is None:
+        axes = attribute(node, "axes") if given is None else constant(given)
+        if axes is None or sorted(int(axis) % 4 for axis in axes) != [2, 3]:
             continue
-        shape = [source.shape[0], source.shape[1], 1, 1]
+        shape = [*list(source.shape or [])[:2], 1, 1]
         result = insert_before(node, new_node(POOLS[node.op_type], [source], origin=node, shape=shape))
         if not attribute(node, "keepdims", 1):
             flat = new_node("Flatten", [result], {"axis": 1}, origin=node, shape=node.outputs[0].shape)

@@ -19,17 +19,17 @@ def fix_resize_scales(model: ir.Model) -> None:
         shape, scales = dims(operand(node, 0)), constant(operand(node, 2))
         if not is_op(node, "Resize") or shape is None or scales is None or scales.size != len(shape):
             continue
-        fixed = np.asarray(
-            [s if d is None else _reaching(d, s) for d, s in zip(shape, scales, strict=True)], np.float32
-        )
+        fixed = np.asarray([_reaching(d, scales[i]) for i, d in enumerate(shape)], np.float32)
         if np.any(fixed != scales):
             node.replace_input_with(2, add_constant(model.graph, fixed, f"{node.name}/scales"))
-            node.outputs[0].shape = ir.Shape(
-                [None if d is None else int(np.floor(d * float(s))) for d, s in zip(shape, fixed, strict=True)]
-            )
+            sizes = [None if d is None else int(np.floor(d * float(fixed[i]))) for i, d in enumerate(shape)]
+            node.outputs[0].shape = ir.Shape(sizes)
 
 
-def _reaching(size: int, scale: np.float32) -> np.float32:
+def _reaching(size: int | None, scale: np.float32) -> np.float32:
+    """Return the least scale, from ``scale`` on, that gives the nearest whole size; that of an open size stays."""
+    if size is None:
+        return scale
     target = round(size * float(scale))
     while np.floor(size * float(scale)) < target:
         scale = np.nextafter(scale, np.float32(np.inf))

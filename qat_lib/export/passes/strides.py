@@ -10,21 +10,24 @@ the export does it for OpenVINO. TensorRT is given the network as it is.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
     attribute,
-    constant,
     consumers,
+    dims,
     insert_before,
     is_op,
     lowering_pass,
     new_node,
-    operand,
+    only_consumer,
+    producer,
     rank,
     replace,
     set_ints,
 )
+from qat_lib.export.passes.transposes import has_many_scales
 
 UNARY = (
     "QuantizeLinear",
@@ -50,7 +53,7 @@ def pull_strides_up(model: ir.Model) -> None:
         for node in reversed(list(graph)):
             value = node.outputs[0]
             stride = _common_stride(value)
-            if node.graph is graph and stride is not None and _can_take(node):
+            if stride is not None and _can_take(node):
                 _release(graph, value)
                 _take(node, stride)
                 changed = True
@@ -58,9 +61,8 @@ def pull_strides_up(model: ir.Model) -> None:
 
 def _common_stride(value: ir.Value) -> list[int] | None:
     """Return the stride with which every reader of ``value`` samples it; None when they differ or one needs all."""
-    readers = consumers(value)
-    strides = [_sampling_stride(node, value) for node in readers]
-    if not readers or value.is_graph_output() or None in strides or rank(value) != 4:
+    strides = [_sampling_stride(node, value) for node in consumers(value)]
+    if value.is_graph_output() or rank(value) != 4 or not strides:
         return None
     return strides[0] if all(stride == strides[0] for stride in strides) else None
 
@@ -75,8 +77,7 @@ def _sampling_stride(node: ir.Node, value: ir.Value) -> list[int] | None:
         and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
         and not attribute(node, "ceil_mode", 0)
     )
-    uses = sum(source is value for source in node.inputs)
-    return stride if plain and max(stride) > 1 and uses == 1 and node.inputs[0] is value else None
+    return stride if plain and max(stride) > 1 and node.inputs[0] is value else None
 
 
 def _can_take(node: ir.Node) -> bool:
@@ -84,21 +85,19 @@ def _can_take(node: ir.Node) -> bool:
     if is_op(node, "Conv"):
         return attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if is_op(node, *UNARY):
-        scale = constant(operand(node, 1)) if is_op(node, "QuantizeLinear", "DequantizeLinear") else None
-        return (scale is None or scale.size == 1) and node.inputs[0] is not None and rank(node.inputs[0]) == 4
-    if not is_op(node, *BINARY):
-        return False
+        return not has_many_scales(node) and rank(node.inputs[0]) == 4
     full = [value for value in node.inputs if not _is_pointlike(value)]
-    made = [value.producer() for value in full if value is not None]
+    if not is_op(node, *BINARY) or any(rank(value) != 4 for value in full):
+        return False
+    made = [producer(value) for value in full]
     # Worth it only when a convolution in front takes the stride; the other operand then pays with a small pool.
-    return bool(full) and any(n is not None and is_op(n, "Conv") and len(consumers(n.outputs[0])) == 1 for n in made)
+    return any(is_op(each, "Conv") and only_consumer(each.outputs[0]) is node for each in made)
 
 
 def _is_pointlike(value: ir.Value | None) -> bool:
     """Whether an operand has the same value at all places, so that sampling leaves it as it is."""
-    if value is None or value.shape is None or len(value.shape) < 3:
-        return value is None or value.shape is not None
-    return all(dim == 1 for dim in value.shape[-2:])
+    shape = dims(value)
+    return shape is not None and all(size == 1 for size in shape[-2:])
 
 
 def _release(graph: ir.Graph, value: ir.Value) -> None:
@@ -113,30 +112,26 @@ def _release(graph: ir.Graph, value: ir.Value) -> None:
 
 def _take(node: ir.Node, stride: list[int]) -> None:
     """Make the output of ``node`` at the sampled size."""
-    output = node.outputs[0]
-    output.shape = _sampled(output.shape, stride)
+    node.outputs[0].shape = _sampled(node.outputs[0], stride)
     if is_op(node, "Conv"):
-        own = attribute(node, "strides", [1, 1])
-        set_ints(node, "strides", [a * b for a, b in zip(own, stride, strict=True)])
+        set_ints(node, "strides", np.multiply(attribute(node, "strides", [1, 1]), stride).tolist())
         return
-    for index, value in enumerate(node.inputs):
-        if value is None or _is_pointlike(value) or (index > 0 and not is_op(node, *BINARY)):
+    for index, value in enumerate(node.inputs if is_op(node, *BINARY) else node.inputs[:1]):
+        if value is None or _is_pointlike(value):
             continue
         pool = new_node(
             "MaxPool",
             [value],
             {"kernel_shape": [1, 1], "strides": stride},
             origin=node,
-            shape=_sampled(value.shape, stride),
+            shape=_sampled(value, stride),
             dtype=value.dtype,
         )
         node.replace_input_with(index, insert_before(node, pool))
 
 
-def _sampled(shape: ir.Shape | None, stride: list[int]) -> ir.Shape | None:
-    if shape is None:
-        return None
-    height, width = (
-        -(-dim // step) if isinstance(dim, int) else None for dim, step in zip(shape[2:], stride, strict=True)
-    )
-    return ir.Shape([shape[0], shape[1], height, width])
+def _sampled(value: ir.Value, stride: list[int]) -> ir.Shape:
+    """Return the shape of every n-th place of an image."""
+    shape = list(value.shape or [])
+    image = [-(-size // stride[i]) if isinstance(size, int) else None for i, size in enumerate(shape[2:])]
+    return ir.Shape([*shape[:2], *image])

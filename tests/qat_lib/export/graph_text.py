@@ -1,0 +1,82 @@
+"""Graphs as lines of text, so that what a pass makes of one can be compared with what it must make of it."""
+
+import itertools
+import re
+
+import numpy as np
+
+from qat_lib.export.graph import constant, dims
+
+
+def describe(model):
+    """Return a line for each node that an output needs; names of tensors between the nodes mean nothing."""
+    lines, numbers, named = [], itertools.count(), {None: "-"} | {value: value.name for value in model.graph.inputs}
+
+    def name(value):
+        if value not in named and (array := constant(value)) is not None:
+            named[value] = f"{array.dtype}{list(array.shape)} {array.reshape(-1).tolist()}"
+        elif value not in named:
+            node = value.producer()
+            inputs = [name(x) for x in node.inputs]
+            for output in node.outputs:
+                named[output] = f"v{next(numbers)}"
+            types = ", ".join(f"{named[x]}: {x.dtype} {dims(x)}" for x in node.outputs)
+            attributes = {key: node.attributes[key].value for key in sorted(node.attributes)}
+            lines.append(f"{types} = {node.op_type}({', '.join(inputs)}) {attributes}")
+        return named[value]
+
+    outputs = [f"{output.name} = {name(output)}" for output in model.graph.outputs]
+    return lines + outputs
+
+
+def build(lab, text, constants, opset=17):
+    """Return the graph with those of the constants that its text reads."""
+    made = re.findall(r"(?:^|\{)\s*(\w+) =", text, re.MULTILINE)
+    read = set(re.findall(r"\w+", text)) - set(made)
+    return lab.build(text, opset=opset, **{name: value for name, value in constants.items() if name in read})
+
+
+def random_inputs(model):
+    """Return a random array for each float input of a model, with 2 for an open size."""
+    rng = np.random.default_rng(3)
+    shapes = {value.name: [2 if d is None else d for d in dims(value)] for value in model.graph.inputs}
+    return {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def check_rewrite(lab, lowering, signature, before, after=None, *, opset=17, tolerance=1e-6, **constants):
+    """Require that a pass turns one body of a graph into another, shapes included, and that both give the same.
+
+    Without ``after`` the graph must stay as it is. Returns the rewritten model.
+    """
+    model = build(lab, f"{signature} {{ {before} }}", constants, opset)
+    if after is None:
+        lowered = lowering(model)
+        assert_same(lowered, model)
+        return lowered
+    assert_same(lowering(model), build(lab, f"{signature} {{ {after} }}", constants, opset))
+    return lab.check(model, lowering, random_inputs(model), rtol=tolerance, atol=tolerance)
+
+
+def assert_same(received, expected):
+    """Require that two graphs differ in the names of their inner tensors at most."""
+    lines, wanted = describe(received), describe(expected)
+    assert lines == wanted, "\n".join(["expected:", *wanted, "received:", *lines])
+
+
+def floats(*shape):
+    """Return float32 numbers that are all different."""
+    return (np.arange(np.prod(shape, dtype=int), dtype=np.float32) / 8 + 1).reshape(shape)
+
+
+def ints(*values):
+    """Return int64 numbers."""
+    return np.asarray(values, np.int64)
+
+
+def open_rank(model, *names):
+    """Forget the shapes of tensors."""
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name in names:
+                value.shape = None
+    return model
