@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
 
@@ -36,7 +37,7 @@ class Tensors:
             return None
         try:
             return np.asarray(numpy_helper.to_array(tensor, str(self.folder)))
-        except (ValueError, TypeError, OSError, onnx.checker.ValidationError) as error:
+        except (ValueError, TypeError, OSError, ValidationError) as error:
             raise ExportError(
                 f"Expected tensor {name!r} to hold {list(tensor.dims)} values. Its data can't be read: {error}. "
                 "Export or copy the file again."
