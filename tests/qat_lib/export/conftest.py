@@ -22,7 +22,7 @@ class Lab:
             proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
         for output in proto.graph.output:
             if not output.type.tensor_type.shape.dim:
-                output.type.tensor_type.ClearField("shape")  # ``float y``: the shape is inferred
+                output.ClearField("type")  # ``float y``: what it is, is inferred
         model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
         for index, node in enumerate(model.graph):
             node.name = f"node_{index}"
@@ -85,7 +85,8 @@ class Lab:
             }
             given = ", ".join(f"{key} = {content!r}" for key, content in attributes.items()).replace("'", '"')
             call = f"{node.op_type}<{given}>" if given else node.op_type
-            return f"{call}({', '.join(map(written, node.inputs))})"
+            output = f"[{value.index()}]" if value.index() else ""
+            return f"{call}({', '.join(map(written, node.inputs))}){output}"
 
         return [written(value) for value in model.graph.outputs]
 
