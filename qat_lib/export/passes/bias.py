@@ -11,7 +11,6 @@ from qat_lib.export.graph import (
     constant,
     is_op,
     lowering_pass,
-    new_node,
     only_consumer,
     operand,
     rank,
@@ -87,7 +86,9 @@ def merge_bias(model: ir.Model) -> None:
 def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | None:
     """Add ``extra`` to the bias of a weighted operator; a MatMul of rank 2 becomes a Gemm."""
     if is_op(node, "MatMul"):
-        return _as_gemm(graph, node, extra)
+        if rank(node.inputs[0]) != 2:
+            return None
+        node.op_type = "Gemm"
     if is_op(node, "Gemm") and (attribute(node, "beta", 1.0) != 1.0 or attribute(node, "alpha", 1.0) != 1.0):
         return None
     old = operand(node, 2)
@@ -102,19 +103,8 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
 def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
     """Write the bias of a Conv, ConvTranspose or Gemm, in the data type of its input: float32 if that is not known."""
     name = f"{node.meta.get('keras_layer', node.name)}/bias"
-    known = node.inputs[0].dtype if node.inputs[0] is not None else None
-    value = add_constant(graph, np.ascontiguousarray(bias, np.float32 if known is None else known.numpy()), name)
+    data = operand(node, 0)
+    dtype = np.float32 if data is None or data.dtype is None else data.dtype.numpy()
+    value = add_constant(graph, np.ascontiguousarray(bias, dtype), name)
     node.resize_inputs(3)
     node.replace_input_with(2, value)
-
-
-def _as_gemm(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> ir.Node | None:
-    if rank(node.inputs[0]) != 2:
-        return None
-    gemm = new_node("Gemm", node.inputs, origin=node, shape=node.outputs[0].shape)
-    gemm.name = node.name
-    graph.insert_before(node, gemm)
-    replace(node.outputs[0], gemm.outputs[0])
-    graph.remove(node, safe=True)
-    set_bias(graph, gemm, bias)
-    return gemm

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from qat_lib.export import passes
@@ -64,6 +65,11 @@ def test_batch_norm_of_reads_parameters_and_attributes(lab, rng):
 def test_batch_norm_of_takes_onnx_defaults(lab, rng):
     model, _ = build(lab, rng, f"BatchNormalization(Conv(x, w), {NORM})")
     assert batch_norm_of(lab.node(model, "BatchNormalization")).epsilon == 1e-5
+
+
+def test_batch_norm_of_asks_nothing_of_the_data(lab, rng):
+    model, _ = build(lab, rng, f"BatchNormalization(w, {NORM})", w=random(rng, 3, 4))
+    np.testing.assert_array_equal(batch_norm_of(model.graph[0]).gamma, FOUR["gamma"])
 
 
 @pytest.mark.parametrize("name", ["gamma", "beta", "mean", "var"])
@@ -209,6 +215,15 @@ def test_fold_batchnorm_leaves_a_least_integer_whose_sign_would_change(lab, rng,
     assert (lab.ops(lowered)["BatchNormalization"] == 0) == folded
 
 
+def test_fold_batchnorm_leaves_scales_along_the_inputs(lab, rng):
+    """As many of them as there are outputs."""
+    model = quantized(lab, rng, [1.0, 2.0], [0.25, 0.5], [[1, 2], [3, 4]])
+    attributes = lab.node(model, "DequantizeLinear").attributes
+    attributes["axis"] = ir.AttrInt64("axis", 0)
+    lowered = lab.check(model, passes.fold_batchnorm, {"v": random(rng, 3, 2)})
+    assert lab.ops(lowered)["BatchNormalization"] == 1
+
+
 def test_fold_batchnorm_multiplies_the_factors_of_two(lab, rng):
     model = quantized(lab, rng, [2.0, -3.0], 0.25, [[127, -127], [3, -5]])
     lab.node(model, "DequantizeLinear").meta[FACTOR] = np.asarray([-5.0, 7.0])
@@ -241,7 +256,7 @@ def pieces(lab, text, norm, inputs, **arrays):
     model = lab.formula(text, inputs, f=factor, o=offset, fi=factor[:, None, None], oi=offset[:, None, None], **arrays)
     for node in model.graph:
         if node.op_type in ("Mul", "Add", "Sub"):
-            node.meta[LAYER], node.meta[BATCH_NORM] = "bn", norm
+            node.meta[LAYER], node.meta[BATCH_NORM] = "_".join(("batch", "norm")), norm
     return model
 
 
@@ -252,7 +267,9 @@ THREE = BatchNorm(
     variance=np.float32([0.25, 1.0, 2.0]),
     epsilon=0.125,
 )
-ONE_NODE = "BatchNormalization<epsilon = 0.125>({}, bn/gamma, bn/beta, bn/mean, bn/variance)"
+ONE_NODE = (
+    "BatchNormalization<epsilon = 0.125>({}, batch_norm/gamma, batch_norm/beta, batch_norm/mean, batch_norm/variance)"
+)
 
 
 @pytest.mark.parametrize(
@@ -286,10 +303,10 @@ def test_recover_batchnorm(lab, rng, before, data):
     assert lab.results(lowered) == (lab.results(model) if data is None else [ONE_NODE.format(data)])
     if data is not None:
         found = lab.constants(lowered)
-        assert found.keys() == {"bn/gamma", "bn/beta", "bn/mean", "bn/variance"}
+        assert found.keys() == {"batch_norm/gamma", "batch_norm/beta", "batch_norm/mean", "batch_norm/variance"}
         for key in ("gamma", "beta", "mean", "variance"):
-            np.testing.assert_array_equal(found[f"bn/{key}"], getattr(THREE, key))
-            assert found[f"bn/{key}"].dtype == np.float32
+            np.testing.assert_array_equal(found[f"batch_norm/{key}"], getattr(THREE, key))
+            assert found[f"batch_norm/{key}"].dtype == np.float32
 
 
 def test_recover_batchnorm_goes_on_behind_what_it_leaves(lab, rng):

@@ -131,6 +131,7 @@ MERGED = {
     "computed bias": ("Add(Conv(x, w, Relu(b)), c1)", None),
     "product of rank three": ("Add(MatMul(n, k), d)", None),
     "Add to a sum": ("Add(Sum(x, x), c2)", None),
+    "one number to a sum": ("Add(Sum(x, x), one)", None),
 }
 
 
