@@ -26,21 +26,22 @@ def _reshape(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def _squeeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    if len(inputs) > 1:
-        return np.squeeze(inputs[0], tuple(int(a) for a in inputs[1]))
-    return np.squeeze(inputs[0])
+    data, *axes = inputs
+    return np.squeeze(data, *map(tuple, axes))
 
 
 def _unsqueeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return np.expand_dims(inputs[0], tuple(int(a) for a in inputs[1]))
+    data, axes = inputs
+    return np.expand_dims(data, tuple(axes))
 
 
 def _cast(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return inputs[0].astype(ir.DataType(attribute(node, "to")).numpy())
+    (data,) = inputs
+    return data.astype(ir.DataType(attribute(node, "to")).numpy())
 
 
 def _transpose(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return np.transpose(inputs[0], attribute(node, "perm"))
+    return np.transpose(*inputs, attribute(node, "perm"))
 
 
 def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
@@ -48,29 +49,26 @@ def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 FOLDS: dict[str, Fold] = {
-    "Identity": lambda node, x: x[0],
+    "Identity": lambda node, x: np.array(*x),
     "Cast": _cast,
     "Reshape": _reshape,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Transpose": _transpose,
     "Concat": _concat,
-    "Add": lambda node, x: x[0] + x[1],
-    "Sub": lambda node, x: x[0] - x[1],
-    "Mul": lambda node, x: x[0] * x[1],
-    "Sqrt": lambda node, x: np.sqrt(x[0]),
-    "Reciprocal": lambda node, x: np.reciprocal(x[0]),
-    "Neg": lambda node, x: np.negative(x[0]),
-    "Shape": lambda node, x: np.asarray(x[0].shape, np.int64),
+    "Add": lambda node, x: np.add(*x),
+    "Sub": lambda node, x: np.subtract(*x),
+    "Mul": lambda node, x: np.multiply(*x),
+    "Sqrt": lambda node, x: np.sqrt(*x),
+    "Reciprocal": lambda node, x: np.reciprocal(*x),
+    "Neg": lambda node, x: np.negative(*x),
 }
 """The operators that make up nearly all constant subgraphs; the others go through ONNX's reference evaluator."""
 
 
 def _evaluate(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
     fold = FOLDS.get(node.op_type)
-    if fold is not None and (node.op_type != "Shape" or not node.attributes):
-        return np.asarray(fold(node, inputs))
-    return _reference(node, inputs, opset)
+    return _reference(node, inputs, opset) if fold is None else np.asarray(fold(node, inputs))
 
 
 def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
