@@ -41,7 +41,8 @@ def _cast(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def _transpose(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return np.transpose(*inputs, attribute(node, "perm"))
+    (data,) = inputs
+    return np.transpose(data, attribute(node, "perm"))
 
 
 def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:

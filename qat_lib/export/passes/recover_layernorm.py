@@ -114,7 +114,7 @@ def _product(node: ir.Node, other: ir.Value) -> ir.Node | None:
 def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.Node, np.ndarray]:
     """Return the operator behind ``node`` that applies a constant of the shape of ``absent``, and the constant."""
     for reader in (reader for value in node.outputs for reader in consumers(value) if is_op(reader, op_type)):
-        for array in filter(lambda x: x is not None, map(constant, reader.inputs)):
+        for array in (x for x in map(constant, reader.inputs) if x is not None):
             while array.ndim > absent.ndim and array.shape[0] == 1:
                 array = array[0]
             if array.ndim <= absent.ndim:
