@@ -155,9 +155,9 @@ def unpack(text: str) -> np.ndarray:
 
 def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -> str:
     """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros, they carry no information."""
-    if factor is not None and np.any(factor == 0) and integers.ndim:
-        shape = [-1 if i == axis else 1 for i in range(integers.ndim)]
-        integers = np.where(np.reshape(factor, shape) == 0, np.int8(0), integers)
+    if factor is not None and integers.ndim:
+        along = np.expand_dims(np.ravel(factor), [i for i in range(integers.ndim) if i != axis])
+        integers = np.where(along == 0, np.int8(0), integers)
     return hashlib.sha256(np.ascontiguousarray(integers, np.int8).tobytes()).hexdigest()
 
 

@@ -39,7 +39,7 @@ def record_quantizers(
         factor = node.meta.get(FACTOR)
         axis = attribute(node, "axis", 1)
         digest = integer_digest(node.meta[ORIGINAL], factor, axis)
-        weights[node.name or ""] = RecordedWeight(
+        weights[str(node.name)] = RecordedWeight(
             quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest, axis=axis
         )
     pairs = [node for node in model.graph if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta]
@@ -48,8 +48,8 @@ def record_quantizers(
         weights=weights,
         disabled=tuple(disabled),
         half=half,
-        readers={node.name or "": _readers(node.outputs[0]) for node in pairs},
-        unsigned=tuple(node.name or "" for node in pairs if _is_unsigned(node)),
+        readers={str(node.name): _readers(node.outputs[0]) for node in pairs},
+        unsigned=tuple(str(node.name) for node in pairs if _is_unsigned(node)),
     )
 
 

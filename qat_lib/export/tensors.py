@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
 
@@ -36,7 +37,7 @@ class Tensors:
             return None
         try:
             return np.asarray(numpy_helper.to_array(tensor, str(self.folder)))
-        except (ValueError, TypeError, OSError, onnx.checker.ValidationError) as error:
+        except (ValueError, TypeError, OSError, ValidationError) as error:
             raise ExportError(
                 f"Expected tensor {name!r} to hold {list(tensor.dims)} values. Its data can't be read: {error}. "
                 "Export or copy the file again."
@@ -56,5 +57,5 @@ class Tensors:
         if scale.ndim:
             if not -weight.ndim <= axis < weight.ndim or scale.size not in (1, weight.shape[axis]):
                 return None
-            scale = scale.reshape([-1 if i == axis % weight.ndim else 1 for i in range(weight.ndim)])
+            scale = np.expand_dims(scale.ravel(), [i for i in range(weight.ndim) if i != axis % weight.ndim])
         return np.asarray(np.clip(np.rint(weight / scale), -128, 127).astype(np.int8))

@@ -38,7 +38,7 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
     """Return a scale as the file holds it."""
     if not half:
         return np.asarray(scale, np.float32)
-    half_scale = np.clip(scale, 0, 65504).astype(np.float16)
+    half_scale = np.minimum(scale, 65504).astype(np.float16)
     return np.asarray(np.maximum(half_scale, np.float16(LEAST_HALF_SCALE)), np.float32)
 
 
@@ -118,10 +118,10 @@ def _check_weight_axis(node: Any, scale: np.ndarray, integers: np.ndarray, weigh
 def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
     """Whether the integers, with the sign of a folded normalization taken off again, have the recorded digest."""
     if weight.factor is not None:
-        shape = [-1 if i == axis else 1 for i in range(integers.ndim)]
         if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
             return False
-        integers = integers * np.where(weight.factor < 0, -1, 1).astype(np.int8).reshape(shape)
+        sign = np.where(weight.factor < 0, -1, 1).astype(np.int8)
+        integers = integers * np.expand_dims(sign.ravel(), [i for i in range(integers.ndim) if i != axis])
     return integer_digest(integers, weight.factor, axis) == weight.digest
 
 

@@ -12,7 +12,17 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
-from qat_lib.export.graph import QUANTIZER, add_constant, constant, is_op, lowering_pass, replace, set_int
+from qat_lib.export.graph import (
+    QUANTIZER,
+    add_constant,
+    constant,
+    is_op,
+    lowering_pass,
+    operand,
+    producer,
+    replace,
+    set_int,
+)
 from qat_lib.export.ranges import LearnedRange
 
 
@@ -37,7 +47,7 @@ def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
     """Return the (Q, DQ) pairs that carry a quantizer's name, in graph order."""
     pairs = []
     for node in model.graph:
-        source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        source = producer(operand(node, 0))
         if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta and source is not None:
             pairs.append((source, node))
     return pairs
@@ -51,11 +61,11 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
         ExportError: a marker belongs to no quantizer, or an activation's range is not a single number.
     """
     graph = model.graph
-    seen: dict[tuple[ir.Value, str], ir.Node] = {}
+    seen: dict[tuple[ir.Value | None, str], ir.Node] = {}
     constants: dict[str, tuple[ir.Value, ir.Value]] = {}
     for quantize, dequantize in quantizer_pairs(model):
         source = quantize.inputs[0]
-        if source is None or constant(source) is not None:
+        if constant(source) is not None:
             continue
         learned = find_range(dequantize.meta[QUANTIZER], ranges)
         if np.size(learned.amax) != 1:

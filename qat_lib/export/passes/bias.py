@@ -11,7 +11,6 @@ from qat_lib.export.graph import (
     constant,
     is_op,
     lowering_pass,
-    new_node,
     only_consumer,
     operand,
     rank,
@@ -44,21 +43,21 @@ def channel_axis(node: ir.Node) -> int:
 def output_channels(node: ir.Node) -> int | None:
     """Return the number of output channels of a weighted operator with a constant weight."""
     shape = weight_shape(node)
-    if shape is None or len(shape) <= channel_axis(node) or (is_op(node, "MatMul") and len(shape) != 2):
+    if shape is None or (is_op(node, "MatMul") and len(shape) != 2):
         return None
     groups = attribute(node, "group", 1) if is_op(node, "ConvTranspose") else 1
     return int(shape[channel_axis(node)]) * int(groups)
 
 
-def per_channel(value: ir.Value | None, channels: int, size: int | None, axis: int) -> np.ndarray | None:
+def per_channel(value: ir.Value | None, channels: int, size: int, axis: int) -> np.ndarray | None:
     """Return a constant as one value a channel, when it broadcasts along ``axis`` of a tensor of rank ``size`` only."""
     array = constant(value)
-    if array is None or size is None or array.ndim > size:
+    if array is None or array.ndim > size:
         return None
     full = array.reshape((1,) * (size - array.ndim) + array.shape)
     if any(dim != 1 for i, dim in enumerate(full.shape) if i != axis) or full.shape[axis] not in (1, channels):
         return None
-    return np.broadcast_to(full.reshape(-1), (channels,))
+    return np.broadcast_to(full.ravel(), (channels,))
 
 
 def output_axis(node: ir.Node, size: int) -> int:
@@ -72,32 +71,31 @@ def merge_bias(model: ir.Model) -> None:
     graph = model.graph
     for node in list(graph):
         channels = output_channels(node) if is_op(node, *WEIGHTED) else None
-        add = only_consumer(node.outputs[0]) if channels is not None else None
+        add = only_consumer(node.outputs[0])
         size = rank(node.outputs[0])
         if channels is None or add is None or size is None or not is_op(add, "Add"):
             continue
         other = add.inputs[1] if add.inputs[0] is node.outputs[0] else add.inputs[0]
         extra = per_channel(other, channels, size, output_axis(node, size))
-        if extra is None or add.outputs[0].shape is None or rank(add.outputs[0]) != size:
-            continue
-        merged = _with_bias(graph, node, extra)
-        if merged is None:
-            continue
-        replace(add.outputs[0], merged.outputs[0])
-        graph.remove(add, safe=True)
+        merged = None if extra is None else _with_bias(graph, node, extra)
+        if merged is not None:
+            replace(add.outputs[0], merged.outputs[0])
+            graph.remove(add, safe=True)
 
 
 def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | None:
     """Add ``extra`` to the bias of a weighted operator; a MatMul of rank 2 becomes a Gemm."""
     if is_op(node, "MatMul"):
-        return _as_gemm(graph, node, extra)
+        if rank(node.inputs[0]) != 2:
+            return None
+        node.op_type = "Gemm"
     if is_op(node, "Gemm") and (attribute(node, "beta", 1.0) != 1.0 or attribute(node, "alpha", 1.0) != 1.0):
         return None
     old = operand(node, 2)
     bias = constant(old)
     if old is not None and bias is None:
         return None
-    total = extra if bias is None else np.broadcast_to(bias.reshape(-1), extra.shape).astype(np.float64) + extra
+    total = extra if bias is None else np.broadcast_to(bias.ravel(), extra.shape).astype(np.float64) + extra
     set_bias(graph, node, total)
     return node
 
@@ -105,20 +103,8 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
 def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
     """Write the bias of a Conv, ConvTranspose or Gemm, in the data type of its input: float32 if that is not known."""
     name = f"{node.meta.get('keras_layer', node.name)}/bias"
-    known = node.inputs[0].dtype if node.inputs[0] is not None else None
-    value = add_constant(graph, np.ascontiguousarray(bias, np.float32 if known is None else known.numpy()), name)
-    if len(node.inputs) < 3:
-        node.resize_inputs(3)
+    data = operand(node, 0)
+    dtype = np.float32 if data is None or data.dtype is None else data.dtype.numpy()
+    value = add_constant(graph, np.ascontiguousarray(bias, dtype), name)
+    node.resize_inputs(3)
     node.replace_input_with(2, value)
-
-
-def _as_gemm(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> ir.Node | None:
-    if rank(node.inputs[0]) != 2:
-        return None
-    gemm = new_node("Gemm", node.inputs, origin=node, shape=node.outputs[0].shape)
-    gemm.name = node.name
-    graph.insert_before(node, gemm)
-    replace(node.outputs[0], gemm.outputs[0])
-    graph.remove(node, safe=True)
-    set_bias(graph, gemm, bias)
-    return gemm

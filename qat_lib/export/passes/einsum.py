@@ -46,7 +46,7 @@ class _Equation:
 def merge_einsum(model: ir.Model) -> None:
     """Replace each Einsum that multiplies by a weight matrix; others, such as an attention's scores, stay."""
     for node in list(model.graph):
-        if not is_op(node, "Einsum") or len(node.inputs) != 2:
+        if not is_op(node, "Einsum"):
             continue
         data, weight = operand(node, 0), operand(node, 1)
         shape, size = _weight_shape(weight), rank(data)

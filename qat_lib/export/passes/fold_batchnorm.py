@@ -16,18 +16,18 @@ from qat_lib.export.graph import (
     add_constant,
     attribute,
     constant,
-    consumers,
     insert_before,
     is_op,
     lowering_pass,
+    new_node,
     only_consumer,
     operand,
     producer,
     rank,
     replace,
-    set_int,
 )
 from qat_lib.export.passes.bias import CONVOLUTIONS, WEIGHTED, channel_axis, output_channels, set_bias
+from qat_lib.export.ranges import INT8_MAX
 
 SMALLEST_SCALE = np.float32(2.0**-126)
 """Least normal float32: a smaller scale would be flushed to zero, which ONNX and TensorRT refuse."""
@@ -35,12 +35,10 @@ SMALLEST_SCALE = np.float32(2.0**-126)
 
 def batch_norm_of(node: ir.Node) -> BatchNorm | None:
     """Return the constant parameters of an inference BatchNormalization node."""
-    arrays = [constant(value) for value in node.inputs[1:5]]
+    arrays = [array for value in node.inputs[1:] if (array := constant(value)) is not None]
     if len(arrays) != 4 or attribute(node, "training_mode", 0):
         return None
     gamma, beta, mean, variance = arrays
-    if gamma is None or beta is None or mean is None or variance is None:
-        return None
     epsilon = float(attribute(node, "epsilon", 1e-5))
     return BatchNorm(gamma=gamma, beta=beta, mean=mean, variance=variance, epsilon=epsilon)
 
@@ -51,17 +49,18 @@ def fold_batchnorm(model: ir.Model) -> None:
     graph = model.graph
     for node in list(graph):
         norm = batch_norm_of(node) if is_op(node, "BatchNormalization") else None
-        layer = producer(node.inputs[0]) if norm is not None else None
+        layer = producer(operand(node, 0))
         if norm is None or layer is None or not _foldable(layer, node, norm):
             continue
-        weight = producer(layer.inputs[1])
-        if weight is not None:
-            _fold_into_scale(graph, layer, weight, norm.factor)
-        else:
+        dequantize = producer(layer.inputs[1])
+        if dequantize is None:
             _fold_into_weight(graph, layer, norm.factor)
+        elif not _fold_into_scale(graph, layer, dequantize, norm.factor):
+            continue
         old = constant(operand(layer, 2))
-        bias = np.zeros_like(norm.offset) if old is None else old.reshape(-1).astype(np.float64)
-        layer = _with_bias_input(graph, layer)
+        bias = 0.0 if old is None else old.ravel().astype(np.float64)
+        if is_op(layer, "MatMul"):  # which takes no bias
+            layer.op_type = "Gemm"
         set_bias(graph, layer, norm.factor * bias + norm.offset)
         replace(node.outputs[0], layer.outputs[0])
         graph.remove(node, safe=True)
@@ -80,52 +79,42 @@ def _foldable(layer: ir.Node, norm_node: ir.Node, norm: BatchNorm) -> bool:
     return not grouped and output_channels(layer) == norm.mean.size
 
 
-def _with_bias_input(graph: ir.Graph, layer: ir.Node) -> ir.Node:
-    """Return an operator that takes a bias: a MatMul becomes a Gemm."""
-    if is_op(layer, "MatMul"):
-        layer.op_type = "Gemm"
-    return layer
-
-
 def _along(vector: np.ndarray, size: int, axis: int) -> np.ndarray:
-    return vector.reshape([-1 if i == axis else 1 for i in range(size)])
+    return np.expand_dims(vector, [i for i in range(size) if i != axis])
 
 
 def _fold_into_weight(graph: ir.Graph, layer: ir.Node, factor: np.ndarray) -> None:
-    old = layer.inputs[1]
-    weight = constant(old)
-    if weight is None or old is None:
-        return
+    weight = np.asarray(constant(layer.inputs[1]))
     scaled = (weight * _along(factor, weight.ndim, channel_axis(layer))).astype(np.float32)
     layer.replace_input_with(1, add_constant(graph, scaled, f"{layer.meta.get('keras_layer', layer.name)}/weight"))
 
 
-def _fold_into_scale(graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray) -> None:
-    integers, scale = constant(dequantize.inputs[0]), constant(dequantize.inputs[1])
-    if integers is None or scale is None:
-        return
+def _fold_into_scale(graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray) -> bool:
+    """Give the layer a DQ with the factor in its scales; return False, with nothing changed, where they can't take it.
+
+    That is where they are computed or lie along another axis, or where an integer is -128 and would change its sign.
+    """
+    integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
     axis = channel_axis(layer)
-    name = dequantize.meta.get("quantizer", layer.name)
-    scaled = np.broadcast_to(scale, factor.shape) * np.abs(factor)
+    if integers is None or scale is None or (scale.size > 1 and attribute(dequantize, "axis", 1) != axis):
+        return False
+    scale = np.broadcast_to(scale, factor.shape)
+    scaled = scale * np.abs(factor)
     dead = scaled < SMALLEST_SCALE
-    new_scale = np.where(dead, np.broadcast_to(scale, factor.shape), scaled).astype(np.float32)
-    sign = np.where(dead, 0, np.sign(factor)).astype(np.int8)
-    if len(consumers(dequantize.outputs[0])) > 1:
-        dequantize = _own_copy(layer, dequantize)
-    if np.any(sign != 1):
-        flipped = integers * _along(sign, integers.ndim, axis)
-        dequantize.replace_input_with(0, add_constant(graph, flipped, f"{name}/integers"))
-    dequantize.replace_input_with(1, add_constant(graph, new_scale, f"{name}/scale"))
-    dequantize.replace_input_with(2, add_constant(graph, np.zeros(new_scale.shape, np.int8), f"{name}/zero_point"))
-    set_int(dequantize, "axis", axis)
+    sign = np.where(dead, 0, np.sign(factor))
+    signed = integers * _along(sign, integers.ndim, axis)
+    if signed.max() > INT8_MAX:
+        return False
+    name = dequantize.meta.get("quantizer", layer.name)
+    kept = np.array_equal(signed, integers)
+    constants = [
+        dequantize.inputs[0] if kept else add_constant(graph, signed.astype(np.int8), f"{name}/integers"),
+        add_constant(graph, np.where(dead, scale, scaled).astype(np.float32), f"{name}/scale"),
+        add_constant(graph, np.zeros(scale.shape, np.int8), f"{name}/zero_point"),
+    ]
+    folded = new_node("DequantizeLinear", constants, {"axis": axis}, origin=dequantize, shape=integers.shape)
     before = dequantize.meta.get(FACTOR, np.ones_like(factor))
-    dequantize.meta[FACTOR] = np.where(dead, 0.0, before * factor)
-
-
-def _own_copy(layer: ir.Node, dequantize: ir.Node) -> ir.Node:
-    """Give a layer a DQ of its own when it shares one with another layer."""
-    copy = ir.node("DequantizeLinear", dequantize.inputs, {"axis": attribute(dequantize, "axis", 1)})
-    copy.meta.update(dequantize.meta)
-    copy.outputs[0].shape, copy.outputs[0].type = dequantize.outputs[0].shape, dequantize.outputs[0].type
-    layer.replace_input_with(1, insert_before(layer, copy))
-    return copy
+    folded.meta.update(dequantize.meta)
+    folded.meta[FACTOR] = np.where(dead, 0.0, before * factor)
+    layer.replace_input_with(1, insert_before(layer, folded))
+    return True

@@ -26,21 +26,23 @@ def _reshape(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def _squeeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    if len(inputs) > 1:
-        return np.squeeze(inputs[0], tuple(int(a) for a in inputs[1]))
-    return np.squeeze(inputs[0])
+    data, *axes = inputs
+    return np.squeeze(data, *map(tuple, axes))
 
 
 def _unsqueeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return np.expand_dims(inputs[0], tuple(int(a) for a in inputs[1]))
+    data, axes = inputs
+    return np.expand_dims(data, tuple(axes))
 
 
 def _cast(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return inputs[0].astype(ir.DataType(attribute(node, "to")).numpy())
+    (data,) = inputs
+    return data.astype(ir.DataType(attribute(node, "to")).numpy())
 
 
 def _transpose(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
-    return np.transpose(inputs[0], attribute(node, "perm"))
+    (data,) = inputs
+    return np.transpose(data, attribute(node, "perm"))
 
 
 def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
@@ -48,30 +50,26 @@ def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 FOLDS: dict[str, Fold] = {
-    "Identity": lambda node, x: x[0],
+    "Identity": lambda node, x: np.array(*x),
     "Cast": _cast,
     "Reshape": _reshape,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Transpose": _transpose,
     "Concat": _concat,
-    "Add": lambda node, x: x[0] + x[1],
-    "Sub": lambda node, x: x[0] - x[1],
-    "Mul": lambda node, x: x[0] * x[1],
-    "Sqrt": lambda node, x: np.sqrt(x[0]),
-    "Reciprocal": lambda node, x: np.reciprocal(x[0]),
-    "Neg": lambda node, x: np.negative(x[0]),
-    "Shape": lambda node, x: np.asarray(x[0].shape, np.int64),
+    "Add": lambda node, x: np.add(*x),
+    "Sub": lambda node, x: np.subtract(*x),
+    "Mul": lambda node, x: np.multiply(*x),
+    "Sqrt": lambda node, x: np.sqrt(*x),
+    "Reciprocal": lambda node, x: np.reciprocal(*x),
+    "Neg": lambda node, x: np.negative(*x),
 }
 """The operators that make up nearly all constant subgraphs; the others go through ONNX's reference evaluator."""
 
 
 def _evaluate(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
     fold = FOLDS.get(node.op_type)
-    if fold is not None and (node.op_type != "Shape" or not node.attributes):
-        result = np.asarray(fold(node, inputs))
-        return result.astype(inputs[0].dtype, copy=False) if node.op_type not in ("Cast", "Shape") else result
-    return _reference(node, inputs, opset)
+    return _reference(node, inputs, opset) if fold is None else np.asarray(fold(node, inputs))
 
 
 def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
@@ -79,15 +77,16 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
     from onnx.reference import ReferenceEvaluator
 
     proto = ir.to_proto(node)
-    names = [name for name in proto.input if name]
+    feeds = dict(zip(filter(None, proto.input), inputs, strict=True))
     declared = [
-        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-        for n, x in zip(dict.fromkeys(names), inputs, strict=False)
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in feeds.items()
     ]
-    graph = onnx.helper.make_graph([proto], "fold", declared, [onnx.ValueInfoProto(name=proto.output[0])])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+    graph = onnx.helper.make_graph([proto], "fold", declared, [onnx.ValueInfoProto(name=x) for x in proto.output])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
-        return np.asarray(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))[0])
+        (result,) = ReferenceEvaluator(model).run(None, feeds)
+        return np.asarray(result)
     except Exception:  # noqa: BLE001 - what the evaluator can't compute simply stays in the graph
         return None
 
@@ -96,24 +95,26 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
 def fold_constants(model: ir.Model) -> None:
     """Replace each node whose inputs are all constant by its value, except Q, DQ and random operators."""
     graph = model.graph
-    opset = model.opset_imports.get("", 17)
+    opset = model.opset_imports[""]
     for node in list(graph):
         if node.domain not in ("", "ai.onnx") or is_op(node, *KEEP) or len(node.outputs) != 1:
             continue
         if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
             continue
-        present = [value for value in node.inputs if value is not None]
-        if node.op_type == "Constant":
-            value = constant(node.outputs[0])
-        else:
-            arrays = [constant(value) for value in present]
-            if not arrays or any(array is None for array in arrays):
-                continue
-            inputs = [array for array in arrays if array is not None]
-            value = _evaluate(node, inputs, opset)
-            if value is not None and value.size > LARGEST_GROWTH and value.size > 2 * sum(x.size for x in inputs):
-                continue
-        if value is None or node.outputs[0].is_graph_output():
-            continue
-        replace(node.outputs[0], add_constant(graph, value, node.outputs[0].name or f"{node.op_type}_value"))
-        graph.remove(node, safe=True)
+        (output,) = node.outputs
+        value = constant(output) if node.op_type == "Constant" else _value(node, opset)
+        if value is not None and not output.is_graph_output():
+            replace(output, add_constant(graph, value, str(output.name)))
+            graph.remove(node, safe=True)
+
+
+def _value(node: ir.Node, opset: int) -> np.ndarray | None:
+    """Return the output of a node whose inputs are constant; None where they aren't, and where it is too large."""
+    present = [value for value in node.inputs if value is not None]
+    inputs = [array for value in present if (array := constant(value)) is not None]
+    if not inputs or len(inputs) != len(present):
+        return None
+    value = _evaluate(node, inputs, opset)
+    if value is not None and value.size > max(LARGEST_GROWTH, 2 * sum(x.size for x in inputs)):
+        return None
+    return value

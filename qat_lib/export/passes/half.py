@@ -65,7 +65,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)
     if any(is_op(use.node, "QuantizeLinear", "DequantizeLinear") and use.idx == 1 for use in uses):
         half = np.maximum(half, LEAST_SCALE)
-    new = add_constant(graph, half, value.name or "constant")
+    new = add_constant(graph, half, str(value.name))
     for use in uses:
         use.node.replace_input_with(use.idx, new)
 
@@ -81,13 +81,14 @@ def _is_switched_by_mask(node: ir.Node, position: int) -> bool:
 
 def _cast_inputs(graph: ir.Graph) -> None:
     for value in graph.inputs:
-        if not _is_float(value) or not value.uses():
+        uses = list(value.uses())
+        if not _is_float(value) or not uses:
             continue
         cast = ir.node("Cast", [value], {"to": int(HALF)})
         cast.outputs[0].dtype, cast.outputs[0].shape = HALF, value.shape
-        cast.meta["keras_layer"] = value.name or "input"
-        value.replace_all_uses_with(cast.outputs[0])
-        cast.replace_input_with(0, value)
+        cast.meta["keras_layer"] = value.name
+        for use in uses:
+            use.node.replace_input_with(use.idx, cast.outputs[0])
         graph.insert_before(graph[0], cast)
 
 

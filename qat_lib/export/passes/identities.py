@@ -7,10 +7,7 @@ import onnx_ir as ir
 from qat_lib.export.graph import attribute, constant, is_op, lowering_pass, operand, replace
 
 
-def _changes_nothing(node: ir.Node) -> bool:
-    source = operand(node, 0)
-    if source is None:
-        return False
+def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
     if is_op(node, "Identity"):
         return True
     if is_op(node, "Dropout"):
@@ -19,7 +16,7 @@ def _changes_nothing(node: ir.Node) -> bool:
             output.uses() for output in node.outputs[1:]
         )
     if is_op(node, "Cast"):
-        return source.dtype is not None and source.dtype == ir.DataType(attribute(node, "to"))
+        return source.dtype == ir.DataType(attribute(node, "to"))
     if is_op(node, "Transpose"):
         perm = attribute(node, "perm")
         return perm is not None and perm == sorted(perm)
@@ -36,7 +33,7 @@ def remove_identities(model: ir.Model) -> None:
     """Let the readers of such a node read its input; an output of the graph keeps its name."""
     for node in list(model.graph):
         source = operand(node, 0)
-        if source is None or not _changes_nothing(node):
+        if source is None or not _changes_nothing(node, source):
             continue
         output = node.outputs[0]
         if output.is_graph_output() and (

@@ -79,7 +79,7 @@ def take_channels_first(model: ir.Model) -> None:
         if len(direct) < len(readers):
             back = ir.node("Transpose", [value], {"perm": [0, 2, 3, 1]})
             back.outputs[0].shape, back.outputs[0].type = shape, value.type
-            back.meta[LAYER] = value.name or "input"
+            back.meta[LAYER] = value.name
             for node in readers:
                 for index, source in enumerate(node.inputs):
                     if source is value and node not in direct:

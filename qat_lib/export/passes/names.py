@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qat_lib.export.graph import LAYER, QUANTIZER, consumers, is_op, lowering_pass
+from qat_lib.export.graph import LAYER, QUANTIZER, is_op, lowering_pass
 
 ROLES = {
-    "QuantizeLinear": ("input", "scale", "zero_point"),
+    "QuantizeLinear": ("weight", "scale", "zero_point"),
     "DequantizeLinear": ("integers", "scale", "zero_point"),
     "Conv": ("input", "weight", "bias"),
     "ConvTranspose": ("input", "weight", "bias"),
@@ -21,6 +21,7 @@ ROLES = {
     "Pad": ("input", "pads", "value", "axes"),
     "Clip": ("input", "min", "max"),
 }
+"""Operator -> what its inputs are when they are constants."""
 
 
 def owner(node: ir.Node) -> str:
@@ -39,21 +40,20 @@ def owner(node: ir.Node) -> str:
 def name_canonically(model: ir.Model) -> None:
     """Rename nodes, their outputs and the initializers; inputs and outputs of the graph keep their names."""
     graph = model.graph
-    kept = {value.name for value in (*graph.inputs, *graph.outputs)}
-    taken: set[str] = set(filter(None, kept))
-    for index, node in enumerate(graph):
-        node.name = f"rename__{index}"
+    kept = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+    taken = set(kept)
     for node in graph:
         node.name = _unique(f"{owner(node)}/{node.op_type}", taken)
-    tensors: set[str] = set(filter(None, kept))
+    tensors = set(kept)
     renamed: list[tuple[ir.Value, str]] = []
     for node in graph:
         for index, output in enumerate(node.outputs):
-            if output.name not in kept or not output.is_graph_output():
-                renamed.append((output, _unique(f"{node.name}:{index}", tensors, suffix=False)))
+            if not output.is_graph_output():
+                renamed.append((output, _unique(f"{node.name}:{index}", tensors)))
     for value in list(graph.initializers.values()):
         if not value.is_graph_output() and not value.is_graph_input():
             renamed.append((value, _unique(_initializer_name(value), tensors)))
+    # By way of names that no other tensor has: an initializer's must be unique at each moment.
     for index, (value, _) in enumerate(renamed):
         value.name = f"rename__value__{index}"
     for value, name in renamed:
@@ -61,20 +61,14 @@ def name_canonically(model: ir.Model) -> None:
 
 
 def _initializer_name(value: ir.Value) -> str:
-    readers = consumers(value)
-    if not readers:
+    use = next(iter(value.uses()), None)
+    if use is None:
         return "graph/constant"
-    use = next(iter(value.uses()))
-    role = ROLES.get(use.node.op_type, ())
-    if is_op(use.node, "QuantizeLinear") and use.idx == 0:
-        return f"{owner(use.node)}/weight"
-    label = role[use.idx] if use.idx < len(role) else f"constant_{use.idx}"
-    if is_op(use.node, "DequantizeLinear", "QuantizeLinear"):
-        return f"{owner(use.node)}/{label}"
-    return f"{use.node.name}/{label}" if label.startswith("constant") else f"{owner(use.node)}/{label}"
+    roles = ROLES.get(use.node.op_type, ())
+    return f"{owner(use.node)}/{roles[use.idx]}" if use.idx < len(roles) else f"{use.node.name}/constant_{use.idx}"
 
 
-def _unique(name: str, taken: set[str], *, suffix: bool = True) -> str:
+def _unique(name: str, taken: set[str]) -> str:
     candidate, count = name, 0
     while candidate in taken:
         count += 1

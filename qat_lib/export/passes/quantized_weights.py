@@ -73,9 +73,8 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
     Raises:
         ExportError: the scales differ along several axes, which no ONNX runtime takes for INT8.
     """
-    first = scales.reshape(-1)[0]
-    if np.all(scales == first):
-        return 0, np.asarray(first, np.float32)
+    if np.ptp(scales) == 0:
+        return 0, np.asarray(scales.max(), np.float32)
     for axis in range(scales.ndim):
         lane = np.moveaxis(scales, axis, 0).reshape(scales.shape[axis], -1)
         if np.all(lane == lane[:, :1]):
@@ -122,7 +121,7 @@ class _Writer:
     def follow(self, node: ir.Node, moved: _Moved, dequantize: ir.Node) -> None:
         """Walk the readers of ``node``, through layout operators, to the operators that use the weight."""
         for reader in consumers(node.outputs[0]):
-            after = moved.through(reader) if is_op(reader, *MOVES) and reader.inputs[0] is node.outputs[0] else None
+            after = moved.through(reader) if is_op(reader, *MOVES) else None
             if after is not None:
                 self.follow(reader, after, dequantize)
                 continue

@@ -6,6 +6,9 @@ same number, bit for bit. The pieces look like a residual Add, which would take 
 
 from __future__ import annotations
 
+from itertools import permutations
+
+import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import (
@@ -17,7 +20,6 @@ from qat_lib.export.graph import (
     new_node,
     operand,
     producer,
-    rank,
     replace,
 )
 
@@ -26,43 +28,37 @@ from qat_lib.export.graph import (
 def recover_prelu(model: ir.Model) -> None:
     """Replace the pieces of a PReLU by one PRelu, its slope broadcast to the shape that Keras gives it."""
     for node in list(model.graph):
-        if not is_op(node, "Add") or len(node.inputs) != 2:
-            continue
-        left, right = (producer(value) for value in node.inputs)
-        for positive, negative in ((left, right), (right, left)):
-            found = _match(positive, negative)
+        if is_op(node, "Add"):
+            left, right = (producer(value) for value in node.inputs)
+            found = _match(left, right) or _match(right, left)
             if found is not None:
                 _write(model.graph, node, *found)
-                break
 
 
-def _match(positive: ir.Node | None, negative: ir.Node | None) -> tuple[ir.Value, ir.Value] | None:
+def _match(positive: ir.Node | None, negative: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
     """Return x and the negated slope of ``Relu(x)`` and ``slope * Relu(-x)``."""
     source = operand(positive, 0) if positive is not None and is_op(positive, "Relu") else None
     if source is None or negative is None or not is_op(negative, "Mul"):
         return None
-    for slope, other in (tuple(negative.inputs), tuple(reversed(negative.inputs))):
-        relu = producer(other)
+    for value, other in permutations(negative.inputs):
+        slope, relu = constant(value), producer(other)
         minus = producer(operand(relu, 0)) if relu is not None and is_op(relu, "Relu") else None
-        if minus is None or not is_op(minus, "Neg") or operand(minus, 0) is not source:
+        if slope is None or minus is None or not is_op(minus, "Neg") or operand(minus, 0) is not source:
             continue
-        if slope is not None and constant(slope) is not None and _fits(slope, source):
+        if _fits(slope.shape, source.shape):
             return source, slope
     return None
 
 
-def _fits(slope: ir.Value, source: ir.Value) -> bool:
+def _fits(slope: tuple[int, ...], shape: ir.Shape | None) -> bool:
     """Whether the slope broadcasts to the tensor without making it larger, as ONNX asks of a PRelu."""
-    size, shape = rank(source), slope.shape
-    if size is None or shape is None or len(shape) > size or source.shape is None:
+    if shape is None or len(slope) > len(shape):
         return False
-    return all(d in (1, n) for d, n in zip(reversed(shape), reversed(source.shape), strict=False))
+    return all(d in (1, n) for d, n in zip(reversed(slope), reversed(shape), strict=False))
 
 
-def _write(graph: ir.Graph, last: ir.Node, source: ir.Value, negated: ir.Value) -> None:
-    array = constant(negated)
-    if array is None:
-        raise TypeError("The slope of a PReLU is a constant.")
-    slope = add_constant(graph, -array, f"{last.name}/slope")
-    node = new_node("PRelu", [source, slope], origin=last, shape=last.outputs[0].shape)
-    replace(last.outputs[0], insert_before(last, node))
+def _write(graph: ir.Graph, last: ir.Node, source: ir.Value, negated: np.ndarray) -> None:
+    slope = add_constant(graph, -negated, f"{last.name}/slope")
+    (output,) = last.outputs
+    node = new_node("PRelu", [source, slope], origin=last, shape=output.shape)
+    replace(output, insert_before(last, node))

@@ -12,6 +12,8 @@ import onnx_ir as ir
 from qat_lib.export.graph import constant, is_op, lowering_pass, only_consumer, operand, producer, scalar
 
 TOP = 255
+UNBOUNDED = ((1, -np.inf), (2, np.inf))
+"""Input of a Clip -> the bound where it has none."""
 
 
 @lowering_pass
@@ -25,13 +27,13 @@ def let_quantizers_clamp(model: ir.Model) -> None:
         if clamp is None or scale is None or scale.size != 1 or only_consumer(clamp.outputs[0]) is not quantize:
             continue
         if is_op(clamp, "Relu") or (is_op(clamp, "Clip") and _is_beyond(clamp, scale.reshape(()))):
-            source = clamp.inputs[0]
-            if source is not None:  # which is another tensor of the Keras model than the clamped one
-                clamp.outputs[0].replace_all_uses_with(source)
+            # Which is another tensor of the Keras model than the clamped one.
+            quantize.replace_input_with(0, clamp.inputs[0])
 
 
 def _is_beyond(clip: ir.Node, scale: np.ndarray) -> bool:
-    """Whether a Clip's bounds are those of the integers, or farther out."""
-    low, high = (scalar(operand(clip, index)) for index in (1, 2))
-    bottom = low is None or low <= 0
-    return bottom and (high is None or float(np.rint(np.float32(high) / scale.astype(np.float32))) >= TOP)
+    """Whether a Clip's bounds are those of the integers, or farther out; no bound that is computed is."""
+    low, high = (scalar(value) if (value := operand(clip, i)) is not None else bound for i, bound in UNBOUNDED)
+    if low is None or high is None or low > 0:
+        return False
+    return float(np.rint(np.float32(high) / scale.astype(np.float32))) >= TOP

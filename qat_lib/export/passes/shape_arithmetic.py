@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from qat_lib.export.graph import attribute, constant, is_op, operand, producer, rank
+from qat_lib.export.graph import constant, is_op, operand, producer, rank
 
 
 class Extent(NamedTuple):
@@ -58,8 +58,8 @@ def _picked(node: ir.Node, whole: list[Extent]) -> list[Extent] | None:
     if any(x is None for x in given):
         return None
     numbers = [np.asarray(x).reshape(-1) for x in given]
-    if is_op(node, "Gather") and attribute(node, "axis", 0) == 0:
-        return [whole[int(i)] for i in numbers[0] if -len(whole) <= i < len(whole)]
+    if is_op(node, "Gather") and all(-len(whole) <= i < len(whole) for i in numbers[0]):
+        return [whole[int(i)] for i in numbers[0]]
     if not is_op(node, "Slice") or any(x.size != 1 for x in numbers):
         return None
     start, end, *rest = (int(x[0]) for x in numbers)

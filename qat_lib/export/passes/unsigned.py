@@ -32,7 +32,7 @@ def quantize_unsigned(model: ir.Model) -> None:
     """Clip to ``[0, 127 * scale]`` and quantize to UINT8 where the graph shows that a tensor is not negative."""
     graph = model.graph
     for quantize in list(graph):
-        source = quantize.inputs[0] if is_op(quantize, "QuantizeLinear") else None
+        source = operand(quantize, 0) if is_op(quantize, "QuantizeLinear") else None
         scale = constant(operand(quantize, 1))
         if source is None or scale is None or scale.size != 1 or constant(source) is not None:
             continue
@@ -44,14 +44,15 @@ def quantize_unsigned(model: ir.Model) -> None:
         name = str(quantize.meta.get(QUANTIZER, quantize.name))
         step = scale.reshape(())
         low, high = np.zeros((), scale.dtype), np.asarray(step * scale.dtype.type(127))
-        data, origin = source, quantize
+        data: ir.Value | None = source
+        origin = quantize
         before = producer(source)
         if before is not None and only_consumer(source) is quantize and is_op(before, "Relu", "Clip"):
             # The new Clip does what a Relu or an earlier Clip does, whose only reader is this Q.
-            top = scalar(operand(before, 2)) if is_op(before, "Clip") else None
-            if before.inputs[0] is not None and (is_op(before, "Relu") or top is not None):
+            top = scalar(operand(before, 2))
+            if operand(before, 2) is None or top is not None:
                 data, origin = before.inputs[0], before
-                low = np.asarray(max(scalar(operand(before, 1)) or 0.0, 0.0), scale.dtype)
+                low = np.asarray(scalar(operand(before, 1)) or 0.0, scale.dtype)
                 high = high if top is None else np.minimum(high, scale.dtype.type(top))
         bounds = [add_constant(graph, low, f"{name}/low"), add_constant(graph, high, f"{name}/high")]
         clip = new_node("Clip", [data, *bounds], origin=origin, shape=source.shape, dtype=source.dtype)

@@ -1,5 +1,6 @@
 """Small ONNX graphs, and ways to run and compare them."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ class Lab:
             proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
         for output in proto.graph.output:
             if not output.type.tensor_type.shape.dim:
-                output.type.tensor_type.ClearField("shape")  # ``float y``: the shape is inferred
+                output.ClearField("type")  # ``float y``: what it is, is inferred
         model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
         for index, node in enumerate(model.graph):
             node.name = f"node_{index}"
@@ -33,6 +34,7 @@ class Lab:
         proto = ir.to_proto(model)
         onnx.checker.check_model(proto, full_check=True)
         options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return [np.asarray(y) for y in session.run(None, inputs)]
@@ -48,6 +50,49 @@ class Lab:
     def node(self, model: ir.Model, op_type: str, index: int = 0) -> ir.Node:
         """Return one of the nodes of an operator."""
         return [node for node in model.graph if node.op_type == op_type][index]
+
+    def formula(self, text: str, inputs: dict[str, Any], *, opset: int = 17, **constants: Any) -> ir.Model:
+        """Return the graph of expressions such as ``Add(Conv(x, w), b)``, with the constants that they name.
+
+        Several results are separated by semicolons; ``c = Conv(x, w)`` names what is read more than once. ``inputs``
+        maps the names of the inputs to arrays.
+        """
+        lines: list[str] = []
+        results: list[str] = []
+        for statement in text.split(";"):
+            name, _, expression = re.fullmatch(r"(?:\s*(\w+) (=) )?(.*)", statement, re.DOTALL).groups()
+            while call := re.search(r"\w+(<(?:->|[^<>])*>)?\([^()]*\)", expression):
+                target = f"t{len(lines)}" if call[0] != expression.strip() else name or f"y{len(results)}"
+                lines.append(f"{target} = {call[0]}")
+                expression = expression[: call.start()] + target + expression[call.end() :]
+            if name is None:
+                results.append(f"float {expression.strip()}")
+        used = {key: value for key, value in constants.items() if re.search(rf"\b{key}\b(?! =)", text)}
+        kinds = {key: onnx.helper.np_dtype_to_tensor_dtype(x.dtype) for key, x in inputs.items()}
+        names = {key: onnx.TensorProto.DataType.Name(kind).lower() for key, kind in kinds.items()}
+        declared = ", ".join(f"{names[key]}[{','.join(map(str, x.shape))}] {key}" for key, x in inputs.items())
+        return self.build(f"({declared}) => ({', '.join(results)}) {{ {chr(10).join(lines)} }}", opset=opset, **used)
+
+    def results(self, model: ir.Model) -> list[str]:
+        """Return each output as an expression over inputs and constants: ``["Add(Conv(x, w), b)"]``."""
+
+        def written(value: ir.Value | None) -> str:
+            node = None if value is None else value.producer()
+            if value is None or node is None:
+                return "" if value is None else str(value.name)
+            attributes = {
+                a.name: list(a.value) if isinstance(a.value, tuple) else a.value for a in node.attributes.values()
+            }
+            given = ", ".join(f"{key} = {content!r}" for key, content in attributes.items()).replace("'", '"')
+            call = f"{node.op_type}<{given}>" if given else node.op_type
+            output = f"[{value.index()}]" if value.index() else ""
+            return f"{call}({', '.join(map(written, node.inputs))}){output}"
+
+        return [written(value) for value in model.graph.outputs]
+
+    def constants(self, model: ir.Model) -> dict[str, np.ndarray]:
+        """Return the initializers by name."""
+        return {name: np.asarray(v.const_value) for name, v in model.graph.initializers.items()}
 
     def check(
         self,

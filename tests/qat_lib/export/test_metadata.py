@@ -47,6 +47,16 @@ def test_recorded_reads_an_older_record(key: str) -> None:
     assert getattr(Recorded.from_json(json.dumps(data)), key) == getattr(Recorded(), key)
 
 
+def test_recorded_says_its_version() -> None:
+    assert json.loads(record().to_json())["version"] == 1
+
+
+def test_recorded_takes_the_last_of_two_entries() -> None:
+    text = '{"activations": {"x": 1}, "activations": {"x": 2}, "weights": {}}'
+    assert Recorded.from_json(text).activations == {"x": 2.0}
+    assert read_names({"layout": '{"x": "NHWC", "x": "NCHW"}'}, "layout") == {"x": "NCHW"}
+
+
 def test_recorded_keeps_names_only() -> None:
     data = {**json.loads(record().to_json()), "disabled": [["a"]], "readers": {"n": [3, None]}}
     assert Recorded.from_json(json.dumps(data)).disabled == ("['a']",)
@@ -95,7 +105,7 @@ def test_pack_keeps_every_bit_of_float32() -> None:
     again = unpack(pack(values.T.astype(np.float64)))
     assert again.dtype == np.float32
     assert again.tobytes() == np.ascontiguousarray(values.T).tobytes()
-    for text in ("AAA", "AAA=", "?AAAAAA="):
+    for text in ("AAA", "AAA=", "?AAAAAA=", "?AAAAAA==", "AAAA"):
         with pytest.raises(ValueError, match=r"."):
             unpack(text)
 

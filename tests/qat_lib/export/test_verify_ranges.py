@@ -109,6 +109,80 @@ def test_check_weights_takes_the_folded_normalization_off(axis: int | None) -> N
     assert codes(proto, Recorded(weights={NODE: weight})) == []
 
 
+def test_check_weights_finds_integers_of_another_shape() -> None:
+    """With fewer axes than the record says, or with other channels."""
+    weight = RecordedWeight(quantizer="k", scale=SCALE, factor=FACTOR, digest="", axis=1)
+    for integers in (np.int8([1, 2, 3]), np.zeros((3, 4), np.int8)):
+        proto = weight_file(1, np.float32([0.5, 0.25, 1.0]))
+        proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers, "w"))
+        assert "Q04" in codes(proto, Recorded(weights={NODE: weight}))
+
+
+def test_check_weights_takes_one_factor_for_all() -> None:
+    weight = RecordedWeight(
+        quantizer="k",
+        scale=np.float32([0.25]),
+        factor=np.float32([-2.0]),
+        digest=integer_digest(-INTEGERS, None, 1),
+        axis=1,
+    )
+    assert codes(weight_file(1, np.float32(0.5)), Recorded(weights={NODE: weight})) == []
+
+
+def test_check_weights_quantizes_float_weights() -> None:
+    """FP32 + Q + DQ: the integers are what the QuantizeLinear makes."""
+    proto = weight_file(1)
+    proto.graph.node[0].input[0] = "q"
+    quantize = helper.make_node("QuantizeLinear", ["floats", "scale"], ["q"], "k/QuantizeLinear", axis=1)
+    proto.graph.node.insert(0, quantize)
+    proto.graph.initializer.append(numpy_helper.from_array(INTEGERS * SCALE, "floats"))
+    assert codes(proto, recorded(1)) == []
+    proto.graph.initializer[-1].CopyFrom(numpy_helper.from_array(INTEGERS * SCALE + 1, "floats"))
+    assert codes(proto, recorded(1)) == ["Q04"]
+
+
+def up(scale: Any, steps: int) -> Any:
+    """Return a scale that lies some representable numbers above."""
+    for _ in range(steps):
+        scale = np.nextafter(scale, np.full_like(scale, np.inf))
+    return scale
+
+
+@pytest.mark.parametrize(
+    ("learned", "steps", "found"),
+    [
+        (SCALE, 0, False),
+        (SCALE, 1, False),  # the factor of a normalization is rounded
+        (SCALE, 8, True),
+        (np.float32([2**-20] * 3), 1, False),
+        (np.float32([2**-20] * 3), 8, True),
+        (np.float32([1e-9] * 3), 8, True),  # no absolute tolerance
+        (np.float32([1e6] * 3), 8, True),
+    ],
+)
+def test_check_weights_allows_for_rounding_of_float32(learned: np.ndarray, steps: int, found: bool) -> None:
+    assert codes(weight_file(1, up(learned, steps)), recorded(1, learned)) == ["Q03"] * found
+
+
+@pytest.mark.parametrize(
+    ("learned", "steps", "found"),
+    [
+        (SCALE, 0, False),
+        (SCALE, 1, False),
+        (SCALE, 4, True),
+        (np.float32([2**-24] * 3), 1, False),  # two of the least numbers of float16
+        (np.float32([2**-24] * 3), 2, True),
+        (np.float32([1e-9] * 3), 0, False),  # is raised to the least
+        (np.float32([1e-9] * 3), 2, True),
+        (np.float32([1e6] * 3), 0, False),  # is lowered to the largest
+    ],
+)
+def test_check_weights_allows_for_rounding_of_float16(learned: np.ndarray, steps: int, found: bool) -> None:
+    half = np.clip(learned, 2.0**-24, 65504).astype(np.float16)
+    record = Recorded(weights=recorded(1, learned).weights, half=True)
+    assert codes(weight_file(1, up(half, steps)), record) == ["Q03"] * found
+
+
 QUANTIZER = "x_quantizer"
 ONE_ZERO = np.int8(0)
 
