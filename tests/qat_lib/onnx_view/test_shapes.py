@@ -107,6 +107,18 @@ def test_infer_types_leaves_a_tensor_of_another_operator_alone() -> None:
     assert infer_types(model_of(filled, size=np.array([2, 5])))["y"] == TensorType(shape=(2, 5), dtype="int8")
 
 
+def test_constants_have_types_also_where_the_inference_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "infer", lambda model, *, follow_values: model)
+    tensor = numpy_helper.from_array(np.zeros((4, 5), np.int8))
+    nodes = [helper.make_node(op, [], [op, "second"], value=tensor) for op in ("Any", "Constant", "Zero")]
+    found = infer_types(model_of(*nodes, w=np.zeros(3)))
+    int8 = TensorType(shape=(4, 5), dtype="int8")
+    assert {name: found[name] for name in found if name not in "xy"} == {
+        "Constant": int8,
+        "w": TensorType(shape=(3,), dtype="float64"),
+    }
+
+
 def test_infer_graph_replaces_the_shapes_of_inputs() -> None:
     inputs = (value("x", ("n", 3), TensorProto.INT8), value("z", ("n", 4)))
     nodes = [helper.make_node("Transpose", [a], [b]) for a, b in (("x", "y"), ("z", "u"))]
