@@ -67,12 +67,14 @@ def _is_below(file: Path, folder: Path) -> bool:
 
 def _check_range(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], available: int) -> None:
     needed = _bytes(tensor)
+    length = needed or 0
     try:
         offset = int(entries.get("offset") or 0)
-        length = int(entries.get("length") or (needed or 0))
+        length = int(entries.get("length") or length)
     except ValueError:
-        offset, length = -1, 0
-    fits = offset >= 0 and length >= 0 and offset + length <= available
+        fits = False
+    else:
+        fits = offset >= 0 and length >= 0 and offset + length <= available
     if fits and (needed is None or length >= needed):
         return
     raise ExportError(

@@ -305,6 +305,8 @@ def test_a_cycle_is_refused() -> None:
     nodes = [relu("x", "y", "fine"), helper.make_node("Add", ["x", "b"], ["a"], "first"), relu("a", "b", "second")]
     with pytest.raises(ExportError, match=r"without cycles. Node 'first' waits for its own output"):
         graph_of(*nodes)
+    with pytest.raises(ExportError, match="Node 'itself' waits for its own output"):
+        graph_of(relu("y", "y", "itself"))
 
 
 def test_a_node_waits_for_all_that_it_reads() -> None:
