@@ -224,6 +224,13 @@ def test_h1_needs_a_reader() -> None:
     assert findings(g) == []
 
 
+def test_h1_is_not_about_a_pool_that_pads_nothing() -> None:
+    g = GraphBuilder()
+    y = g.op("MaxPool", [g.op("Tanh", [g.input()])], kernel_shape=[1, 1], pads=[0] * 4)
+    g.output(g.conv(y, 16, 16, quantized=False))
+    assert findings(g) == []
+
+
 def test_h1_is_found_behind_other_operators() -> None:
     g = read_by(tanh)
     y = g.op("Pad", [g.op("Tanh", [g.input("z")]), g.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)], "pad/Pad")
