@@ -83,3 +83,31 @@ def test_between_products_goes_on_behind_a_softmax_that_is_no_attention() -> Non
 
 def test_v18_leaves_the_way_to_a_softmax_out() -> None:
     assert list(check_mixed(attention(lambda g, x: mask(g, x, quantized=True)))) == []
+
+
+def test_v23_names_the_nearest_quantizer() -> None:
+    """The one of the mask, two operators above the Softmax, before that of the scores three above."""
+
+    def build(g: GraphBuilder, x: str) -> str:
+        given = g.op("Mul", [g.qdq(g.input("mask", (4, 32, 32))), g.const(2.0)], "scaled")
+        far = g.op("Mul", [g.op("Mul", [g.qdq(x), g.const(0.5)], "far"), g.const(0.5)], "near")
+        return g.op("Add", [given, far], "mask")
+
+    assert [each.node for each in check_attention(attention(build))] == ["scaled"]
+
+
+@pytest.mark.parametrize(("op", "weighs"), [("Tanh", True), ("Exp", True), ("Softmax", False)])
+def test_between_products_is_about_a_softmax_that_weighs(op: str, weighs: bool) -> None:
+    g = GraphBuilder()
+    q, k, v = (g.input(name, (4, 32, 32)) for name in "qkv")
+    y = g.op(op, [mask(g, g.op("MatMul", [q, k]))])
+    g.output(g.op("MatMul", [y, v]) if weighs else y)
+    assert between_products(predict(g.graph())) == frozenset()
+
+
+def test_v18_goes_on_behind_an_attention() -> None:
+    g = GraphBuilder()
+    q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
+    weights = g.op("Softmax", [mask(g, g.op("MatMul", [q, k]), quantized=True)])
+    g.output(g.op("Mul", [g.qdq(g.op("MatMul", [weights, v])), g.input("gate", (4, 32, 32))], "gate/Mul"))
+    assert [(each.code, each.node) for each in check_mixed(predict(g.graph()))] == [("V18", "gate/Mul")]

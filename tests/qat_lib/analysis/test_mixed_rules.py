@@ -121,6 +121,19 @@ def test_an_add_that_is_spoken_of_elsewhere_is_left_out() -> None:
     assert said(check_mixed(engine(build))) == [("V18", "mul/Mul")]
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, x: g.op("Add", [g.qdq(x), g.qdq(g.conv(g.qdq(other(g)), 16, 16))], "quantized/Add"),
+        lambda g, x: g.op("Add", [g.qdq(x), g.conv(other(g), 16, 16, quantized=False)], "fused/Add"),
+        lambda g, x: g.op("Mul", [g.conv(g.qdq(x), 16, 16), g.const(np.ones((16, 1, 1)))], "fused/Mul"),
+    ],
+    ids=["V17 or V18 by the rules of Adds", "inside of a kernel", "scale inside of a kernel"],
+)
+def test_what_other_rules_speak_of_is_left_out(build: Build) -> None:
+    assert said(check_mixed(engine(build))) == []
+
+
 @pytest.mark.parametrize(("axes", "expected"), [([1], []), ([2, 3], [("V19", "mean"), ("V18", "mul")])])
 def test_v18_leaves_normalizations_out(axes: list[int], expected: list[tuple[str, str]]) -> None:
     """A step that reads the tensor of which the mean over channels is taken; a pool is no such mean."""
