@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.rules.parser import check_parser_rules
+from qat_lib.analysis.analyze import analyze_graph, analyze_onnx, report_on
+from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
@@ -99,3 +101,10 @@ def test_tensorrt_8_takes_no_stored_integers(tensorrt: Any, expected: list[str])
     x = g.op(DQ, [g.input(dtype=np.int8), scale, zero], "x")
     g.output(g.op("Conv", [x, stored], "conv"))
     assert parser_rules(g, tensorrt=tensorrt) == expected
+
+
+def test_versions_of_tensorrt() -> None:
+    """The type names those that can be checked for; 10 is the default."""
+    assert get_args(TensorRTMajor) == (8, 10, 11)
+    for function in (check_parser_rules, analyze_onnx, analyze_graph, report_on):
+        assert inspect.signature(function).parameters["tensorrt"].default == 10
