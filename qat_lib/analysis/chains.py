@@ -115,7 +115,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
     if node.op in ACTIVATIONS:
         return True
     if node.op == "BatchNormalization":
-        return all(graph.is_constant(name) for name in node.inputs[1:5])
+        return all(graph.is_constant(name) for name in node.inputs[1:])
     return node.op in _AFFINE and _is_affine(graph, node)
 
 

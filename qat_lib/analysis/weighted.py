@@ -154,7 +154,7 @@ def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
     result, left = graph.shape(node.outputs[0]), graph.shape(node.input(0))
     if result is None or not left:
         return 0
-    inner = left[0] if node.op == "Gemm" and node.integer("transA") else left[-1]
+    inner = left[0] if node.integer("transA") else left[-1]
     return _count((*result, inner))
 
 

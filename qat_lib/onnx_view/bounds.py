@@ -114,7 +114,7 @@ class _Bounds:
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
         """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
-        if node.op_type not in ("Shape", "Size"):
+        if node.op_type not in ("Shape", "Size") or not node.input:
             return False
         shape = self._shape(node.input[0])
         return shape is not None and all(isinstance(d, int) for d in shape)
@@ -151,7 +151,7 @@ class _Bounds:
 
     def _products(self, node: onnx.NodeProto) -> int:
         """Return the multiplications of a product of constants, or a little more."""
-        if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose") or len(node.input) < 2:
+        if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose") or len(node.input) < 2 or not node.output:
             return 0
         left, right, result = (
             [d for d in self._shape(name) or () if isinstance(d, int)] for name in (*node.input[:2], node.output[0])

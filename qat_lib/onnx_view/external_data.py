@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
@@ -12,6 +13,8 @@ from qat_lib.errors import ExportError
 
 #: Element types of less than a byte; their length depends on packing.
 _PACKED_TYPES = frozenset({"INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "STRING", "UNDEFINED"})
+
+_SHOWN = 200  # characters of a name in a message
 
 
 def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None:
@@ -38,14 +41,19 @@ def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None
 
 
 def _size(path: Path, folder: Path, name: str, location: str) -> int:
-    file = folder / location
-    inside = bool(location) and "\x00" not in location and _is_below(file, folder)
-    if inside and file.is_file():
-        return file.stat().st_size
-    missing = inside and not file.exists()
-    problem = "which does not exist" if missing else f"which is not a file inside {folder}"
+    problem = f"which is not a file inside {folder}"
+    if location and "\x00" not in location and _is_below(folder / location, folder):
+        try:
+            found = (folder / location).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            problem = "which does not exist"
+        except OSError as error:  # a name that is too long, for example
+            problem = f"which can't be opened ({error.strerror})"
+        else:
+            if stat.S_ISREG(found.st_mode):
+                return found.st_size
     raise ExportError(
-        f"Expected the external data of {path} beside it. Tensor {name!r} lies in {location!r}, "
+        f"Expected the external data of {path} beside it. Tensor {name!r} lies in {location[:_SHOWN]!r}, "
         f"{problem}. Copy the data file together with the model."
     )
 
@@ -53,18 +61,20 @@ def _size(path: Path, folder: Path, name: str, location: str) -> int:
 def _is_below(file: Path, folder: Path) -> bool:
     try:
         return file.resolve().is_relative_to(folder)
-    except (OSError, RuntimeError):  # a circle of links, or a name that is too long
+    except (OSError, RuntimeError):  # a circle of links
         return False
 
 
 def _check_range(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], available: int) -> None:
     needed = _bytes(tensor)
+    length = needed or 0
     try:
         offset = int(entries.get("offset") or 0)
-        length = int(entries.get("length") or (needed or 0))
+        length = int(entries.get("length") or length)
     except ValueError:
-        offset, length = -1, 0
-    fits = offset >= 0 and length >= 0 and offset + length <= available
+        fits = False
+    else:
+        fits = offset >= 0 and length >= 0 and offset + length <= available
     if fits and (needed is None or length >= needed):
         return
     raise ExportError(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.external_data_helper
+from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.loading import load_model, subgraphs_of
@@ -163,7 +164,7 @@ class OnnxGraph:
                 onnx.external_data_helper.load_external_data_for_tensor(loaded, str(self._base_dir))
                 proto = loaded
             return np.asarray(onnx.numpy_helper.to_array(proto))
-        except (ValueError, TypeError, KeyError, OSError, RuntimeError, onnx.checker.ValidationError) as error:
+        except (ValueError, TypeError, KeyError, OSError, RuntimeError, ValidationError) as error:
             raise ExportError(
                 f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't be read: {error}."
             ) from error

@@ -9,10 +9,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from subprocess import SubprocessError
 
 import onnx
 import onnx.shape_inference
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.shape_inference import InferenceError
 
 MAX_CHILD_BYTES = 3 * 2**28
 MAX_CHILD_SECONDS = 3
@@ -27,7 +29,7 @@ def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
     """
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=follow_values)
-    except (RuntimeError, ValueError, TypeError, onnx.shape_inference.InferenceError):
+    except (RuntimeError, ValueError, TypeError, InferenceError):
         return model
 
 
@@ -47,7 +49,7 @@ def infer_in_child(model: onnx.ModelProto) -> onnx.ModelProto | None:
             check=True,
         )
         return onnx.ModelProto.FromString(run.stdout)
-    except (OSError, subprocess.SubprocessError, DecodeError):
+    except (OSError, SubprocessError, DecodeError):
         return None
 
 

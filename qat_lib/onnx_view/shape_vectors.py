@@ -115,7 +115,7 @@ class _Lengths:
             return sum(lengths)
         if node.op_type == "Gather" and node.input[0] in self._bounds:
             # Indices that are no followed vector may be of any number.
-            return self._bounds.get(node.input[1], MAX_LENGTH + 1) if len(node.input) > 1 else None
+            return self._bounds.get(node.input[1], MAX_TOTAL) if len(node.input) > 1 else None
         return max(lengths) if node.op_type in _KEEP_LENGTH else None
 
     def _known(self, names: Iterable[str]) -> list[int]:

@@ -98,7 +98,7 @@ def _check_kernel_shape(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 
 def _check_batch_norm(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    if not all(graph.is_constant(name) for name in node.inputs[1:5]):
+    if not all(graph.is_constant(name) for name in node.inputs[1:]):
         yield rule_finding(
             "V07",
             node,

@@ -107,8 +107,7 @@ def _check_weight(op: WeightedOp) -> Iterator[Finding]:
             "E",
             "D",
         )
-    axes = {axis for axis in (weight.axis, weight.out_axis) if axis is not None}
-    if weight.scale.count > 1 and weight.axis is not None and len(axes) > 1:
+    if None not in (weight.axis, weight.out_axis) and weight.axis != weight.out_axis:
         yield _finding(
             "V04",
             op.node,
@@ -155,7 +154,7 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
     result = engine.graph.shape(op.node.outputs[0])
     if not left or not right or not result or len(right) < 2:
         return ""
-    inner = left[0] if op.node.op == "Gemm" and op.node.integer("transA") else left[-1]
+    inner = left[0] if op.node.integer("transA") else left[-1]
     columns = result[-1]
     for size, what in ((inner, "inner products"), (columns, "outputs")):
         if isinstance(size, int) and size < _SMALL:

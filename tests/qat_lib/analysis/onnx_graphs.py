@@ -29,9 +29,9 @@ class GraphBuilder:
         self._count += 1
         return f"{stem}_{self._count}"
 
-    def input(self, name: str = "x", shape: Sequence[Any] = (1, 16, 8, 8), dtype: Any = None) -> str:
+    def input(self, name: str = "x", shape: Sequence[Any] | None = (1, 16, 8, 8), dtype: Any = None) -> str:
         element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
-        self.inputs.append(helper.make_tensor_value_info(name, element, list(shape)))
+        self.inputs.append(helper.make_tensor_value_info(name, element, shape))
         return name
 
     def output(self, *names: str) -> None:

@@ -179,3 +179,37 @@ def test_a_weight_behind_another_operator_is_floating_point() -> None:
     weight = g.op("Neg", [g.weight((16, 8))])
     found = find(g, g.op("MatMul", [g.qdq(g.input(shape=(4, 16))), weight]))
     assert (found.precision, weight_of(found).scale) == ("mixed", None)
+
+
+def unknown(g: GraphBuilder, x: str) -> str:
+    """What a foreign operator makes, of a shape that nobody knows."""
+    return g.op("Foreign", [x])
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "MatMul"])
+def test_nothing_is_counted_where_a_shape_is_unknown(op: str) -> None:
+    shapes = ((1, 16, 8, 8), (16, 16, 1, 1)) if op.startswith("Conv") else ((16, 16), (16, 16))
+    g = GraphBuilder()
+    x = unknown(g, g.input(shape=shapes[0]))
+    assert find(g, g.op(op, [g.qdq(x), g.weight(shapes[1], None)])).macs == 0
+    g = GraphBuilder()
+    stored = g.dq(unknown(g, g.const(np.ones(shapes[1]), np.int8)))
+    found = find(g, g.op(op, [g.qdq(g.input(shape=shapes[0])), stored]))
+    assert (found.macs, weight_of(found).shape) == (0, None)
+    assert found.precision == "int8"
+
+
+@pytest.mark.parametrize(("group", "expected"), [(0, 1), (-2, 1), (3, 3)])
+def test_a_convolution_has_one_group_at_least(group: int, expected: int) -> None:
+    assert product("Conv", ((1, 6, 8, 8), (6, 2, 3, 3)), group=group).group == expected
+
+
+def test_a_weight_of_one_dimension_is_no_depthwise_kernel() -> None:
+    assert not product("Conv", ((1, 4, 8, 8), (4,)), group=4).depthwise
+
+
+def test_a_layout_operator_without_a_tensor_ends_the_way_to_the_weight() -> None:
+    g = GraphBuilder()
+    weight = g.op("Reshape", ["", g.const([16, 8], np.int64)])
+    found = find(g, g.op("MatMul", [g.qdq(g.input(shape=(4, 16))), weight]))
+    assert (weight_of(found).scale, weight_of(found).layout_ops) == (None, ())

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from bounds_models import found, model
+from onnx import TensorProto, helper
 
-from qat_lib.errors import ExportError
 from qat_lib.onnx_view import bounds
-from qat_lib.onnx_view.bounds import check_bounds
-
-
-def model(*nodes: onnx.NodeProto, shape: Any = (1, 4), **constants: np.ndarray) -> onnx.ModelProto:
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    y = helper.make_empty_tensor_value_info("y")
-    graph = helper.make_graph([*nodes, helper.make_node("Relu", ["x"], ["y"], "relu")], "net", [x], [y], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-
-
-def found(proto: onnx.ModelProto) -> str:
-    try:
-        check_bounds(Path("model.onnx"), proto)
-    except ExportError as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +58,10 @@ def test_folded_constants_may_be_larger_beside_large_weights(monkeypatch: pytest
     [
         ("MatMul", (3, 4), (4, 5), {}, 3 * 5 * 4),
         ("MatMul", (2, 3, 4), (4, 5), {}, 2 * 3 * 5 * 4),
+        ("MatMul", (9, 3, 4), (4, 5), {}, 9 * 3 * 5 * 4),
         ("Gemm", (3, 4), (4, 5), {}, 3 * 5 * 4),
+        ("Gemm", (4, 3), (4, 5), {"transA": 1}, 3 * 5 * 4),
+        ("Gemm", (3, 4), (5, 4), {"transB": 1}, 3 * 5 * 4),
         ("Conv", (1, 2, 5, 5), (7, 2, 3, 3), {}, 7 * 3 * 3 * 2 * 9),
         ("ConvTranspose", (1, 2, 5, 5), (2, 7, 3, 3), {}, 2 * 5 * 5 * 7 * 9),
         ("Add", (3, 4), (3, 4), {}, 0),
@@ -126,9 +111,8 @@ def test_runs_of_elementwise_operators_have_a_longest(
     assert ("more than 3 elementwise operators" in found(model(*nodes, one=np.ones(1, np.float32)))) is refused
 
 
-@pytest.mark.parametrize(("turns", "refused"), [(8, False), (9, True)])
-def test_loops_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, turns: int, refused: bool) -> None:
-    monkeypatch.setattr(bounds, "MAX_TRIPS", 8)
+def loop_of() -> onnx.NodeProto:
+    """A loop that runs as often as the tensor ``turns`` says."""
     iteration = helper.make_tensor_value_info("i", TensorProto.INT64, [])
     going = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
     body = helper.make_graph(
@@ -137,10 +121,20 @@ def test_loops_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, turns: int,
         [iteration, going],
         [helper.make_tensor_value_info("d", TensorProto.BOOL, [])],
     )
-    loop = helper.make_node("Loop", ["turns", ""], [], "loop", body=body)
-    text = found(model(loop, turns=np.asarray(turns, np.int64)))
+    return helper.make_node("Loop", ["turns", ""], [], "loop", body=body)
+
+
+@pytest.mark.parametrize(("turns", "refused"), [(7, False), (8, False), (9, True)])
+def test_loops_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, turns: int, refused: bool) -> None:
+    monkeypatch.setattr(bounds, "MAX_TRIPS", 8)
+    text = found(model(loop_of(), other=np.asarray([99], np.int64), turns=np.asarray(turns, np.int64)))
     assert (f"node 'loop' (Loop) runs {turns} times" in text) is refused
     assert bool(text) is refused
+
+
+@pytest.mark.parametrize("turns", [[], [1, 2]])
+def test_loops_of_constants_need_one_count(turns: list[int]) -> None:
+    assert "node 'loop' (Loop) runs on constants only" in found(model(loop_of(), turns=np.asarray(turns, np.int64)))
 
 
 @pytest.mark.parametrize(("elements", "refused"), [(2**31 - 1, False), (2**31, True)])
@@ -178,3 +172,12 @@ def test_a_run_counts_elementwise_operators_only(monkeypatch: pytest.MonkeyPatch
     ops = ("Tanh", "Tanh", "Softmax", "Tanh", "Tanh")
     nodes = [helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise("xabcde"), strict=True)]
     assert found(model(*nodes)) == ""
+
+
+def test_a_run_goes_on_behind_other_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
+    for length, refused in ((3, False), (4, True)):
+        names = ["x", "s", *(f"t{i}" for i in range(length))]
+        ops = ["Softmax", *["Tanh"] * length]
+        nodes = [helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise(names), strict=True)]
+        assert bool(found(model(*nodes))) is refused

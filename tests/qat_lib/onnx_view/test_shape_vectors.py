@@ -9,6 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qat_lib.onnx_view.shape_vectors import shape_vectors_stay_small
 
+KEPT = ("Cast", "Div", "Mul", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze")
+
 
 def graph(
     *nodes: onnx.NodeProto, shape: tuple[int | str, ...] = (2, 3), **constants: np.ndarray | onnx.TensorProto
@@ -42,6 +44,8 @@ def test_inputs(shape: tuple[int | str, ...], small: bool) -> None:
     [
         (node("Range", "zero", "limit", "one"), ints(2**24), True),
         (node("Range", "zero", "limit", "one"), ints(2**24 + 1), False),
+        (node("Range", "limit", "one", "one"), ints(-(2**24) - 1), False),
+        (node("Range", "zero", "one", "limit"), ints(2**24 + 1), False),
         (node("Range", "zero", "x", "one"), ints(1), False),  # nobody knows how many
         (node("ConstantOfShape", "limit"), ints(2**12, 2**12), True),
         (node("ConstantOfShape", "limit"), ints(2**12, 2**12 + 1), False),
@@ -89,6 +93,8 @@ def test_a_constant_of_many_numbers_or_none_to_read_is_unknown() -> None:
         (node("Concat", "v", "x", "one", axis=0), 4096, False),
         (node("Add", "one", "v"), 4096, True),
         (node("Add", "one", "v"), 4097, False),
+        (node("Add", "v", "one"), 4097, False),
+        *((node(op, "v", "one"), length, length == 4096) for op in KEPT for length in (4096, 4097)),
         (node("Relu", "v"), 5000, True),  # not followed
         (node("Shape", "v"), 5000, True),
         (node("Size", "v"), 5000, True),
@@ -135,3 +141,28 @@ def test_all_vectors_of_a_graph_together_have_a_limit() -> None:
     copies = [helper.make_node("Identity", ["v"], [f"y{i}"]) for i in range(1025)]
     assert shape_vectors_stay_small(graph(*copies[:1024], v=np.zeros(4096, np.int64)))
     assert not shape_vectors_stay_small(graph(*copies, v=np.zeros(4096, np.int64)))
+    one = helper.make_node("Identity", ["w"], ["z"])
+    assert not shape_vectors_stay_small(graph(*copies[:1024], one, v=np.zeros(4096, np.int64), w=ints(1)))
+
+
+@pytest.mark.parametrize(("count", "small"), [(4096, True), (4097, False)])
+def test_sizes_count_as_one(count: int, small: bool) -> None:
+    size = helper.make_node("Size", ["x"], ["s"])
+    assert shape_vectors_stay_small(graph(size, node("Concat", *["s"] * count, axis=0))) is small
+
+
+@pytest.mark.parametrize("op", ["ConstantOfShape", "Tanh"])
+def test_what_is_no_shape_arithmetic_is_not_followed(op: str) -> None:
+    """Whatever tensors its attributes hold."""
+    value = numpy_helper.from_array(ints(0))
+    made = helper.make_node(op, ["one"] if op == "ConstantOfShape" else ["x"], ["v"], value=value)
+    assert shape_vectors_stay_small(graph(made, node("Concat", *["v"] * 5000, axis=0), one=np.ones((1, 1), np.int64)))
+
+
+def test_nodes_without_outputs_are_passed_by() -> None:
+    value = numpy_helper.from_array(np.zeros(5000, np.int64))
+    for op, inputs, attributes in (("Constant", [], {"value": value}), ("Identity", ["v"], {})):
+        none = helper.make_node(op, inputs, [], **attributes)
+        assert shape_vectors_stay_small(graph(none, node("Identity", "one"), v=np.zeros(5000, np.int64), one=ints(1)))
+        large = node("Identity", "v")
+        assert not shape_vectors_stay_small(graph(none, large, v=np.zeros(5000, np.int64)))

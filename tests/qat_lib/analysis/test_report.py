@@ -1,0 +1,271 @@
+"""The report: its figures, its JSON, its table and what its page is fed with."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qat_lib.analysis import to_html
+from qat_lib.analysis.drawing import Box, Drawing, Edge
+from qat_lib.analysis.findings import Finding, make_finding
+from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
+from qat_lib.analysis.table import render
+
+EMPTY = FusionReport(
+    model="",
+    layers=(),
+    adds=(),
+    pools=(),
+    kernels=(),
+    engine=(),
+    islands=(),
+    findings=(),
+    drawing=Drawing(boxes=(), edges=(), anchors={}),
+)
+
+
+def layer(name: str, precision: Any = "int8", share: float = 0.0, **options: Any) -> LayerVerdict:
+    fields = {"op_type": "Conv", "writes": "int8", "float_type": "float32", "macs": 0, "kernel": name, **options}
+    return LayerVerdict(name=f"quant_{name}/Conv", keras_layer=name, precision=precision, macs_share=share, **fields)
+
+
+def add(rule: str = "F1", precision: str = "int8", into: str | None = None) -> AddVerdict:
+    return AddVerdict(name="add/Add", keras_layer="add", fused_into=into, precision=precision, rule=rule)
+
+
+def pool(precision: str) -> PoolVerdict:
+    return PoolVerdict(name="pool", keras_layer="pool", op_type="MaxPool", precision=precision)
+
+
+def kernel(kind: str, detail: str = "") -> KernelVerdict:
+    return KernelVerdict(kind=kind, detail=detail, name="k", keras_layer="k", reads="int8", writes="float")
+
+
+def finding(code: str, layer: str = "", severity: Any = None) -> Finding:
+    return make_finding(code, "node", f"{code} is so.", "Mend it.", "D", keras_layer=layer, severity=severity)
+
+
+FULL = replace(
+    EMPTY,
+    model="dir/[model].onnx",
+    layers=(layer("a", share=0.25), layer("b", "mixed", 0.5), layer("c", share=0.125), layer("d", "float", 0.125)),
+    adds=(add(into="a"), add("F6"), add("F2", "float", into="b"), add("F5", "float")),
+    pools=(pool("int8"), pool("float"), pool("int8")),
+    kernels=(kernel("reformat", "quantize"), kernel("elementwise"), kernel("reformat", "quantize")),
+    engine=(kernel("weighted"),) * 5,
+    islands=(("x", "y"), ("z",)),
+    findings=(finding("V01"), finding("V08"), finding("V11"), finding("V09"), finding("V11"), finding("V11")),
+)
+
+
+def test_summary() -> None:
+    assert FULL.summary() == {
+        "weighted_layers": 4,
+        "int8_layers": 2,
+        "int8_macs_share": 0.375,
+        "adds": 3,
+        "fused_adds": 2,
+        "int8_adds": 2,
+        "pools": 3,
+        "int8_pools": 2,
+        "engine_layers": 5,
+        "kernels": {"quantize": 2, "elementwise": 1},
+        "islands": 2,
+        "errors": 1,
+        "warnings": 2,
+        "infos": 3,
+    }
+
+
+def test_the_share_of_the_work_has_six_digits() -> None:
+    assert replace(EMPTY, layers=(layer("a", share=1 / 3),)).summary()["int8_macs_share"] == 0.333333
+
+
+def test_a_report_as_data_leaves_the_drawing_out() -> None:
+    data = json.loads(FULL.to_json())
+    assert data == FULL.to_dict() | {key: data[key] for key in ("layers", "adds", "pools", "kernels", "engine")} | {
+        "islands": [["x", "y"], ["z"]],
+        "findings": data["findings"],
+    }
+    assert (data["version"], "drawing" in data) == (1, False)
+    assert [each["name"] for each in data["layers"]] == [f"quant_{name}/Conv" for name in "abcd"]
+    assert FULL.drawing is EMPTY.drawing
+
+
+def test_a_report_as_json_has_numbers_only() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        replace(EMPTY, layers=(layer("a", share=float("nan")),)).to_json()
+
+
+def test_reports_are_compared_without_their_drawings() -> None:
+    other = replace(EMPTY, drawing=Drawing(boxes=(), edges=(), anchors={"a": 1}))
+    assert other == EMPTY
+    assert "Drawing" not in repr(EMPTY)
+
+
+def lines(report: FusionReport, **options: bool) -> list[str]:
+    console = Console(width=150, record=True, file=io.StringIO())
+    console.print(render(report, **options))
+    return [" ".join(re.sub(r"[^\w\s.,:%()\[\]/-]", " ", line).split()) for line in console.export_text().splitlines()]
+
+
+def test_table_of_figures() -> None:
+    found = lines(FULL)
+    assert found[0] == "dir/[model].onnx"
+    assert {
+        "weighted layers in INT8 2 of 4 (37.5% of the MACs)",
+        "residual Adds fused 2 of 3, 2 in INT8",
+        "pools in INT8 2 of 3",
+        "stand-alone kernels 2 quantize, 1 elementwise",
+        "floating-point islands 2",
+        "predicted engine layers 5",
+    } <= set(found)
+
+
+def test_table_of_an_empty_report() -> None:
+    found = lines(EMPTY)
+    assert "stand-alone kernels none" in found
+    assert "0 errors, 0 warnings, 0 infos. Codes: none" in found
+    assert not {"Weighted layers", "Findings"} & set(found)
+    assert "Weighted layers" in lines(replace(EMPTY, layers=(layer("a"),)))
+    assert "Findings" in lines(replace(EMPTY, findings=(finding("V01"),)))
+
+
+def test_table_joins_layers_of_one_verdict_that_follow_each_other() -> None:
+    report = replace(
+        EMPTY,
+        layers=(
+            layer("a", share=0.1),
+            layer("b", share=0.2),
+            layer("c", share=0.3),
+            layer("d", share=0.05, writes="float"),
+            layer("e", "float", 0.05, writes="float", float_type="float16"),
+            layer("f", "mixed", 0.05, writes="float"),
+            layer("[g]", share=0.05),
+            layer("h", share=0.1, op_type="MatMul"),
+            layer("i", share=0.1, op_type="MatMul"),
+        ),
+    )
+    found = lines(report)
+    start = next(index for index, line in enumerate(found) if line.startswith("layers operator"))
+    assert [line for line in found[start + 1 :] if line][:6] == [
+        "a ... c (3) Conv int8 int8 60.0%",
+        "d Conv int8 float 5.0%",
+        "e Conv float16 float 5.0%",
+        "f Conv mixed float 5.0%",
+        "[g] Conv int8 int8 5.0%",
+        "h ... i (2) MatMul int8 int8 20.0%",
+    ]
+
+
+def kinds(*layers: str, code: str = "V11") -> FusionReport:
+    return replace(EMPTY, findings=tuple(finding(code, name) for name in layers))
+
+
+@pytest.mark.parametrize(
+    ("layers", "more"),
+    [
+        (("a",), None),
+        (("a", "b"), "... and 1 more: b"),
+        (("a", "b", "c", "b"), "... and 3 more: b, c"),
+        (tuple("abcdef"), "... and 5 more: b, c, d, e, f"),
+        (tuple("abcdefg"), "... and 6 more: b, c, d, e, f, ..."),
+        (("a", "", ""), "... and 2 more: node"),
+    ],
+)
+def test_table_lets_one_finding_stand_for_its_kind(layers: tuple[str, ...], more: str | None) -> None:
+    short, long = lines(kinds(*layers)), lines(kinds(*layers), all_findings=True)
+    assert [line for line in short if "more:" in line] == ([more] if more else [])
+    assert sum("V11 is so." in line for line in short) == 1
+    assert sum("V11 is so." in line for line in long) == len(layers)
+    assert not any("more:" in line for line in long)
+    assert f"V11 {layers[0]} V11 is so." in short
+
+
+def test_table_names_the_node_where_no_layer_is_known_and_the_worst_first() -> None:
+    found = lines(replace(EMPTY, findings=(finding("V11", "c"), finding("V08"), finding("V11", "d", "error"))))
+    starts = [line for line in found if "is so." in line]
+    assert starts == ["V11 d V11 is so.", "V08 node V08 is so.", "V11 c V11 is so."]
+
+
+@pytest.mark.parametrize(
+    ("codes", "verdict"),
+    [
+        (("V01",), "1 error, 0 warnings, 0 infos."),
+        (("V08", "V09"), "0 errors, 2 warnings, 0 infos."),
+        (("V11",), "0 errors, 0 warnings, 1 info."),
+    ],
+)
+def test_table_closes_with_the_counts_and_the_codes(codes: tuple[str, ...], verdict: str) -> None:
+    found = " ".join(lines(replace(EMPTY, findings=tuple(finding(code) for code in reversed(codes)))))
+    assert verdict in found
+    assert re.search(rf"Codes: {'.*, '.join(codes)} ", found)
+
+
+def box(name: str, **options: Any) -> Box:
+    fields = {"op": "Conv", "keras_layer": name, "precision": "int8", "writes_float": False, "kernel": 0, "shape": "1"}
+    return Box(name=name, **{**fields, **options})
+
+
+def page_data(report: FusionReport) -> dict[str, Any]:
+    match = re.search(r"^const data = (.*);$", to_html(report), re.MULTILINE)
+    assert match is not None
+    return dict(json.loads(match.group(1)))
+
+
+def test_page_holds_boxes_edges_and_findings() -> None:
+    drawing = Drawing(
+        boxes=(box("quant_a/Conv", writes_float=True, kernel=3), box("side", op="Input"), box("end", shape="2 x 3")),
+        edges=(
+            Edge(source=0, target=2, scale=0.5, quantizer="q"),
+            Edge(source=1, target=2, scale=None, quantizer=""),
+        ),
+        anchors={"node": 2, "end": 1},
+    )
+    report = replace(FULL, drawing=drawing, findings=(finding("V01"), finding("V08", "nowhere")))
+    found = page_data(report)
+    assert found["model"] == "dir/[model].onnx"
+    assert found["summary"] == report.summary()
+    assert found["kernels"] == ["k"] * 5
+    assert found["titles"]["V01"] == "scale missing, not positive or not constant"
+    assert [each[:8] for each in found["boxes"]] == [
+        ["quant_a/Conv", "Conv", "quant_a/Conv", "int8", 1, 3, "1", 0.25],
+        ["side", "Input", "side", "int8", 0, 0, "1", None],
+        ["end", "Conv", "end", "int8", 0, 0, "2 x 3", None],
+    ]
+    assert [each[:4] for each in found["edges"]] == [[0, 2, 0.5, "q"], [1, 2, None, ""]]
+    assert [each["box"] for each in found["findings"]] == [2, 2]
+
+
+def test_page_places_boxes_in_pixels() -> None:
+    """Boxes of 172 pixels with gaps of 28 stand side by side, rows are 84 pixels apart."""
+    edges = tuple(Edge(source=source, target=2, scale=None, quantizer="") for source in (0, 1))
+    drawing = Drawing(boxes=(box("a"), box("b"), box("c")), edges=edges, anchors={})
+    places = [each[8:] for each in page_data(replace(EMPTY, drawing=drawing))["boxes"]]
+    assert places == [[86.0, 0.0], [286.0, 0.0], [186.0, 84.0]]
+
+
+def test_page_gives_an_edge_over_rows_the_places_between() -> None:
+    ends = ((0, 1), (1, 2), (0, 2))
+    edges = tuple(Edge(source=source, target=target, scale=None, quantizer="") for source, target in ends)
+    drawing = Drawing(boxes=(box("a"), box("b"), box("c")), edges=edges, anchors={})
+    found = [each[4:] for each in page_data(replace(EMPTY, drawing=drawing))["edges"]]
+    assert found[:2] == [[], []]
+    assert len(found[2]) == 2
+    assert found[2][1] == 84.0
+
+
+@pytest.mark.parametrize(
+    ("scale", "shown"),
+    [(0.5, 0.5), (-0.5, -0.5), (None, None), (float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")],
+)
+def test_page_shows_scales_that_are_no_numbers_as_text(scale: float | None, shown: Any) -> None:
+    edges = (Edge(source=0, target=1, scale=scale, quantizer=""),)
+    drawing = Drawing(boxes=(box("a"), box("b")), edges=edges, anchors={})
+    assert page_data(replace(EMPTY, drawing=drawing))["edges"][0][2] == shown

@@ -1,0 +1,309 @@
+"""Reading an ONNX file: which files are refused and why, and what a file with functions turns into."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qat_lib.errors import ExportError
+from qat_lib.onnx_view import loading
+from qat_lib.onnx_view.loading import load_model, nodes_of, subgraphs_of, tensors_of
+
+NEWEST = onnx.defs.onnx_opset_version()
+Change = Callable[[onnx.ModelProto], object]
+
+
+def value(name: str, shape: Any = (2,)) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def model_of(*nodes: onnx.NodeProto, opset: int = 17, **options: Any) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes or [helper.make_node("Relu", ["x"], ["y"], "relu")], "net", [value("x")], [value("y")]
+    )
+    opsets = [helper.make_opsetid("", opset), *options.pop("opsets", [])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, **options)
+
+
+def saved(folder: Path, model: onnx.ModelProto) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ExportError) as caught:
+        load_model(path)
+    text = str(caught.value)
+    assert text.startswith("Expected")
+    assert str(path) in text
+    return text
+
+
+def test_load_model_reads_what_was_saved(tmp_path: Path) -> None:
+    model = model_of()
+    path = saved(tmp_path, model)
+    assert load_model(path) == model
+    assert load_model(str(path)) == model
+
+
+def test_load_model_refuses_what_is_no_file(tmp_path: Path) -> None:
+    assert "No such file or directory" in message(tmp_path / "none.onnx")
+    assert "the directory" in message(tmp_path)
+    os.mkfifo(tmp_path / "pipe.onnx")
+    assert "no regular file" in message(tmp_path / "pipe.onnx")
+
+
+def test_load_model_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, model_of())
+    size = path.stat().st_size
+    monkeypatch.setattr(loading, "MAX_FILE_BYTES", size)
+    assert load_model(path).graph.name == "net"
+    monkeypatch.setattr(loading, "MAX_FILE_BYTES", size - 1)
+    assert f"with {size:,} bytes" in message(path)
+
+
+def test_the_limits_are_those_of_protobuf_and_of_old_operators() -> None:
+    assert (loading.MAX_FILE_BYTES, loading.OLDEST_OPSET) == (2_147_483_647, 7)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "(0 bytes), which holds none"),
+        (b"\x08\x08", "(2 bytes), which holds none"),
+        (b"\x3a\x00", "(2 bytes), which holds none"),
+        (b"\x3a\x05", "which can't be read: a field at byte 2 is cut off"),
+        (b"\x3a\x02\x0a\x05", "which can't be read: "),
+        (b"\x39" + bytes(8), "holds none"),
+        (b"\x3a\x02\x12\x01", "which can't be read: "),
+    ],
+)
+def test_load_model_refuses_bytes_that_are_no_model(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert reason in message(path)
+
+
+def test_load_model_names_what_protobuf_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the walk over the fields, which is made to let all pass."""
+    monkeypatch.setattr(loading, "check_wire", lambda data: None)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x3a\x05")
+    assert "which can't be read: " in message(path)
+
+
+def test_load_model_takes_a_graph_of_outputs_or_of_nodes_alone(tmp_path: Path) -> None:
+    model = model_of()
+    del model.graph.output[:]
+    assert len(load_model(saved(tmp_path, model)).graph.node) == 1
+    model = model_of()
+    del model.graph.node[:]
+    assert len(load_model(saved(tmp_path, model)).graph.output) == 1
+    del model.graph.output[:]
+    assert "with a graph" in message(saved(tmp_path, model))
+
+
+def add_value_info(model: onnx.ModelProto) -> None:
+    model.graph.value_info.append(value("BROKEN"))
+
+
+def add_external(model: onnx.ModelProto, **entry: str) -> None:
+    tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[2])
+    tensor.external_data.add(**entry)
+
+
+def add_function(model: onnx.ModelProto) -> None:
+    opsets = [helper.make_opsetid("", 17)]
+    nodes = [helper.make_node("Relu", ["a"], ["b"], "BROKEN")]
+    model.functions.append(helper.make_function("f", "half", ["a"], ["b"], nodes, opsets))
+
+
+def add_branch(model: onnx.ModelProto) -> None:
+    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["BROKEN"])], "branch", [], [value("z")])
+    model.graph.node.append(helper.make_node("If", ["x"], ["z"], then_branch=branch, else_branch=branch))
+
+
+TEXTS: dict[str, Change] = {
+    "graph": lambda m: setattr(m.graph, "name", "BROKEN"),
+    "domain of an operator set": lambda m: m.opset_import.add(domain="BROKEN", version=1),
+    "input": lambda m: setattr(m.graph.input[0], "name", "BROKEN"),
+    "output": lambda m: setattr(m.graph.output[0], "name", "BROKEN"),
+    "inner tensor": add_value_info,
+    "dimension": lambda m: m.graph.input[0].CopyFrom(value("x", (1, "BROKEN", 3))),
+    "initializer": lambda m: m.graph.initializer.append(numpy_helper.from_array(np.zeros(1), "BROKEN")),
+    "external key": lambda m: add_external(m, key="BROKEN", value="file"),
+    "external value": lambda m: add_external(m, key="location", value="BROKEN"),
+    "node": lambda m: setattr(m.graph.node[0], "name", "BROKEN"),
+    "operator": lambda m: setattr(m.graph.node[0], "op_type", "BROKEN"),
+    "domain": lambda m: setattr(m.graph.node[0], "domain", "BROKEN"),
+    "what a node reads": lambda m: m.graph.node[0].input.append("BROKEN"),
+    "what a node writes": lambda m: m.graph.node[0].output.append("BROKEN"),
+    "attribute": lambda m: m.graph.node[0].attribute.append(helper.make_attribute("BROKEN", 1)),
+    "node of a function": add_function,
+    "node of a branch": add_branch,
+}
+
+
+@pytest.mark.parametrize("place", TEXTS)
+def test_load_model_refuses_a_name_that_is_no_text(tmp_path: Path, place: str) -> None:
+    model = model_of()
+    TEXTS[place](model)
+    path = saved(tmp_path, model)
+    path.write_bytes(path.read_bytes().replace(b"BROKEN", b"BRO\xff\xfeN"))
+    assert "in which a name is no text" in message(path)
+
+
+@pytest.mark.parametrize("opset", [7, 8, 17, NEWEST])
+def test_load_model_takes_these_operator_sets(tmp_path: Path, opset: int) -> None:
+    assert load_model(saved(tmp_path, model_of(opset=opset))).opset_import[0].version == opset
+
+
+@pytest.mark.parametrize("opset", [0, 6, NEWEST + 1])
+def test_load_model_refuses_other_operator_sets(tmp_path: Path, opset: int) -> None:
+    text = message(saved(tmp_path, model_of(opset=opset)))
+    assert f"of opset 7 to {NEWEST}." in text
+    assert f"with opset {opset}." in text
+
+
+def test_load_model_counts_the_operator_sets_of_the_standard_domain(tmp_path: Path) -> None:
+    other = helper.make_opsetid("com.microsoft", 1)
+    assert len(load_model(saved(tmp_path, model_of(opsets=[other]))).opset_import) == 2
+    twice = model_of(opsets=[helper.make_opsetid("ai.onnx", 17)])
+    assert "with 2 entries for the ONNX operator set" in message(saved(tmp_path, twice))
+    named = model_of()
+    named.opset_import[0].domain = "ai.onnx"
+    assert load_model(saved(tmp_path, named)).opset_import[0].version == 17
+    foreign = model_of()
+    foreign.opset_import[0].domain = "com.microsoft"
+    assert "with 0 entries for the ONNX operator set" in message(saved(tmp_path, foreign))
+
+
+def tensor(name: str) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.zeros(1, np.float32), name)
+
+
+def sparse(name: str) -> onnx.SparseTensorProto:
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), f"{name} indices")
+    return helper.make_sparse_tensor(tensor(name), indices, [1])
+
+
+def body(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+    return helper.make_graph(nodes, name, [], [], [tensor(f"in {name}")])
+
+
+def nested() -> onnx.GraphProto:
+    """A graph with graphs inside, in single attributes and in lists of them."""
+    innermost = helper.make_node("Inner", [], [], "innermost", inner=body("innermost"))
+    first = helper.make_node("If", [], [], "first", branch=body("branch", innermost))
+    second = helper.make_node("Any", [], [], "second", graphs=[body("left"), body("right")])
+    graph = body("graph", first, second)
+    graph.sparse_initializer.append(sparse("sparse"))
+    return graph
+
+
+def test_tensors_of_finds_all_that_a_graph_holds() -> None:
+    graph = nested()
+    graph.node.append(
+        helper.make_node(
+            "Constant",
+            [],
+            [],
+            single=tensor("single"),
+            several=[tensor("a"), tensor("b")],
+            thin=sparse("thin"),
+            number=1,
+        )
+    )
+    found = sorted(each.name for each in tensors_of(graph))
+    expected = ["a", "b", "in branch", "in graph", "in innermost", "in left", "in right", "single"]
+    assert found == sorted([*expected, "sparse", "sparse indices", "thin", "thin indices"])
+
+
+def test_nodes_and_graphs_inside_of_nodes() -> None:
+    graph = nested()
+    assert [node.name for node in nodes_of(graph.node)] == ["first", "innermost", "second"]
+    assert [inner.name for inner in subgraphs_of(graph.node[0].attribute[0])] == ["branch"]
+    assert [inner.name for inner in subgraphs_of(graph.node[1].attribute[0])] == ["left", "right"]
+    assert subgraphs_of(helper.make_attribute("number", 1)) == []
+
+
+def with_functions(*bodies: list[str]) -> onnx.ModelProto:
+    """A model that calls the first of functions; each is a chain of operators or of calls ("f1": the second)."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    functions = []
+    for index, calls in enumerate(bodies):
+        names = ["a", *(f"v{step}" for step in range(len(calls) - 1)), "b"]
+        nodes = [
+            helper.make_node(call, [source], [target], domain="" if call == "Relu" else "f")
+            for call, source, target in zip(calls, names, names[1:], strict=False)
+        ]
+        functions.append(helper.make_function("f", f"f{index}", ["a"], ["b"], nodes, opsets))
+    call = helper.make_node("f0", ["x"], ["y"], domain="f")
+    return model_of(call, opsets=opsets[1:], functions=functions)
+
+
+def test_load_model_replaces_calls_of_functions(tmp_path: Path) -> None:
+    found = load_model(saved(tmp_path, with_functions(["f1", "f1", "Relu"], ["Relu"])))
+    assert [node.op_type for node in found.graph.node] == ["Relu"] * 3
+    assert len(found.functions) == 0
+
+
+@pytest.mark.parametrize("bodies", [(["f0"],), (["f1"], ["f0"]), (["Relu"], ["Relu", "f1"])])
+def test_load_model_refuses_functions_that_call_themselves(tmp_path: Path, bodies: Any) -> None:
+    text = message(saved(tmp_path, with_functions(*bodies)))
+    assert "Expected functions that end" in text
+    assert "calls itself" in text
+
+
+def test_load_model_counts_the_nodes_behind_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls of a function of three operators, one of which is in a branch; and an operator beside them."""
+    branch = helper.make_graph([helper.make_node("Relu", ["a"], ["c"])], "branch", [], [value("c")])
+    model = with_functions(["f1", "f1", "Relu"], ["Relu", "Relu"])
+    chosen = helper.make_node("If", ["x"], ["z"], then_branch=branch)
+    model.functions[1].node.append(chosen)
+    monkeypatch.setattr(loading, "MAX_NODES", 2 * (2 + 2) + 1 - 1)
+    assert "of at most 8 nodes" in (text := message(saved(tmp_path, model)))
+    assert "with 9." in text
+    monkeypatch.setattr(loading, "MAX_NODES", 9)
+    monkeypatch.setattr(onnx.inliner, "inline_local_functions", lambda given: given)
+    assert len(load_model(saved(tmp_path, model)).functions) == 2
+
+
+@pytest.mark.parametrize(("length", "refused"), [(101, False), (102, True)])
+def test_load_model_follows_so_many_functions_in_functions(tmp_path: Path, length: int, refused: bool) -> None:
+    model = with_functions(*([f"f{index + 1}"] for index in range(length - 1)), ["Relu"])
+    path = saved(tmp_path, model)
+    if refused:
+        assert "Expected functions that end" in message(path)
+    else:
+        assert [node.op_type for node in load_model(path).graph.node] == ["Relu"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError])
+def test_load_model_names_what_the_inliner_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refuse(model: onnx.ModelProto) -> onnx.ModelProto:
+        raise error("not that one")
+
+    monkeypatch.setattr(onnx.inliner, "inline_local_functions", refuse)
+    assert "functions that can be inlined" in message(saved(tmp_path, with_functions(["Relu"])))
+    assert load_model(saved(tmp_path, model_of())).graph.name == "net"
+
+
+def test_load_model_checks_tensors_inside_and_outside(tmp_path: Path) -> None:
+    short = model_of()
+    short.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=bytes(8))
+    assert "needs 12 bytes" in message(saved(tmp_path, short))
+    absent = model_of()
+    add_external(absent, key="location", value="weights.bin")
+    absent.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    assert "'weights.bin', which does not exist" in message(saved(tmp_path, absent))
