@@ -35,14 +35,14 @@ def test_on_any_tensor_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("policy", "least"), [("last", 10.0), ("ema", 9.0)])
 def test_one_layer_on_several_tensors_covers_the_widest(policy: str, least: float) -> None:
     inputs = [keras.Input((4,), name=name) for name in "abc"]
-    tied = TensorQuantizer(name="tied", range_policy=policy)
+    tied = TensorQuantizer(name="tied", range_policy=policy, momentum=0.5)
     model = keras.Model(inputs, [tied(x) for x in inputs])
     step = tf.function(lambda *x: model(list(x), training=True))
-    for _ in range(100):
+    for _ in range(20):
         step(tf.ones((1, 4)), tf.fill((1, 4), 10.0), tf.fill((1, 4), 2.0))
     assert list(model_quantizers(model)) == ["tied"]
     assert least * 0.95 < float(tied.amax) <= 10.0
-    for _ in range(2000):  # and it does come down when all of them do
+    for _ in range(250):  # and it does come down when all of them do
         step(tf.ones((1, 4)), tf.ones((1, 4)), tf.ones((1, 4)))
     assert float(tied.amax) == pytest.approx(1.0, abs=0.2)
 
