@@ -50,7 +50,7 @@ class _Histograms:
         self.not_finite: str | None = None
 
     def observe(self, quantizer: TensorQuantizer, tensor: Any) -> None:
-        if quantizer.range_policy == "current" or quantizer.of_weight:
+        if quantizer.range_policy == "current" or quantizer.of_weight or tf.size(tensor) == 0:
             return
         magnitude = quantizer.magnitude(tensor)
         if quantizer.unsigned and quantizer.name not in self.cut and tf.reduce_min(tensor) < 0:

@@ -24,9 +24,6 @@ from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
 
-MARKER = "qdq__"
-"""Prefix of the marker op that a quantizer emits in export mode; its name follows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
