@@ -220,7 +220,7 @@ class _Comparison:
         orders = [received]
         if received.ndim > 2:
             orders.append(np.moveaxis(received, 1, -1))
-        if received.ndim == expected.ndim == 4:
+        if {received.ndim, expected.ndim} == {4}:
             candidates = [x for x in orders if x.shape == expected.shape]
         else:
             candidates = [x.reshape(expected.shape) for x in orders if x.size == expected.size]

@@ -37,7 +37,7 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
 def freezable(graph_def: Any, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return the weights (placeholder -> array) that no quantizer reads: recurrent layers want theirs as constants."""
     markers = [node for node in graph_def.node if node.name.rpartition("/")[2].startswith(MARKER)]
-    quantized = {_producer(node.input[0]) for node in markers}
+    quantized = {_producer(tensor) for node in markers for tensor in node.input}
     names = {tensor.partition(":")[0]: value for tensor, value in weights.items()}
     return {name: float32_array(value) for name, value in names.items() if name not in quantized}
 
@@ -76,18 +76,20 @@ def _with_erf(graph_def: Any, node: Any) -> None:
 def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
     """Return the tensor whose negative ``node`` reads and True, or what it reads itself and False."""
     by_name = {other.name: other for other in graph_def.node}
-    product = by_name.get(_producer(node.input[0]))
+    (source,) = node.input
+    product = by_name.get(_producer(source))
     if product is None or product.op != "Mul":
-        return node.input[0], False
+        return source, False
     for index, name in enumerate(product.input):
         minus = by_name.get(_producer(name))
         if minus is not None and minus.op == "Neg":
-            factors = [minus.input[0] if i == index else other for i, other in enumerate(product.input)]
+            (negated,) = minus.input
+            factors = [negated if i == index else other for i, other in enumerate(product.input)]
             positive = graph_def.node.add(name=f"{node.name}/product", op="Mul", input=factors)
             for key in set(product.attr) & {"T", "_output_shapes"}:
                 positive.attr[key].CopyFrom(product.attr[key])
             return positive.name, True
-    return node.input[0], False
+    return source, False
 
 
 def _with_constant_size(graph_def: Any, node: Any) -> None:

@@ -83,7 +83,7 @@ def test_a_tuple_is_a_batch_of_inputs_and_labels_where_the_model_has_one_input()
     assert (report.samples, report.tensors["q"].amax) == (2, 2.0)
 
 
-@pytest.mark.parametrize("data", [{"a": [1.0]}, 5, None])
+@pytest.mark.parametrize("data", [{"a": [1.0]}, {}, 5, None])
 def test_data_that_is_neither_arrays_nor_batches_is_refused(data: Any) -> None:
     with pytest.raises(CalibrationError, match=f"Received: {type(data).__name__}"):
         calibrate(hand_made(), data)
@@ -153,6 +153,17 @@ def test_calibrate_takes_two_batches_of_one_input_for_batches() -> None:
 def test_calibrate_wants_a_sample(data: Any) -> None:
     with pytest.raises(CalibrationError, match="data is empty"):
         calibrate(hand_made(), data, "percentile")
+
+
+def test_calibrate_takes_a_list_of_one_batch() -> None:
+    report = calibrate(hand_made(), [VALUES], "max", batch_size=3)
+    assert (report.batches, report.samples) == (1, 7)
+
+
+def test_calibrate_takes_a_single_value() -> None:
+    x = keras.Input((1,), name="x")
+    report = calibrate(keras.Model(x, TensorQuantizer(name="q")(x)), np.float32([[-3]]), "max")
+    assert (report.tensors["q"].amax, report.tensors["q"].values) == (3.0, 1)
 
 
 def test_calibrate_passes_over_an_empty_batch() -> None:

@@ -128,6 +128,7 @@ def test_convert_puts_a_pair_in_the_place_of_each_quantizer() -> None:
         scale, zero = (value.const_value.numpy() for value in quantize.inputs[1:])
         assert (scale, scale.dtype, zero, zero.dtype) == (1, np.float32, 0, np.int8)
     assert pairs[0].inputs[0].name == "x"
+    assert [use.node for use in pairs[0].inputs[0].uses()] == [pairs[0]]
     np.testing.assert_array_equal(run(converted, np.zeros((2, 3), np.float32))[0], np.zeros((2, 2)))
 
 

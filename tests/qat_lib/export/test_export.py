@@ -264,6 +264,12 @@ def test_export_makes_the_folder_of_the_file(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
 
 
+def test_export_into_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="Expected to write"):
+        export_onnx(dense(), tmp_path / "file" / "model.onnx")
+
+
 def test_export_tells_what_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")

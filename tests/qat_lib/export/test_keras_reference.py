@@ -49,6 +49,10 @@ def test_batches_cut_an_array(size: int, whole: bool, sizes: list[int]) -> None:
         np.testing.assert_array_equal(np.concatenate([part for (part,) in found]), A)
 
 
+def test_batches_of_many_samples_are_whole() -> None:
+    assert shapes(batches(one_input(), np.zeros((700, 2)), 300, whole=True)) == [[(300, 2)], [(300, 2)]]
+
+
 @pytest.mark.parametrize("form", [list, tuple])
 def test_batches_take_an_array_for_each_input(form: Any) -> None:
     found = list(batches(two_inputs(), form([A, B]), 3, whole=False))
@@ -151,6 +155,13 @@ def test_keras_reference_gives_each_input_its_array(form: Any) -> None:
     found = KerasReference(two_inputs(form), ["y3"]).run(arrays)
     for y, expected in zip(found, [A, B, B], strict=True):
         np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_keras_reference_runs_models_of_one_input(listed: bool) -> None:
+    x = keras.Input((2,), name="x")
+    for model in (keras.Sequential([x, layers.Identity()]), keras.Model([x] if listed else x, layers.Identity()(x))):
+        np.testing.assert_array_equal(KerasReference(model, []).run([A])[0], A)
 
 
 def test_keras_reference_runs_in_inference() -> None:

@@ -146,7 +146,7 @@ def test_parity_measures_noise_where_labels_differ_only(tmp_path: Path) -> None:
 
 def test_parity_measures_noise_of_the_outputs_with_labels(tmp_path: Path) -> None:
     labels = ([[0.0, 4.0]], [[4.0, 0.0]])
-    for value in ([[2.0**20]], [[[0.0, 2.0**20]]]):
+    for value in ([2.0**20], [[2.0**20]], [[[0.0, 2.0**20]]]):
         assert compare(tmp_path, labels, (value, value)).noise == 4 * 2.0**-20
     wide = [[0.0, 8.0]]
     assert compare(tmp_path, labels, (wide, wide)).noise == 8 * 2.0**-20
@@ -187,6 +187,8 @@ def test_parity_takes_probabilities_only_where_every_row_holds_some(tmp_path: Pa
     assert compare(tmp_path, (rows, rows)).step == pytest.approx(0.75e-5)
     assert compare(tmp_path, (rows, rows), batch_size=1).step == pytest.approx(0.75e-5)
     assert compare(tmp_path, (rows[:1], rows[:1])).step == pytest.approx(np.log(3) / 2 * 1e-5)
+    rows = [[0.5, 0.5], [0.1, 0.9]]
+    assert compare(tmp_path, (rows, rows)).step == pytest.approx(np.log(9) / 2 * 1e-5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

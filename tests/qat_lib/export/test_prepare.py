@@ -47,6 +47,7 @@ ERFC = np.vectorize(lambda x: 1 - erf(x))
         (lambda x: tf.math.erfc(x), lambda x: ERFC(x), "Sub"),
         (lambda x: tf.math.erfc(tf.nn.relu(x)), lambda x: ERFC(np.maximum(x, 0)), "Sub"),
         (lambda x: tf.math.erfc(tf.negative(x)), lambda x: ERFC(-x), "Sub"),
+        (lambda x: tf.math.erfc(tf.nn.relu(tf.negative(x))), lambda x: ERFC(np.maximum(-x, 0)), "Sub"),
         (lambda x: tf.math.erfc(x * (x + 2.0)), lambda x: ERFC(x * (x + 2)), "Sub"),
         (lambda x: tf.math.erfc(tf.negative(x) * 0.5), lambda x: ERFC(-x * 0.5), "AddV2"),
         (lambda x: tf.math.erfc(tf.constant(0.5) * tf.negative(x)), lambda x: ERFC(-x * 0.5), "AddV2"),
@@ -54,7 +55,7 @@ ERFC = np.vectorize(lambda x: 1 - erf(x))
         (lambda x: tf.math.erfc((x + 2.0) * tf.negative(x)), lambda x: ERFC(-x * (x + 2)), "AddV2"),
         (lambda x: tf.math.erfc(tf.unstack(tf.negative(x))[1] * 0.5), lambda x: ERFC(-x[1] * 0.5), "Sub"),
     ],
-    ids=["x", "relu", "neg", "product", "-x*c", "c*-x", "-x*y", "y*-x", "second output"],
+    ids=["x", "relu", "neg", "relu of neg", "product", "-x*c", "c*-x", "-x*y", "y*-x", "second output"],
 )
 def test_prepare_graph_writes_erfc_with_erf(build: Any, expected: Any, op: str) -> None:
     before = graph_of(build, (2, 3))

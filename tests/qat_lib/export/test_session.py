@@ -57,6 +57,12 @@ def test_session_knows_a_fixed_batch(tmp_path: Path, shape: str, expected: int |
     assert session(tmp_path, text).fixed_batch == expected
 
 
+def test_session_of_no_input_or_a_scalar_has_no_fixed_batch(tmp_path: Path) -> None:
+    assert session(tmp_path, "() => (float[1] y) { y = Constant <value = float[1] {3}> () }").fixed_batch is None
+    text = "(float[3,2] a, float b) => (float[3,2] y, float z) { y = Identity(a) z = Identity(b) }"
+    assert session(tmp_path, text).fixed_batch == 3
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_session_wants_an_array_for_each_input(tmp_path: Path, count: int) -> None:
     with pytest.raises(ExportError, match=rf"Expected 2 input arrays\. Received: {count}\."):
@@ -125,6 +131,12 @@ def test_session_says_what_onnx_runtime_refuses(tmp_path: Path) -> None:
         session(tmp_path, "(float[N,2] x) => (float[N,2] y) { y = NoSuchOperator(x) }")
     with pytest.raises(ExportError, match="can't run the file on this batch"):
         session(tmp_path, TWO).run([A, np.ones((2, 3))])
+
+
+def test_session_tells_a_failure_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExportError, match="can't run the file on this batch"):
+        session(tmp_path, TWO).run([np.ones((2, 2)), np.ones((3, 2))])
+    assert capfd.readouterr().err == ""
 
 
 def test_session_is_silent_about_weights_that_nothing_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

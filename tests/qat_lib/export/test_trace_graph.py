@@ -119,6 +119,20 @@ def test_trace_follows_calls_with_keywords() -> None:
     assert list(check(model, normal(2, 4)).scopes.values()) == ["inner/d"]
 
 
+@pytest.mark.parametrize("late_first", [False, True])
+def test_trace_follows_inputs_that_enter_late(late_first: bool) -> None:
+    a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
+    branches = [layers.Dense(3, name="dense")(a), b]
+    model = keras.Model([a, b], layers.Concatenate(name="end")(branches[::-1] if late_first else branches))
+    assert set(check(model, normal(2, 4), normal(2, 3)).scopes.values()) == {"dense", "end"}
+
+
+def test_trace_takes_a_subclassed_model_within_for_one_layer() -> None:
+    x = keras.Input((2,), name="x")
+    model = keras.Model(x, layers.ReLU(name="end")(custom()(x)))
+    assert list(check(model, normal(3, 2)).scopes.values()) == ["custom", "end"]
+
+
 def test_trace_follows_operations_that_are_no_layers() -> None:
     x = keras.Input((4,), name="x")
     y = keras.ops.concatenate([x * 2.0, keras.ops.relu(x)], axis=-1)
