@@ -50,7 +50,7 @@ class _Histograms:
         self.not_finite: str | None = None
 
     def observe(self, quantizer: TensorQuantizer, tensor: Any) -> None:
-        if quantizer.range_policy == "current" or quantizer.of_weight:
+        if quantizer.range_policy == "current" or quantizer.of_weight or tf.size(tensor) == 0:
             return
         magnitude = quantizer.magnitude(tensor)
         if quantizer.unsigned and quantizer.name not in self.cut and tf.reduce_min(tensor) < 0:
@@ -145,7 +145,7 @@ def calibrate(
 
 def _batches(data: Any, batch_size: int, inputs: int) -> Iterator[Any]:
     """Yield what the model takes: a tensor, or a list or dict of them where it has several inputs."""
-    whole = _is_array(data) or (isinstance(data, Mapping) and all(map(_is_array, data.values())))
+    whole = _is_array(data) or (isinstance(data, Mapping) and len(data) and all(map(_is_array, data.values())))
     if whole or _is_one_for_each(data, inputs):
         parts = keras.tree.flatten(data)
         if len({len(part) for part in parts}) > 1:
@@ -172,5 +172,5 @@ def _is_one_for_each(data: Any, inputs: int) -> bool:
 
 
 def _samples(x: Any) -> int:
-    first = next(iter(x.values())) if isinstance(x, dict) else x[0] if isinstance(x, (list, tuple)) else x
+    first, *_ = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else [x]
     return int(np.shape(first)[0])

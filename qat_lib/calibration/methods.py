@@ -62,7 +62,7 @@ def _maximum(histogram: Histogram, percentile: float, steps: int) -> float:
 def _percentile(histogram: Histogram, percentile: float, steps: int) -> float:
     cumulative = np.cumsum(histogram.counts)
     index = int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100.0))
-    return float(histogram.edges[min(index, len(histogram.counts) - 1) + 1])
+    return float(histogram.edges[index + 1])
 
 
 def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
@@ -80,7 +80,7 @@ def _entropy(histogram: Histogram, percentile: float, steps: int) -> float:
     levels = steps + 1
     counts = histogram.counts.reshape(-1, len(histogram.counts) // ENTROPY_BINS).sum(axis=1).astype(np.float64)
     counts[0] = counts[1]  # zeros (after a ReLU) say nothing about the range
-    last = int(np.max(np.nonzero(counts)[0], initial=0)) + 1
+    last = int(np.flatnonzero(counts)[-1]) + 1
     if last <= levels:
         return histogram.observed_max
     # Every bin is a candidate: the divergence is least where the levels get equally many bins, at few of them.
@@ -94,8 +94,8 @@ def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
     """Kullback-Leibler divergence of the clipped distribution from its quantized form."""
     inside = counts[:end]
     outliers = counts[end:].sum()
-    if inside[-1] == 0 and outliers > 0:
-        return np.inf  # all of them are in a bin that the quantized form leaves empty
+    if inside[-1] == 0:  # so there are outliers, all in a bin that the quantized form leaves empty
+        return np.inf
     clipped = inside.copy()
     clipped[-1] += outliers
     group = np.arange(end) * levels // end

@@ -19,6 +19,7 @@ from qat_lib.export.graph import (
     TENSOR,
     BatchNorm,
     add_constant,
+    insert_before,
     is_op,
     new_node,
     replace,
@@ -26,7 +27,8 @@ from qat_lib.export.graph import (
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
-from qat_lib.export.trace import MARKER, Trace, trace_model
+from qat_lib.export.trace import Trace, trace_model
+from qat_lib.quantizers.modes import MARKER
 
 
 def tf2onnx_opset(opset: int) -> int:
@@ -186,7 +188,7 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
 
 
 def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
-    if isinstance(dim, int) and dim >= 0:
+    if isinstance(dim, int):
         return dim
     if index == 0:
         return "batch" if batch is None else batch
@@ -197,7 +199,7 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
     """Say of each node which layer it came from, and of each tensor which layer's output it is."""
     for node in model.graph:
         for name in (node.name, *(output.name for output in node.outputs), *(v.name for v in node.inputs if v)):
-            scope = (name or "").split("/", 1)[0]
+            scope = (name or "").partition("/")[0]
             if scope in trace.scopes:
                 node.meta[LAYER] = trace.scopes[scope]
                 break
@@ -220,19 +222,19 @@ def _insert_pairs(model: ir.Model) -> None:
     scale = add_constant(graph, np.ones((), np.float32), "unset/scale")
     zero_point = add_constant(graph, np.zeros((), np.int8), "unset/zero_point")
     for node in list(graph):
-        found = re.search(rf"/{MARKER}([^/:]+):\d+$", node.outputs[0].name or "") if is_op(node, "Identity") else None
+        if not is_op(node, "Identity"):
+            continue
+        (marked,), (source,) = node.outputs, node.inputs
+        found = re.search(rf"/{MARKER}([^/:]+):\d+$", marked.name or "")
         if found is None:
             continue
-        shape = node.outputs[0].shape
-        quantize = new_node("QuantizeLinear", [node.inputs[0], scale, zero_point], origin=node, shape=shape)
-        quantize.outputs[0].dtype = ir.DataType.INT8
-        dequantize = new_node("DequantizeLinear", [quantize.outputs[0], scale, zero_point], origin=node, shape=shape)
-        dequantize.outputs[0].dtype = ir.DataType.FLOAT
-        pair = [quantize, dequantize]
-        for half in pair:
+        int8, float32, shape = ir.DataType.INT8, ir.DataType.FLOAT, marked.shape
+        quantize = new_node("QuantizeLinear", [source, scale, zero_point], origin=node, shape=shape, dtype=int8)
+        parameters = [insert_before(node, quantize), scale, zero_point]
+        dequantize = new_node("DequantizeLinear", parameters, origin=node, shape=shape, dtype=float32)
+        replace(marked, insert_before(node, dequantize))
+        for half in (quantize, dequantize):
             half.meta[QUANTIZER] = found.group(1)
-            graph.insert_before(node, half)
-        replace(node.outputs[0], pair[1].outputs[0])
         graph.remove(node, safe=True)
 
 

@@ -42,16 +42,17 @@ class KerasReference:
                     f"Expected numbers of shape {shape} for the input {expected.name!r}. Received {x.dtype} of shape "
                     f"{x.shape}. Pass the data as the Keras model takes them."
                 )
-        value = inputs[0] if len(inputs) == 1 else self._arranged(inputs)
         with float32_semantics(self.model):
-            outputs = self.model(value, training=False)
+            outputs = self.model(self._arranged(inputs), training=False)
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def _arranged(self, inputs: list[np.ndarray]) -> Any:
         import keras
 
-        struct = getattr(self.model, "_inputs_struct", None)
-        return inputs if struct is None else keras.tree.pack_sequence_as(struct, inputs)
+        if isinstance(self.model, keras.Sequential):
+            (only,) = inputs
+            return only
+        return keras.tree.pack_sequence_as(self.model._inputs_struct, inputs)
 
 
 def nudged(x: np.ndarray) -> np.ndarray:

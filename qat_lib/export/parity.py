@@ -148,25 +148,45 @@ def check_parity(
 
 
 @dataclass
-class _Comparison:
-    """Collects differences over the batches."""
+class _Difference:
+    """How far arrays are from what was expected, and how large that is, over the batches."""
 
-    samples: int = 0
     largest: float = 0.0
     total: float = 0.0
     count: int = 0
     magnitude: float = 0.0
+
+    def add(self, expected: np.ndarray, received: np.ndarray) -> None:
+        """Take in one batch; what is not a number stays in ``largest``."""
+        difference = np.abs(expected.astype(np.float64) - received.astype(np.float64))
+        self.largest = float(difference.max(initial=self.largest))
+        self.total += float(difference.sum())
+        self.count += difference.size
+        self.magnitude = float(np.abs(expected).max(initial=self.magnitude))
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.count, 1)
+
+
+@dataclass
+class _Comparison:
+    """Collects differences over the batches."""
+
+    samples: int = 0
+    outputs: _Difference = field(default_factory=_Difference)
     equal: int | None = None
     margins: list[float] = field(default_factory=list)
     largest_logit: float = 0.0
     noise: float = 0.0
     half: bool = False
-    layers: dict[str, list[Any]] = field(default_factory=dict)
+    layers: dict[str, tuple[str, _Difference]] = field(default_factory=dict)
 
     def add(self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int) -> np.ndarray:
         """Take in one batch; return the rows whose label differs."""
         differing = [np.empty(0, np.intp)]
-        self.samples += len(expected[0])
+        first, *_ = expected
+        self.samples += len(first)
         for keras_output, onnx_output in zip(expected[:outputs], received, strict=True):
             if keras_output.shape != onnx_output.shape:
                 raise ExportError(
@@ -174,20 +194,14 @@ class _Comparison:
                     "Compare the file with the model that it was exported from."
                 )
             self.half |= keras_output.dtype == np.float16
-            difference = np.abs(keras_output.astype(np.float64) - onnx_output.astype(np.float64))
-            self.largest = max(self.largest, float(difference.max(initial=0.0)))
-            if np.isnan(difference).any():
-                self.largest = float("nan")
-            self.total += float(difference.sum())
-            self.count += difference.size
-            self.magnitude = max(self.magnitude, float(np.abs(keras_output).max(initial=0.0)))
+            self.outputs.add(keras_output, onnx_output)
             if keras_output.ndim == 2 and keras_output.shape[1] > 1:
                 differing.append(self._add_labels(keras_output, onnx_output))
         return np.unique(np.concatenate(differing))
 
     def _add_labels(self, expected: np.ndarray, received: np.ndarray) -> np.ndarray:
         logits = _logits(expected)
-        self.largest_logit = max(self.largest_logit, float(np.abs(logits).max(initial=0.0)))
+        self.largest_logit = float(np.abs(logits).max(initial=self.largest_logit))
         label, other = expected.argmax(axis=1), received.argmax(axis=1)
         self.equal = (self.equal or 0) + int((label == other).sum())
         rows = np.flatnonzero(label != other)
@@ -198,7 +212,7 @@ class _Comparison:
         """Take in what a change of the input by float rounding did to Keras's outputs."""
         for before, after in zip(expected, nudged, strict=True):
             if before.ndim == 2 and before.shape[1] > 1:
-                self.noise = max(self.noise, float(np.abs(_logits(before) - _logits(after)).max(initial=0.0)))
+                self.noise = float(np.abs(_logits(before) - _logits(after)).max(initial=self.noise))
 
     def add_layer(self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray) -> None:
         """Take in the output of one layer."""
@@ -206,19 +220,13 @@ class _Comparison:
         orders = [received]
         if received.ndim > 2:
             orders.append(np.moveaxis(received, 1, -1))
-        if received.ndim == expected.ndim == 4:
+        if {received.ndim, expected.ndim} == {4}:
             candidates = [x for x in orders if x.shape == expected.shape]
         else:
             candidates = [x.reshape(expected.shape) for x in orders if x.size == expected.size]
-        differences = [np.abs(x.astype(np.float64) - expected) for x in candidates]
-        if not differences:
-            return
-        best = min(differences, key=lambda d: float(d.max(initial=0.0)))
-        entry = self.layers.setdefault(layer, [tensor, 0.0, 0.0, 0, 0.0])
-        entry[1] = max(entry[1], float(best.max(initial=0.0)))
-        entry[2] += float(best.sum())
-        entry[3] += best.size
-        entry[4] = max(entry[4], float(np.abs(expected).max(initial=0.0)))
+        if candidates:
+            best = min(candidates, key=lambda x: float(np.abs(x.astype(np.float64) - expected).sum()))
+            self.layers.setdefault(layer, (tensor, _Difference()))[1].add(expected, best)
 
     def report(self, tolerance: float | None) -> ParityReport:
         """Return the verdict over all batches."""
@@ -229,9 +237,9 @@ class _Comparison:
         ties = sum(margin <= step + 2 * self.noise for margin in self.margins)
         return ParityReport(
             samples=self.samples,
-            largest_difference=self.largest,
-            mean_difference=self.total / max(self.count, 1),
-            magnitude=self.magnitude,
+            largest_difference=self.outputs.largest,
+            mean_difference=self.outputs.mean,
+            magnitude=self.outputs.magnitude,
             labels_equal=self.equal,
             ties=ties,
             mismatches=len(self.margins) - ties,
@@ -239,8 +247,8 @@ class _Comparison:
             noise=self.noise,
             tolerance=tolerance,
             layers=tuple(
-                LayerDifference(layer=name, tensor=tensor, largest=largest, mean=total / max(n, 1), magnitude=magnitude)
-                for name, (tensor, largest, total, n, magnitude) in self.layers.items()
+                LayerDifference(layer=name, tensor=tensor, largest=d.largest, mean=d.mean, magnitude=d.magnitude)
+                for name, (tensor, d) in self.layers.items()
             ),
         )
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from qat_lib.export.precision import float32_array, use_float32
-from qat_lib.export.trace import MARKER
+from qat_lib.quantizers.modes import MARKER
 
 
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
     """Return a copy of a ``GraphDef`` in the form that tf2onnx converts best.
 
-    Markers are identities, half precision is float32, ``Erfc`` is written with ``Erf``, and sizes are constant.
+    Half precision is float32, ``Erfc`` is written with ``Erf``, and sizes are constant.
 
     Args:
         graph_def: the traced graph.
@@ -27,9 +27,7 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
         if frozen and node.name in frozen:
             _as_constant(node, frozen[node.name])
     for node in list(result.node):
-        if node.op == "QuantizeAndDequantizeV3" and node.name.rpartition("/")[2].startswith(MARKER):
-            _as_identity(node)
-        elif node.op == "Erfc":
+        if node.op == "Erfc":
             _with_erf(result, node)
         elif node.op in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
             _with_constant_size(result, node)
@@ -38,12 +36,8 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
 
 def freezable(graph_def: Any, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return the weights (placeholder -> array) that no quantizer reads: recurrent layers want theirs as constants."""
-    quantized = {
-        name.partition(":")[0]
-        for node in graph_def.node
-        if node.op == "QuantizeAndDequantizeV3"
-        for name in node.input[:1]
-    }
+    markers = [node for node in graph_def.node if node.name.rpartition("/")[2].startswith(MARKER)]
+    quantized = {_producer(tensor) for node in markers for tensor in node.input}
     names = {tensor.partition(":")[0]: value for tensor, value in weights.items()}
     return {name: float32_array(value) for name, value in names.items() if name not in quantized}
 
@@ -56,18 +50,6 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
     for key in set(node.attr) - {"dtype", "_output_shapes"}:
         del node.attr[key]
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array, dtype=dtype))
-
-
-def _as_identity(node: Any) -> None:
-    """Make an Identity of a marker.
-
-    tf2onnx would make a Q/DQ pair of it and then rewrite the weight in front, which it expects to be a constant; an
-    Identity passes through untouched, and :mod:`qat_lib.export.convert` makes the pair.
-    """
-    node.op = "Identity"
-    del node.input[1:]
-    for key in set(node.attr) - {"T", "_output_shapes"}:
-        del node.attr[key]
 
 
 def _with_erf(graph_def: Any, node: Any) -> None:
@@ -94,18 +76,20 @@ def _with_erf(graph_def: Any, node: Any) -> None:
 def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
     """Return the tensor whose negative ``node`` reads and True, or what it reads itself and False."""
     by_name = {other.name: other for other in graph_def.node}
-    product = by_name.get(_producer(node.input[0]))
+    (source,) = node.input
+    product = by_name.get(_producer(source))
     if product is None or product.op != "Mul":
-        return node.input[0], False
+        return source, False
     for index, name in enumerate(product.input):
         minus = by_name.get(_producer(name))
         if minus is not None and minus.op == "Neg":
-            factors = [minus.input[0] if i == index else other for i, other in enumerate(product.input)]
+            (negated,) = minus.input
+            factors = [negated if i == index else other for i, other in enumerate(product.input)]
             positive = graph_def.node.add(name=f"{node.name}/product", op="Mul", input=factors)
             for key in set(product.attr) & {"T", "_output_shapes"}:
                 positive.attr[key].CopyFrom(product.attr[key])
             return positive.name, True
-    return node.input[0], False
+    return source, False
 
 
 def _with_constant_size(graph_def: Any, node: Any) -> None:

@@ -45,12 +45,12 @@ class ReferenceSession:
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what it would log as an error, it raises, too
         self._extra = extra_outputs
         source: Any = str(path)
-        self._added = 0
+        added: list[str] = []
         if extra_outputs:
-            source, self._added = _with_outputs(path, extra_outputs)
+            source, added = _with_outputs(path, extra_outputs)
             options.add_session_config_entry(EXTERNAL_FOLDER, str(path.resolve().parent))
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -58,8 +58,7 @@ class ReferenceSession:
             raise ExportError(f"ONNX Runtime can't load {path}: {error}. Export the model again.") from error
         self._inputs = self._session.get_inputs()
         # Extra outputs stand behind the model's own, and one of these may be asked for as an extra, too.
-        names = [output.name for output in self._session.get_outputs()]
-        self._outputs = names[: len(names) - self._added]
+        self._outputs = [output.name for output in self._session.get_outputs() if output.name not in added]
         self._layout = read_names(metadata, "layout")
         self._preprocessing = None
         if metadata.get("preprocessing_embedded") == "true":
@@ -90,10 +89,7 @@ class ReferenceSession:
         Raises:
             ExportError: the batch does not fit the file's inputs.
         """
-        feeds = {}
-        for spec, array in zip(self._inputs, batch, strict=True):
-            x = array.transpose(0, 3, 1, 2) if self._layout.get(spec.name) == "NCHW" else array
-            feeds[spec.name] = np.ascontiguousarray(x, NUMPY_TYPES.get(spec.type))
+        feeds = dict(map(self._feed, self._inputs, batch))
         names = list(dict.fromkeys([*self._outputs, *self._extra]))
         try:
             values = self._session.run(names, feeds)
@@ -102,17 +98,21 @@ class ReferenceSession:
         self._last = dict(zip(names, values, strict=True))
         return [np.asarray(self._last[name]) for name in self._outputs]
 
+    def _feed(self, spec: Any, array: np.ndarray) -> tuple[str, np.ndarray]:
+        x = array.transpose(0, 3, 1, 2) if self._layout.get(spec.name) == "NCHW" else array
+        return spec.name, np.ascontiguousarray(x, NUMPY_TYPES.get(spec.type))
+
     def extra(self, name: str) -> np.ndarray:
         """Return an extra output of the last run."""
         return np.asarray(self._last[name])
 
 
-def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, int]:
-    """Return the model with inner tensors as outputs, and how many were added; external data stay where they are."""
+def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, list[str]]:
+    """Return the model with inner tensors as outputs, and the names of the added ones; external data stay in place."""
     import onnx
 
     proto = load_model(path)
     have = {value.name for value in proto.graph.output}
     added = [name for name in names if name not in have]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
-    return bytes(proto.SerializeToString()), len(added)
+    return bytes(proto.SerializeToString()), added

@@ -24,9 +24,6 @@ from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
 
-MARKER = "qdq__"
-"""Prefix of the marker op that a quantizer emits in export mode; its name follows."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
@@ -78,7 +75,8 @@ class _Walker:
     def _call(self, operation: Any, args: Any, kwargs: Any, prefix: str) -> Any:
         path = prefix + operation.name
         if isinstance(operation, keras.Model) and _is_graph(operation):
-            return self.run(operation, args[0] if args else kwargs["inputs"], path + "/")
+            inputs, *_ = args or [kwargs["inputs"]]
+            return self.run(operation, inputs, path + "/")
         scope = f"L{len(self.scopes)}"
         self.scopes[scope] = path
         self.operations[path] = operation
@@ -88,7 +86,8 @@ class _Walker:
             outputs = operation(*args, **kwargs)
         flat = keras.tree.flatten(outputs)
         if len(flat) == 1 and path not in self.tensors.values():
-            self.tensors.setdefault(flat[0].name, path)
+            (output,) = flat
+            self.tensors.setdefault(output.name, path)
         return outputs
 
 
@@ -159,6 +158,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             f"Received a name that TensorFlow refuses ({error}). Rename the layer."
         ) from error
     names = [tensor.name for tensor in concrete.inputs]
+    reshaped = [y for op in concrete.graph.get_operations() if op.type == "Reshape" for y in op.outputs]
     inputs, weights, captured = (
         names[: len(specs)],
         names[len(specs) : len(specs) + len(variables)],
@@ -173,12 +173,9 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         operations=walker.operations,
         tensors=walker.tensors,
         shapes={
-            op.outputs[0].name: (
-                op.outputs[0].shape.as_list(),
-                np.dtype(float32_for(op.outputs[0].dtype).as_numpy_dtype),
-            )
-            for op in concrete.graph.get_operations()
-            if op.type == "Reshape" and op.outputs[0].shape.rank is not None
+            y.name: (y.shape.as_list(), np.dtype(float32_for(y.dtype).as_numpy_dtype))
+            for y in reshaped
+            if y.shape.rank is not None
         },
     )
 

@@ -19,15 +19,20 @@ AMAX_FLOOR = 127.0 * 2.0**-24
 
 def integer_bounds(num_bits: int, narrow_range: bool, unsigned: bool = False) -> tuple[float, float]:
     """Return the least and the greatest integer: for 8 bits -128 and 127, narrow -127 and 127, unsigned 0 and 255."""
+    high = greatest_integer(num_bits, unsigned)
     if unsigned:
-        return 0.0, float(2**num_bits - 1)
-    high = float(2 ** (num_bits - 1) - 1)
+        return 0.0, high
     return (-high if narrow_range else -high - 1.0), high
+
+
+def greatest_integer(num_bits: int, unsigned: bool) -> float:
+    """Return the greatest integer: for 8 bits 127, unsigned 255."""
+    return float(2 ** (num_bits if unsigned else num_bits - 1) - 1)
 
 
 def quantization_scale(amax: Any, num_bits: int = 8, unsigned: bool = False) -> Any:
     """Return the float32 scale of a range: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
-    return tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / integer_bounds(num_bits, True, unsigned)[1]
+    return tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / greatest_integer(num_bits, unsigned)
 
 
 def fake_quantize(

@@ -68,5 +68,5 @@ class Switches:
             raise SpecError(f"The quantizer {self.name!r} is not built: call it on its tensor first.")
 
 
-def _initial_flags(shape: Any, dtype: Any = None) -> Any:
-    return tf.constant([1, 1, 0], dtype=dtype or "int32")
+def _initial_flags(shape: Any, dtype: Any) -> Any:
+    return tf.constant([1, 1, 0], dtype)

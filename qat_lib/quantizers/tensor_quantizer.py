@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import SpecError
-from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, integer_bounds
+from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, greatest_integer
 from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting
 from qat_lib.quantizers.ranges import least_step, range_shape, reduced_axes
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING, Switches
@@ -89,53 +89,54 @@ class TensorQuantizer(Switches, keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         """Create the range and the switches; the range keeps one value for each kept axis, 1 elsewhere."""
         # What LSQ trains is the step: an optimizer's steps on amax, 127 times as large, would hardly move it.
-        learned = self.range_policy == "learned"
         self._range = self.add_weight(
-            name="step" if learned else "amax",
+            name="step" if self._learned else "amax",
             shape=range_shape(input_shape, self.channel_axes, self.name),
             initializer=self._initial_range,
-            trainable=learned,
+            trainable=self._learned,
             # Below the floor a learned range would get no gradient, and stay there.
-            constraint=_StepFloor(self._unit) if learned else None,
+            constraint=_StepFloor(self._unit) if self._learned else None,
             dtype="float32",
             aggregation="mean",
         )
         self._add_switches()
-        self.built = True
 
-    def _initial_range(self, shape: Any, dtype: Any = None) -> Any:
+    def _initial_range(self, shape: Any, dtype: Any) -> Any:
         weight = None if self.range_policy == "current" else self._weight()
         amax = tf.fill(shape, INITIAL_AMAX) if weight is None else self.range_of(tf.convert_to_tensor(weight))
-        return tf.cast(tf.maximum(amax, AMAX_FLOOR), dtype or "float32") / self._unit
+        return tf.cast(tf.maximum(amax, AMAX_FLOOR), dtype) / self._unit
+
+    @property
+    def _learned(self) -> bool:
+        return self.range_policy == "learned"
 
     @property
     def _high(self) -> float:
-        return integer_bounds(self.num_bits, self.narrow_range, self.unsigned)[1]
+        return greatest_integer(self.num_bits, self.unsigned)
 
     @property
     def _unit(self) -> float:
         """How much of the range one unit of its variable is: a learned range is kept as its step."""
-        return self._high if self.range_policy == "learned" else 1.0
+        return self._high if self._learned else 1.0
 
     def _range_tensor(self) -> Any:
         range_ = tf.convert_to_tensor(self._range)
-        return range_ if self._unit == 1 else range_ * self._unit
+        return range_ * self._unit if self._learned else range_
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Quantize ``inputs`` (any shape, or a variable); the result has their shape and data type."""
         inputs = tf.convert_to_tensor(inputs)  # a variable as it is stored: mixed precision casts it only after this
-        collector = active_collector()
-        if collector is not None:
+        if (collector := active_collector()) is not None:
             collector.observe(self, inputs)
             return inputs
         if is_exporting():
             return export_marker(inputs, self.name) if self.enabled else inputs
         flags = tf.convert_to_tensor(self._flags)
-        enabled = flags[ENABLED] > 0
         if training and self.range_policy in ("ema", "last"):
             self._track(inputs, flags)
         amax = self.range_of(inputs) if self.range_policy == "current" else self._range_tensor()
-        return tf.cond(enabled, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
+        on = tf.cast(flags[ENABLED], tf.bool)
+        return tf.cond(on, lambda: self._quantize(inputs, amax), lambda: tf.identity(inputs))
 
     def _quantize(self, x: Any, amax: Any) -> Any:
         return fake_quantize(
@@ -144,7 +145,7 @@ class TensorQuantizer(Switches, keras.layers.Layer):
             num_bits=self.num_bits,
             narrow_range=self.narrow_range,
             unsigned=self.unsigned,
-            learned=self.range_policy == "learned",
+            learned=self._learned,
         )
 
     def range_of(self, x: Any) -> Any:
@@ -161,15 +162,15 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def _track(self, x: Any, flags: Any) -> None:
         """Move the range towards the batch's; the first batch of an uncalibrated quantizer sets it."""
-        old = tf.convert_to_tensor(self._range)
-        moving = (flags[TRACKING] > 0) & (flags[ENABLED] > 0)
+        old, on = tf.convert_to_tensor(self._range), tf.cast(flags, tf.bool)
+        moving = on[TRACKING] & on[ENABLED]
         # The reduction costs more than the quantization, so it runs only while the range moves. The assignment
         # stands outside of the condition: a distribution strategy can't aggregate inside of one.
         seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
         if len(self._inbound_nodes) > 1:
             keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
-        blended = tf.where(flags[CALIBRATED] > 0, keep * old + (1.0 - keep) * seen, seen)
+        blended = tf.where(on[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
         usable = moving & tf.reduce_all(tf.math.is_finite(seen))
         self._range.assign(tf.where(usable, tf.maximum(blended, AMAX_FLOOR), old))
         calibrated = tf.where(usable, tf.ones((), tf.int32), flags[CALIBRATED])
@@ -229,7 +230,7 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def _assign_amax(self, array: np.ndarray) -> None:
         # Multiplied by its unit again, the step must not come out below the floor.
-        least = least_step(self._high) if self._unit != 1 else np.float32(AMAX_FLOOR)
+        least = least_step(self._high) if self._learned else np.float32(AMAX_FLOOR)
         self._range.assign(np.maximum(array / np.float32(self._unit), least))
 
     @property
@@ -257,7 +258,7 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Save the range as amax, and if it is learned the step, too, which amax gives but for its rounding."""
-        if self.range_policy != "learned":
+        if not self._learned:
             super().save_own_variables(store)
             return
         store["0"], store["1"] = self.amax, self._flags
@@ -265,10 +266,10 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         """Load what :meth:`save_own_variables` saved, also before learned ranges had a step, or of another policy."""
-        if self.range_policy != "learned" and "step" not in store:
+        if not self._learned and "step" not in store:
             super().load_own_variables(store)
             return
-        if self.range_policy == "learned" and "step" in store:
+        if self._learned and "step" in store:
             self._range.assign(store["step"])
         else:
             self._assign_amax(np.asarray(store["0"]))

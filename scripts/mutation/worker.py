@@ -7,6 +7,7 @@ none of its parent's threads. The project's own modules are not imported here, s
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -20,6 +21,9 @@ from typing import Any, NoReturn
 HEAVY = (
     "numpy", "pytest", "hypothesis.extra.numpy", "onnx", "onnxruntime", "onnx_ir", "tensorflow", "keras", "tf2onnx",
     "pydantic", "typer", "rich.console", "yaml", "boto3", "moto", "sqlalchemy",
+    # Plugins, which pytest would parse anew in each fork to rewrite their assertions.
+    "_hypothesis_pytestplugin", "xdist.plugin", "xdist.looponfail", "pytest_timeout", "anyio.pytest_plugin",
+    "platformdirs.pytest_plugin",
 )  # fmt: skip
 OPTIONS = (
     "-n", "0", "-x", "-q", "--tb=short", "-p", "no:cacheprovider",
@@ -36,6 +40,7 @@ def main() -> None:
     for name in HEAVY:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()  # pytest collects garbage at its end, which takes a second among the objects of all these packages
     answer({"ready": True})
     for line in sys.stdin:
         answer(run(**json.loads(line)))

@@ -20,33 +20,6 @@ def line(count: int = 33) -> np.ndarray:
     return np.linspace(-3, 3, count, dtype=np.float32)[None]
 
 
-def test_on_any_tensor_by_hand(tmp_path: Path) -> None:
-    x = keras.Input((33,), name="x")
-    y = TensorQuantizer(name="mine")(layers.Dense(4, name="dense")(x))
-    model = keras.Model(x, y)
-    (quantizer,) = model_quantizers(model).values()
-    quantizer.amax = 1.25
-    hidden = keras.Model(x, model.get_layer("dense").output)
-    np.testing.assert_array_equal(model(line()), oracle.fake_quantize(hidden(line()).numpy(), 1.25))
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(line()), model(line()))
-
-
-@pytest.mark.parametrize(("policy", "least"), [("last", 10.0), ("ema", 9.0)])
-def test_one_layer_on_several_tensors_covers_the_widest(policy: str, least: float) -> None:
-    inputs = [keras.Input((4,), name=name) for name in "abc"]
-    tied = TensorQuantizer(name="tied", range_policy=policy)
-    model = keras.Model(inputs, [tied(x) for x in inputs])
-    step = tf.function(lambda *x: model(list(x), training=True))
-    for _ in range(100):
-        step(tf.ones((1, 4)), tf.fill((1, 4), 10.0), tf.fill((1, 4), 2.0))
-    assert list(model_quantizers(model)) == ["tied"]
-    assert least * 0.95 < float(tied.amax) <= 10.0
-    for _ in range(2000):  # and it does come down when all of them do
-        step(tf.ones((1, 4)), tf.ones((1, 4)), tf.ones((1, 4)))
-    assert float(tied.amax) == pytest.approx(1.0, abs=0.2)
-
-
 def test_quantizers_by_pattern() -> None:
     x = keras.Input((4,))
     model = keras.Model(x, [TensorQuantizer(name=name)(x) for name in ("a_quantizer", "b_quantizer", "b_other")])
@@ -168,14 +141,6 @@ def test_the_momentum() -> None:
     for value in (4.0, 2.0, 8.0):
         quantizer(tf.constant([value]), training=True)
     assert float(quantizer.amax) == (4 * 0.5 + 2 * 0.5) * 0.5 + 8 * 0.5
-
-
-def test_masks_pass_through() -> None:
-    x = keras.Input((None,), dtype="int32")
-    embedded = layers.Embedding(4, 3, mask_zero=True)(x)
-    model = keras.Model(x, layers.LSTM(2)(TensorQuantizer()(embedded)))
-    masked, padded = np.int32([[1, 2, 0, 0, 0]]), np.int32([[1, 2]])
-    np.testing.assert_allclose(model(masked), model(padded), atol=1e-6)
 
 
 def test_the_contexts_end_with_their_block_and_stay_in_their_thread() -> None:
@@ -303,6 +268,14 @@ def test_a_range_of_channels_follows_each_of_them() -> None:
     np.testing.assert_array_equal(quantizer.amax, np.float32([[1, 2, oracle.AMAX_FLOOR]]))
 
 
+@pytest.mark.parametrize(("axes", "shape"), [(None, ()), ((-1,), (1, 1, 3)), ((0,), (2, 1, 1)), ((1, 2), (1, 4, 3))])
+def test_the_range_of_a_tensor_broadcasts_against_it(axes: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
+    x = np.arange(-12, 12, dtype=np.float32).reshape(2, 4, 3)
+    found = TensorQuantizer(channel_axes=axes).range_of(tf.constant(x))
+    assert found.shape == shape
+    np.testing.assert_array_equal(found, oracle.range_of(x, axes))
+
+
 def test_a_range_takes_zero_and_what_lies_between_zero_and_one() -> None:
     quantizer = built()
     quantizer.amax = 0.5
@@ -376,3 +349,38 @@ def test_symbolic_calls_keep_shape_and_type() -> None:
     y = TensorQuantizer()(x)
     assert (y.shape, y.dtype) == (x.shape, "float16")
     assert TensorQuantizer().compute_output_shape((None, 3)) == (None, 3)
+
+
+def test_on_any_tensor_by_hand(tmp_path: Path) -> None:
+    x = keras.Input((33,), name="x")
+    y = TensorQuantizer(name="mine")(layers.Dense(4, name="dense")(x))
+    model = keras.Model(x, y)
+    (quantizer,) = model_quantizers(model).values()
+    quantizer.amax = 1.25
+    hidden = keras.Model(x, model.get_layer("dense").output)
+    np.testing.assert_array_equal(model(line()), oracle.fake_quantize(hidden(line()).numpy(), 1.25))
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(line()), model(line()))
+
+
+@pytest.mark.parametrize(("policy", "least"), [("last", 10.0), ("ema", 9.0)])
+def test_one_layer_on_several_tensors_covers_the_widest(policy: str, least: float) -> None:
+    inputs = [keras.Input((4,), name=name) for name in "abc"]
+    tied = TensorQuantizer(name="tied", range_policy=policy, momentum=0.5)
+    model = keras.Model(inputs, [tied(x) for x in inputs])
+    step = tf.function(lambda *x: model(list(x), training=True))
+    for _ in range(20):
+        step(tf.ones((1, 4)), tf.fill((1, 4), 10.0), tf.fill((1, 4), 2.0))
+    assert list(model_quantizers(model)) == ["tied"]
+    assert least * 0.95 < float(tied.amax) <= 10.0
+    for _ in range(250):  # and it does come down when all of them do
+        step(tf.ones((1, 4)), tf.ones((1, 4)), tf.ones((1, 4)))
+    assert float(tied.amax) == pytest.approx(1.0, abs=0.2)
+
+
+def test_masks_pass_through() -> None:
+    x = keras.Input((None,), dtype="int32")
+    embedded = layers.Embedding(4, 3, mask_zero=True)(x)
+    model = keras.Model(x, layers.LSTM(2)(TensorQuantizer()(embedded)))
+    masked, padded = np.int32([[1, 2, 0, 0, 0]]), np.int32([[1, 2]])
+    np.testing.assert_allclose(model(masked), model(padded), atol=1e-6)
