@@ -15,7 +15,7 @@ from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
-from qat_lib.engines.onnx_graph import read_graph
+from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
 from qat_lib.options import Backend
@@ -80,7 +80,7 @@ def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
     """Return the backend to build with; ``auto`` takes the one that the export was made for, where it works here."""
     if engine.backend != "auto" or not (onnx / "qat.onnx").is_file():
         return choose_backend(engine.backend)
-    best, target = choose_backend("auto"), read_graph(onnx / "qat.onnx").metadata.get("target")
+    best, target = choose_backend("auto"), read_summary(onnx / "qat.onnx").metadata.get("target")
     if target in (None, "tensorrt", best) or target not in BACKENDS:  # every backend takes a graph for TensorRT
         return best
     progress.warn(

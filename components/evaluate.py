@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
-from components.evaluation.infrastructure import check_in_fresh_process, summarize
+from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.evaluation.rows import CANDIDATE, REFERENCE
 from components.evaluation.samples import WorstSamples
 from components.runtime.events import Progress
@@ -89,7 +89,7 @@ def evaluate(
         "calibration_error": {row: figures.calibration_error(values, labels) for row, values in outputs.items()},
         "worst_samples": worst.write(out / "worst_samples", CANDIDATE),
         "latency": latencies,
-        "infrastructure_check": summarize(checks, CANDIDATE),
+        "infrastructure_check": summarize_check(checks, CANDIDATE),
     }
     (out / "evaluation.json").write_text(json.dumps(report, indent=1) + "\n")
     return {

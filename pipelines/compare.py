@@ -15,7 +15,7 @@ from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
 from components.runtime.credentials import scrub
 from components.runtime.tracking_store import translated
 from pipelines.result_table import format_milliseconds, format_size
-from pipelines.run_folder import RunFolder, find_run, read_json
+from pipelines.run_folder import RunFolder, find_run, read_record
 from qat_lib.errors import ConfigError
 
 _LATEST = 5
@@ -64,7 +64,7 @@ def _latest(output: Path) -> list[RunFolder]:
 def _record(folder: RunFolder) -> Any:
     if not folder.tracking_file.exists():
         raise ConfigError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
-    tracking = read_json(folder.tracking_file)
+    tracking = read_record(folder.tracking_file)
     with translated(f"run {folder.run_id} can't be read from {scrub(tracking['uri'])}"):
         from mlflow import MlflowClient
 

@@ -21,8 +21,8 @@ from components.runtime.export_choice import sign_problem, target_problem
 from components.runtime.quantization_choice import check_case_name
 from components.settings import Settings
 from pipelines.cluster_settings import ClusterSettings
-from pipelines.config_errors import check_keys, describe
-from pipelines.yaml_config import parse_yaml, read_yaml_mapping
+from pipelines.config_errors import check_keys, describe_problems
+from pipelines.yaml_config import parse_config, read_yaml_mapping
 from qat_lib.errors import ConfigError
 from qat_lib.models import check_reference_name
 
@@ -123,7 +123,7 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(describe(error, source)) from error
+        raise ConfigError(describe_problems(error, source)) from error
 
 
 def load_config(
@@ -189,7 +189,7 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         parts = key.strip().split(".")
         if not equals or not all(parts):
             raise ConfigError(f"Expected --set section.key=value, such as training.epochs=5; received {text!r}.")
-        layer: Any = parse_yaml(raw, f"--set {key}")
+        layer: Any = parse_config(raw, f"--set {key}")
         for part in reversed(parts):
             layer = {part: layer}
         values = _merge(values, layer)

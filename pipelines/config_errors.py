@@ -32,7 +32,7 @@ def known_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from known_paths(section, f"{prefix}{name}.")
 
 
-def describe(error: ValidationError, source: str) -> str:
+def describe_problems(error: ValidationError, source: str) -> str:
     """Return one line per wrong value: its path, what was expected, what was received."""
     expected: dict[str, list[str]] = {}
     received: dict[str, str] = {}

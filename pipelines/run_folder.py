@@ -135,7 +135,7 @@ class RunFolder:
             StorageError: The file is missing or is not what this version writes.
         """
         try:
-            return RunRecord(**read_json(self.record_file))
+            return RunRecord(**read_record(self.record_file))
         except TypeError as error:
             raise StorageError(f"{self.record_file} is of another version of qatline: {error}") from error
 
@@ -268,7 +268,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """Read a JSON object that ``write_json`` wrote.
 
     Raises:

@@ -24,7 +24,7 @@ from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARI
 from components.runtime.tracking_database import database_uri
 from components.runtime.tracking_store import ensure_store, translated
 from pipelines.config import RunConfig
-from pipelines.run_folder import RunFolder, read_json, write_json
+from pipelines.run_folder import RunFolder, read_record, write_json
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import TrackingError
 
@@ -110,7 +110,7 @@ def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
 def _reopened(client: Any, folder: RunFolder) -> str | None:
     if not folder.tracking_file.exists():
         return None
-    run_id = str(read_json(folder.tracking_file)["run_id"])
+    run_id = str(read_record(folder.tracking_file)["run_id"])
     try:
         client.update_run(run_id, status="RUNNING")
     except Exception:  # noqa: BLE001 - the store was changed or emptied since: the run gets a new record there
@@ -149,7 +149,7 @@ class _MlflowParentRun:
 
     def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
         """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
-        result["tracking"] = read_json(self._folder.tracking_file)
+        result["tracking"] = read_record(self._folder.tracking_file)
         try:
             with translated("the results can't be recorded"):
                 self._record(result, artifacts)
@@ -199,7 +199,7 @@ class _MlflowParentRun:
             return
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        info = read_json(artifacts["dataset"] / "dataset.json")
+        info = read_record(artifacts["dataset"] / "dataset.json")
         dataset = Dataset(
             name=str(info.get("kind", "dataset")),
             digest=str(info.get("fingerprint", ""))[:_DIGEST_LIMIT],

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from components.runtime.credentials import check_address
-from pipelines.run_folder import find_run, read_json
+from pipelines.run_folder import find_run, read_record
 from qat_lib.errors import MissingPackageError, TrackingError
 from qat_lib.extras import install_hint, missing_packages
 
@@ -31,7 +31,7 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
     folder = find_run(output, run)
     if not folder.tracking_file.exists():
         raise TrackingError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
-    tracking = read_json(folder.tracking_file)
+    tracking = read_record(folder.tracking_file)
     check_address(tracking["uri"], f"the tracking URI of run {folder.run_id}")
     place = f"#/experiments/{tracking['experiment_id']}/runs/{tracking['run_id']}"
     console = Console(highlight=False)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import ConfigError
-from qat_lib.strict_yaml import parse_yaml as _parse
-from qat_lib.strict_yaml import read_yaml
+from qat_lib.strict_yaml import parse_yaml, read_yaml
 
 
-def parse_yaml(text: str, source: str) -> Any:
+def parse_config(text: str, source: str) -> Any:
     """Parse one YAML document.
 
     Args:
@@ -20,7 +19,7 @@ def parse_yaml(text: str, source: str) -> Any:
     Raises:
         ConfigError: The text is not YAML of plain values, or is out of proportion.
     """
-    return _parse(text, source, error=ConfigError)
+    return parse_yaml(text, source, error=ConfigError)
 
 
 def read_yaml_mapping(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from qat_lib.errors import QatlineError, UnsupportedModelError
-from qat_lib.foreign_errors import describe
+from qat_lib.foreign_errors import describe_error
 
 
 def clone_operation(operation: Any, name: str) -> Any:
@@ -54,7 +54,7 @@ def _made_again(layer: Any, name: str) -> Any:
         if not layer.variables:
             return layer  # it stays in float, and holds nothing that training could change
         raise UnsupportedModelError(
-            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: {describe(error)}. "
+            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: {describe_error(error)}. "
             "Give the class a get_config that returns its constructor's arguments."
         ) from error
 
@@ -63,7 +63,7 @@ def _by_config(layer: Any, name: str) -> Any:
     try:
         return type(layer).from_config({**layer.get_config(), "name": name})
     except Exception as error:  # a custom layer's get_config and from_config may raise anything
-        raise UnsupportedModelError(describe(error)) from error
+        raise UnsupportedModelError(describe_error(error)) from error
 
 
 def clone_by_arguments(layer: Any, name: str) -> Any:
@@ -118,7 +118,7 @@ def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
     except Exception as error:  # a custom layer's call may raise anything
         raise UnsupportedModelError(
             f"The copy of {layer.name!r} ({type(layer).__name__}) can't be called as the original was: "
-            f"{type(error).__name__}: {describe(error)}."
+            f"{type(error).__name__}: {describe_error(error)}."
         ) from error
 
 

@@ -10,7 +10,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _BEFORE_REASON = re.compile(r".*Exception encountered: ", re.DOTALL)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an exception's text on one line: without colours, and without what Keras puts before the reason."""
     text = _BEFORE_REASON.sub("", _ANSI.sub("", str(error)))
     text = " ".join(text.split()).rstrip(".")

@@ -10,7 +10,7 @@ import keras
 import qat_lib.quantize_wrappers  # registers the wrappers with Keras
 import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
 from qat_lib.errors import ConfigError, UnsupportedModelError
-from qat_lib.foreign_errors import describe
+from qat_lib.foreign_errors import describe_error
 from qat_lib.keras_archive import KerasArchive, inspect_archive
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
 from qat_lib.recursion import deep_graphs
@@ -37,7 +37,7 @@ def load_model(path: str | Path) -> Any:
             model = keras.models.load_model(file, compile=False, safe_mode=True)
             bind_weights(model)
     except Exception as error:  # Keras raises many kinds for a damaged file
-        reason = describe(error)
+        reason = describe_error(error)
         if budget.refused:
             reason = f"its configuration asks for {budget.refused}, but its weights take {archive.weight_bytes:,} bytes"
         elif archive.holds_code:

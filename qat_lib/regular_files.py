@@ -33,7 +33,7 @@ def open_regular(path: str | Path) -> BinaryIO:
         OSError: it can't be opened, or is no regular file; ``strerror`` says what it is.
     """
     # O_NONBLOCK does nothing to a regular file.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")

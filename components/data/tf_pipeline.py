@@ -13,7 +13,7 @@ from qat_lib.preprocessing import Preprocessing
 AUGMENTATIONS = ("none", "shift", "flip_crop")
 
 
-def build_pipeline(
+def build_dataset(
     split: Split,
     preprocessing: Preprocessing,
     batch_size: int,

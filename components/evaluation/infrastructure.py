@@ -35,7 +35,7 @@ def check_in_fresh_process(engine: Path, onnx: Path, *, seed: int, requests: int
     return result
 
 
-def summarize(checks: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, Any]:
+def summarize_check(checks: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, Any]:
     """Return the check of ``candidate`` with all checks beside it; it passes only if all engines passed."""
     failed = [name for name, check in checks.items() if not check["passed"]]
     worst = failed[0] if failed and candidate not in failed else candidate

@@ -110,7 +110,7 @@ class _Builder:
     readers: dict[str, int] = field(default_factory=dict)
 
 
-def read_graph(path: Path) -> GraphView | None:
+def read_view(path: Path) -> GraphView | None:
     """Read an ONNX file into a view; None if it has too many nodes for a picture.
 
     Raises:

@@ -110,7 +110,7 @@ def _graph(run: RunData) -> tuple[Any, int]:
     path = run.folders.onnx / "qat.onnx"
     if not path.is_file():
         return "", 0
-    view = graph.read_graph(path)
+    view = graph.read_view(path)
     if view is None:
         return "", -1
     view = graph.with_analysis(view, run.analysis)

@@ -161,9 +161,9 @@ def tf_dataset(
     repeat: bool = False,
 ) -> Any:
     """Return one part as a ``tf.data.Dataset`` of ``(x, y)``; see ``components.data.tf_pipeline``."""
-    from components.data.tf_pipeline import build_pipeline
+    from components.data.tf_pipeline import build_dataset
 
-    return build_pipeline(
+    return build_dataset(
         open_split(dataset, split),
         load_preprocessing(dataset),
         batch_size,

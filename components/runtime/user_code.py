@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from qat_lib.errors import ConfigError, QatlineError
-from qat_lib.foreign_errors import describe
+from qat_lib.foreign_errors import describe_error
 
 
 def import_callable(setting: str, reference: str) -> Any:
@@ -47,4 +47,4 @@ def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {describe(error)}"
+    return f"{type(error).__name__}: {describe_error(error)}"

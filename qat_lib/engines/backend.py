@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.manifest import EngineManifest
-from qat_lib.engines.onnx_graph import OnnxGraph
+from qat_lib.engines.onnx_graph import GraphSummary
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BACKENDS, BuildSpec
 from qat_lib.engines.values import EngineLayer, TensorInfo
@@ -40,7 +40,7 @@ class BuildRequest:
     """
 
     onnx: Path
-    graph: OnnxGraph
+    graph: GraphSummary
     spec: BuildSpec
     on_progress: Progress | None = None
     cancelled: Callable[[], bool] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qat_lib.engines.engine import Batch, Engine
-from qat_lib.engines.timing import Measured, check_arguments, summarize
+from qat_lib.engines.timing import Measured, check_arguments, summarize_times
 from qat_lib.engines.values import Latency
 
 _ROUNDS = 8
@@ -34,4 +34,4 @@ def benchmark_together(
     for turn in range(rounds):
         for name in list(engines)[:: 1 if turn % 2 else -1]:
             parts[name].append(engines[name].measure(requests[name], seconds=seconds / rounds))
-    return {name: summarize(batch_size, measured) for name, measured in parts.items()}
+    return {name: summarize_times(batch_size, measured) for name, measured in parts.items()}

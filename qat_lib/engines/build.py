@@ -16,7 +16,7 @@ from qat_lib.engines.agreement import REDUCED_BOUND
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
-from qat_lib.engines.onnx_graph import OnnxGraph, check_buildable, open_model, resolve, summarize
+from qat_lib.engines.onnx_graph import GraphSummary, check_buildable, read_model, resolve, summarize_graph
 from qat_lib.engines.saturation import difference_warnings, saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
@@ -78,8 +78,8 @@ def build_engine(
     onnx, spec = Path(onnx_path), spec or BuildSpec()
     path = Path(output) if output is not None else onnx.with_suffix(".engine")
     check_output(path, inputs=[onnx])
-    model = open_model(onnx)
-    graph = summarize(onnx, model)
+    model = read_model(onnx)
+    graph = summarize_graph(onnx, model)
     spec = resolve(replace(_described(spec, graph), backend=choose_backend(spec.backend)), graph)
     check_buildable(onnx, model, spec)
     del model  # the weights of a large network
@@ -127,7 +127,7 @@ def build_engine(
     return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=_warnings(built, graph, manifest))
 
 
-def _warnings(built: BuiltEngine, graph: OnnxGraph, manifest: EngineManifest) -> tuple[str, ...]:
+def _warnings(built: BuiltEngine, graph: GraphSummary, manifest: EngineManifest) -> tuple[str, ...]:
     warnings = (*built.warnings, *saturation_warnings(graph, built.device))
     if manifest.verification is None or not manifest.quantized:
         return warnings
@@ -135,7 +135,7 @@ def _warnings(built: BuiltEngine, graph: OnnxGraph, manifest: EngineManifest) ->
     return (*warnings, *difference_warnings(built.device, largest, REDUCED_BOUND))
 
 
-def _described(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
+def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
     """Take preprocessing and classes from the ONNX file's own description, where the spec does not give them."""
     return replace(
         spec,
@@ -144,7 +144,7 @@ def _described(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
     )
 
 
-def _described_as(kind: type, graph: OnnxGraph, key: str) -> Any:
+def _described_as(kind: type, graph: GraphSummary, key: str) -> Any:
     """Return an entry of the metadata; None if it is missing, or is what another tool wrote in its own form."""
     try:
         value = json.loads(graph.metadata.get(key, "null"))

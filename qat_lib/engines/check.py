@@ -20,7 +20,7 @@ from qat_lib.engines.backend import get_backend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
 from qat_lib.engines.manifest_file import read_manifest
-from qat_lib.engines.onnx_graph import read_graph
+from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.values import Array
@@ -70,7 +70,7 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
             batches = [engine.random_batch(size, seed=seed + i) for i, size in enumerate(_sizes(engine, requests))]
             answers = [engine.infer(batch) for batch in batches]
             memory = _resident_mib() - before
-            bound = bound_of(manifest, half=read_graph(onnx).half)
+            bound = bound_of(manifest, half=read_summary(onnx).half)
             first_output = engine.outputs[0].name
         reference = Reference(onnx)
         expected = [reference.run(batch) for batch in batches]

@@ -12,7 +12,7 @@ import numpy as np
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
-from qat_lib.engines.timing import Measured, check_arguments, summarize, time_requests, warm_up
+from qat_lib.engines.timing import Measured, check_arguments, summarize_times, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
 from qat_lib.errors import EngineError
 
@@ -100,7 +100,7 @@ class Engine(ABC):
         """
         check_arguments(batch_size, seconds)
         request = self.random_batch(batch_size, seed=seed) if batch is None else batch
-        return summarize(batch_size, [self.measure(request, seconds=seconds, warmup_seconds=warmup_seconds)])
+        return summarize_times(batch_size, [self.measure(request, seconds=seconds, warmup_seconds=warmup_seconds)])
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
         """Time requests of ``batch`` for ``seconds``, after a warm-up; :meth:`benchmark` summarizes the result."""

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import secrets
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -30,43 +29,6 @@ def sha256(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def regular_size(path: Path) -> int:
-    """Return the size of a file in bytes.
-
-    Raises:
-        OSError: it is missing, or is a directory, a pipe or a device; nothing is opened.
-    """
-    return _checked_size(path, os.stat(path))
-
-
-def read_regular(path: Path, *, limit: int) -> bytes:
-    """Read a file that other programs may have replaced by anything: without waiting for a pipe, and bounded.
-
-    Args:
-        path: the file, or a link to it.
-        limit: most bytes that it may have.
-
-    Raises:
-        OSError: it can't be read, is a directory, a pipe or a device, or is larger than ``limit``.
-    """
-    regular_size(path)
-    # The file may be another one by now: O_NONBLOCK does not wait for a pipe's writer either.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(descriptor, "rb") as stream:
-        size = _checked_size(path, os.fstat(descriptor))
-        data = stream.read(limit + 1) if size <= limit else b""
-    if size > limit or len(data) > limit:
-        raise OSError(errno.EFBIG, f"it has {size} bytes, at most {limit} were expected")
-    return data
-
-
-def _checked_size(path: Path, status: os.stat_result) -> int:
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
-    return status.st_size
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:

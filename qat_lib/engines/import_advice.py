@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qat_lib.engines.onnx_graph import OnnxGraph
+from qat_lib.engines.onnx_graph import GraphSummary
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.errors import BackendUnavailableError, EngineBuildError
 
 _LOOPS = frozenset({"Loop", "Scan"})
 
 
-def advise(onnx: Path, graph: OnnxGraph, library: str) -> str:
+def advise(onnx: Path, graph: GraphSummary, library: str) -> str:
     """Return what to do where ``library`` can't compile ``onnx``: it depends on whether ONNX Runtime takes the file.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +17,7 @@ from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.errors import EngineLoadError
+from qat_lib.regular_files import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +58,15 @@ def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits
 
 def _read(engine: Path) -> tuple[bytes, EngineManifest]:
     try:
-        with files.locked(engine.parent, exclusive=False):
-            size = files.regular_size(engine)
+        with files.locked(engine.parent, exclusive=False), open_regular(engine) as stream:
+            size = os.fstat(stream.fileno()).st_size
             manifest = read_manifest(engine)
             if size != manifest.bytes:
                 raise EngineLoadError(
                     f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
                     "one that the manifest describes. Copy both again, or build the engine again."
                 )
-            data = files.read_regular(engine, limit=size)
+            data = stream.read(size)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EngineLoadError(f"There is no engine file at {engine}. Build it first.") from error
     except OSError as error:

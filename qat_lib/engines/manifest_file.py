@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
-from qat_lib.engines import files
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
 from qat_lib.engines.spec import BACKENDS, BuildSpec, ShapeProfile
 from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import ConfigError, EngineLoadError
+from qat_lib.regular_files import read_regular
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
@@ -54,7 +54,7 @@ def read_manifest(engine: Path) -> EngineManifest:
 
 def _read(engine: Path, path: Path) -> bytes:
     try:
-        return files.read_regular(path, limit=MOST_BYTES)
+        return read_regular(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise EngineLoadError(
             f"The engine {engine} needs its manifest {path.name} beside it, which says what the file is and where it "

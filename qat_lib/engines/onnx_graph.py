@@ -16,7 +16,7 @@ from qat_lib.errors import ConfigError, EngineBuildError, ExportError
 from qat_lib.options import WeightForm
 
 if TYPE_CHECKING:
-    from qat_lib.onnx_view.graph import OnnxGraph as GraphView
+    from qat_lib.onnx_view.graph import OnnxGraph
 
 _WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1}
 _PREFIX = "qatline."
@@ -24,7 +24,7 @@ _THROUGH = {"QuantizeLinear", "DequantizeLinear", "Transpose", "Reshape", "Cast"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxGraph:
+class GraphSummary:
     """Summary of one ONNX file.
 
     Args:
@@ -50,18 +50,18 @@ class OnnxGraph:
     full_unsigned: int = 0
 
 
-def read_graph(path: Path) -> OnnxGraph:
+def read_summary(path: Path) -> GraphSummary:
     """Read the summary of ``path``; weights in external files are not read.
 
     Raises:
         EngineBuildError: the file is missing or is no ONNX model, see
             :func:`~qat_lib.onnx_view.loading.load_model`.
     """
-    return summarize(path, open_model(path))
+    return summarize_graph(path, read_model(path))
 
 
-def open_model(path: Path) -> Any:
-    """Open ``path`` as a ModelProto, see :func:`read_graph`."""
+def read_model(path: Path) -> Any:
+    """Open ``path`` as a ModelProto, see :func:`read_summary`."""
     from qat_lib.onnx_view.loading import load_model
 
     with _translated():
@@ -73,7 +73,7 @@ def check_file(path: Path) -> None:
     from qat_lib.onnx_view.bounds import check_bounds
 
     with _translated():
-        check_bounds(path, open_model(path))
+        check_bounds(path, read_model(path))
 
 
 def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
@@ -84,12 +84,12 @@ def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
             negative, subnormal or not finite.
     """
     from qat_lib.onnx_view.bounds import check_bounds
-    from qat_lib.onnx_view.graph import OnnxGraph as GraphView
+    from qat_lib.onnx_view.graph import OnnxGraph
     from qat_lib.onnx_view.scales import check_scales
 
     with _translated():
         check_bounds(path, model, {name: profile.maximum for name, profile in spec.shapes.items()})
-        check_scales(path, GraphView(model, base_dir=path.resolve().parent))
+        check_scales(path, OnnxGraph(model, base_dir=path.resolve().parent))
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def _translated() -> Iterator[None]:
         raise EngineBuildError(str(error)) from error
 
 
-def summarize(path: Path, model: Any) -> OnnxGraph:
+def summarize_graph(path: Path, model: Any) -> GraphSummary:
     """Return the summary of an opened model.
 
     Raises:
@@ -108,10 +108,10 @@ def summarize(path: Path, model: Any) -> OnnxGraph:
     """
     import onnx
 
-    from qat_lib.onnx_view.graph import OnnxGraph as GraphView
+    from qat_lib.onnx_view.graph import OnnxGraph
 
     with _translated():
-        view = GraphView(model)
+        view = OnnxGraph(model)
     graph = model.graph
     if not graph.node or not graph.output:
         raise EngineBuildError(f"{path} holds no ONNX graph with nodes and outputs. Export the model again.")
@@ -126,7 +126,7 @@ def summarize(path: Path, model: Any) -> OnnxGraph:
     stored = any(node.input[0] in constants for node in dequantize)
     quantized = any(node.op_type == "QuantizeLinear" for node in graph.node)
     halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-    return OnnxGraph(
+    return GraphSummary(
         inputs=inputs,
         outputs=outputs,
         nodes=names,
@@ -154,7 +154,7 @@ def _full_unsigned(graph: Any) -> int:
     return sum(len(node.input) < 3 or types.get(node.input[2]) == 2 for node in quantize)
 
 
-def resolve(spec: BuildSpec, graph: OnnxGraph) -> BuildSpec:
+def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
     """Return ``spec`` with a profile for every input of ``graph``.
 
     Raises:
@@ -205,7 +205,7 @@ def _check(info: TensorInfo, profile: ShapeProfile) -> None:
         raise ConfigError(f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match.")
 
 
-def _tensor(path: Path, value: Any, view: GraphView) -> TensorInfo:
+def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
     import onnx
 
     shape = tuple(
@@ -227,7 +227,7 @@ def _tensor(path: Path, value: Any, view: GraphView) -> TensorInfo:
     return TensorInfo(name=value.name, shape=shape, dtype=dtype)
 
 
-def _weighted(view: GraphView) -> list[str]:
+def _weighted(view: OnnxGraph) -> list[str]:
     """Return the nodes whose weight comes from a constant, through Q/DQ pairs and reshapes at most."""
 
     def constant(name: str) -> bool:

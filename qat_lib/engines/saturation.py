@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qat_lib.engines.onnx_graph import OnnxGraph
+from qat_lib.engines.onnx_graph import GraphSummary
 
 _X86 = ("x86_64", "AMD64")
 _WIDE = ("vnni", "amx_int8")
@@ -22,7 +22,7 @@ def is_narrow(device: Mapping[str, Any]) -> bool:
     return not any(wide in flag for flag in device.get("flags", ()) for wide in _WIDE)
 
 
-def saturation_warnings(graph: OnnxGraph, device: Mapping[str, Any]) -> tuple[str, ...]:
+def saturation_warnings(graph: GraphSummary, device: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what to warn of when ``graph`` runs on ``device``: one sentence, or nothing."""
     if not graph.full_unsigned or not is_narrow(device):
         return ()

@@ -55,7 +55,7 @@ def warm_up(send: Callable[[], object], seconds: float) -> None:
         send()
 
 
-def summarize(batch_size: int, parts: Sequence[Measured]) -> Latency:
+def summarize_times(batch_size: int, parts: Sequence[Measured]) -> Latency:
     """Return the latency over all requests of ``parts``."""
     durations = [seconds for part in parts for seconds in part.end_to_end]
     compute = [seconds for part in parts for seconds in part.compute or ()]

@@ -10,7 +10,7 @@ import numpy as np
 
 from qat_lib.archives import check_unpacked, open_archive
 from qat_lib.errors import ConfigError
-from qat_lib.foreign_errors import describe
+from qat_lib.foreign_errors import describe_error
 from qat_lib.hdf5 import stored_bytes
 from qat_lib.keras_archive import inspect_archive, read_npz_headers
 from qat_lib.regular_files import open_regular
@@ -48,7 +48,7 @@ def load_weights(model: Any, path: str | Path) -> None:
         raise ConfigError(f"The weights file {str(file)!r} can't be read: {error.strerror or error}.") from error
     except Exception as error:  # Keras raises many kinds for a file of another model
         raise ConfigError(
-            f"The weights file {str(file)!r} does not fit the model {model.name!r}: {describe(error)}."
+            f"The weights file {str(file)!r} does not fit the model {model.name!r}: {describe_error(error)}."
         ) from error
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from components.build_engine import build_engine
 from components.data.info import DatasetInfo
 from components.evaluate import evaluate
-from components.evaluation.infrastructure import check_in_fresh_process, summarize
+from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from qat_lib.engines.environment import cpu_device
@@ -188,6 +188,6 @@ def test_a_damaged_engine_fails_its_check_with_the_reason(steps: dict[str, Path]
 
 def test_one_failed_engine_fails_the_whole_check() -> None:
     good, bad = {"passed": True, "message": "fine"}, {"passed": False, "message": "broken"}
-    assert summarize({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["passed"] is False
-    assert summarize({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["message"] == "broken"
-    assert summarize({"fp32_engine": good, "qat_engine": good}, "qat_engine")["message"] == "fine"
+    assert summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["passed"] is False
+    assert summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["message"] == "broken"
+    assert summarize_check({"fp32_engine": good, "qat_engine": good}, "qat_engine")["message"] == "fine"

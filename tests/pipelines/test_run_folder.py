@@ -9,7 +9,7 @@ import pytest
 
 from components.runtime.atomic_file import unfinished_name
 from pipelines.config import load_config
-from pipelines.run_folder import RunFolder, create_run, find_run, read_json, write_json
+from pipelines.run_folder import RunFolder, create_run, find_run, read_record, write_json
 from qat_lib.errors import ConfigError, StorageError
 
 
@@ -103,7 +103,7 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
         folder.record()
     write_json(folder.record_file, [1])
     with pytest.raises(StorageError, match="Expected a JSON object"):
-        read_json(folder.record_file)
+        read_record(folder.record_file)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     write_json(path, {"a": 1})
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
-    assert read_json(path) == {"a": 1}
+    assert read_record(path) == {"a": 1}
 
 
 def test_a_write_on_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_write_on_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_json(path, {"a": 2})
-    assert read_json(path) == {"a": 1}
+    assert read_record(path) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
     (tmp_path / "plain").touch()
     assert mode == (tmp_path / "plain").stat().st_mode

@@ -19,7 +19,7 @@ from sample_run import graph as sample_graph
 from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import kept_epoch, training_charts
-from components.report.graph import GraphView, read_graph, with_analysis
+from components.report.graph import GraphView, read_view, with_analysis
 from components.report.graph_picture import draw_graph
 from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
 from components.report.ranges import range_rows
@@ -120,7 +120,7 @@ def test_svg_escapes_text_and_attributes() -> None:
 def view(tmp_path_factory: pytest.TempPathFactory) -> GraphView:
     path = tmp_path_factory.mktemp("graph") / "qat.onnx"
     path.write_bytes(sample_graph().SerializeToString())
-    found = read_graph(path)
+    found = read_view(path)
     assert found is not None
     return found
 
@@ -157,7 +157,7 @@ def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
         if node is pair or (node.op_type == "DequantizeLinear" and node.input[0] == pair.output[0]):
             node.input[2:] = ["unsigned"]
     (tmp_path / "qat.onnx").write_bytes(proto.SerializeToString())
-    found = read_graph(tmp_path / "qat.onnx")
+    found = read_view(tmp_path / "qat.onnx")
     assert found is not None
     output = next(node.output for node in found.nodes if node.title == "stem")
     assert output is not None

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qat_lib.engines import BuildSpec, ShapeProfile, build_engine, choose_backend, parse_shapes, parse_size
-from qat_lib.engines.onnx_graph import read_graph, resolve
+from qat_lib.engines.onnx_graph import read_summary, resolve
 from qat_lib.errors import BackendUnavailableError, ConfigError
 
 
@@ -80,7 +80,7 @@ def test_round_trip_through_json() -> None:
 
 
 def test_dynamic_batch_gets_a_default_profile(int8_onnx: Path) -> None:
-    spec = resolve(BuildSpec(max_batch=16), read_graph(int8_onnx))
+    spec = resolve(BuildSpec(max_batch=16), read_summary(int8_onnx))
     assert str(spec.shapes["input"]) == "1x1x8x8,16x1x8x8,16x1x8x8"
 
 
@@ -94,7 +94,7 @@ def test_dynamic_batch_gets_a_default_profile(int8_onnx: Path) -> None:
 )
 def test_profiles_must_fit_the_graph(int8_onnx: Path, shapes: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        resolve(BuildSpec(shapes=parse_shapes(shapes)), read_graph(int8_onnx))
+        resolve(BuildSpec(shapes=parse_shapes(shapes)), read_summary(int8_onnx))
 
 
 def test_dynamic_pixels_need_a_profile(tmp_path: Path) -> None:
@@ -103,16 +103,16 @@ def test_dynamic_pixels_need_a_profile(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", tensors[:1], tensors[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
     with pytest.raises(ConfigError, match="dynamic dimensions besides the batch"):
-        resolve(BuildSpec(), read_graph(path))
+        resolve(BuildSpec(), read_summary(path))
     shapes = parse_shapes("x:1x3x4x4,1x3x8x8,2x3x8x8")
     artifact = build_engine(path, BuildSpec(backend="onnxruntime", shapes=shapes))
     assert artifact.manifest.inputs[0].shape == (None, 3, None, None)
 
 
 def test_graph_summary_tells_how_weights_are_stored(int8_onnx: Path, fp32_onnx: Path) -> None:
-    assert read_graph(int8_onnx).weights == "int8"
-    assert read_graph(fp32_onnx).weights is None
-    assert len(read_graph(int8_onnx).weighted) == len(read_graph(fp32_onnx).weighted) == 7
+    assert read_summary(int8_onnx).weights == "int8"
+    assert read_summary(fp32_onnx).weights is None
+    assert len(read_summary(int8_onnx).weighted) == len(read_summary(fp32_onnx).weighted) == 7
 
 
 def test_missing_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

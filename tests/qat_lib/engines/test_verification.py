@@ -16,7 +16,7 @@ from recurrent_networks import write_loop, write_stacked_lstm
 from qat_lib.engines import BuildSpec, build_engine, load_engine, parse_shapes, read_manifest
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.import_advice import advise
-from qat_lib.engines.onnx_graph import read_graph
+from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.onnxruntime import OnnxRuntimeEngine
 from qat_lib.engines.openvino import OpenVINOEngine
 from qat_lib.engines.tensorrt import backend as tensorrt_backend
@@ -113,7 +113,7 @@ def test_stacked_lstm_is_right_or_refused(tmp_path: Path) -> None:
 def test_loop_that_a_backend_lacks_is_explained(tmp_path: Path) -> None:
     """OpenVINO takes this one, but not those of Keras's recurrent layers."""
     model = write_loop(tmp_path / "loop.onnx")
-    advice = advise(model, read_graph(model), "OpenVINO")
+    advice = advise(model, read_summary(model), "OpenVINO")
     assert advice.startswith("The graph itself is right: ONNX Runtime takes it, and OpenVINO does not.")
     assert "GRU, SimpleRNN, ConvLSTM" in advice
     assert "unroll=True" in advice

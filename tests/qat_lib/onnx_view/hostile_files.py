@@ -227,11 +227,11 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
     """Return every function and command that opens an ONNX file; those that only read it first."""
     from typer.testing import CliRunner
 
-    from components.report.graph import read_graph as report_graph
+    from components.report.graph import read_view as report_graph
     from pipelines.cli import app
     from qat_lib.analysis import analyze_onnx
     from qat_lib.engines import BuildSpec, build_engine
-    from qat_lib.engines.onnx_graph import read_graph
+    from qat_lib.engines.onnx_graph import read_summary
     from qat_lib.engines.onnxruntime import reference_session
     from qat_lib.export.parity import check_parity
     from qat_lib.export.verify import verify_onnx
@@ -251,7 +251,7 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
 
     return {
         "analyze_onnx": analyze_onnx,
-        "read_graph": read_graph,
+        "read_summary": read_summary,
         "report": report_graph,
         "verify_onnx": verify_onnx,
         "analyze": command("analyze", "FILE", "--fail-on", "error"),

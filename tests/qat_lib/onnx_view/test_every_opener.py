@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hostile_files import BROKEN, HOSTILE
 
-READERS = {"analyze_onnx", "read_graph", "report", "analyze", "verify_onnx", "verify"}
+READERS = {"analyze_onnx", "read_summary", "report", "analyze", "verify_onnx", "verify"}
 #: The report draws what is written, cycles and all.
 DRAWN = {"cycle", "two producers", "no producer"}
 FAST = ("analyze_onnx", "build-engine")
