@@ -12,6 +12,7 @@ from kfp import dsl
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.settings import EngineSettings
+from components.variants import CANDIDATE_VARIANT, REQUIRED, Variant
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
 from qat_lib.engines import build_engine as build
 from qat_lib.engines.backend import get_backend
@@ -19,9 +20,6 @@ from qat_lib.engines.onnx_graph import read_summary
 from qat_lib.engines.spec import BACKENDS
 from qat_lib.errors import EngineBuildError, QatlineError
 from qat_lib.options import Backend
-
-VARIANTS = ("fp32", "ptq", "qat")
-"""The ONNX files that the step needs; ``fp16.engine`` is built beside them where the backend has FP16."""
 
 
 def build_engine(
@@ -59,13 +57,13 @@ def build_engine(
         artifact = build(
             file,
             variant_spec,
-            output=out / f"{variant}.engine",
+            output=out / variant.engine,
             seed=seed,
             on_progress=lambda phase, current, total: progress.update(phase, current, total),
         )
         for warning in artifact.warnings:
             progress.warn(f"{variant}: {warning}")
-        if variant == "fp16":
+        if variant is Variant.FP16:
             _warn_of_float(artifact, progress)
         summary["variants"][variant] = _summary(artifact)
         metrics |= {f"{variant}_{name}": value for name, value in _numbers(artifact).items()}
@@ -78,9 +76,10 @@ def build_engine(
 
 def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
     """Return the backend to build with; ``auto`` takes the one that the export was made for, where it works here."""
-    if engine.backend != "auto" or not (onnx / "qat.onnx").is_file():
+    graph = onnx / CANDIDATE_VARIANT.onnx
+    if engine.backend != "auto" or not graph.is_file():
         return choose_backend(engine.backend)
-    best, target = choose_backend("auto"), read_summary(onnx / "qat.onnx").metadata.get("target")
+    best, target = choose_backend("auto"), read_summary(graph).metadata.get("target")
     if target in (None, "tensorrt", best) or target not in BACKENDS:  # every backend takes a graph for TensorRT
         return best
     progress.warn(
@@ -90,23 +89,24 @@ def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
     return choose_backend(target)
 
 
-def _jobs(onnx: Path, spec: BuildSpec, fp16: str) -> dict[str, tuple[Path, BuildSpec]]:
+def _jobs(onnx: Path, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had.
 
     Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks for it.
     """
-    missing = [variant for variant in VARIANTS if not (onnx / f"{variant}.onnx").is_file()]
+    missing = [variant.onnx for variant in REQUIRED if not (onnx / variant.onnx).is_file()]
     if missing:
-        raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}.onnx. Run export_onnx again.")
-    jobs = {variant: (onnx / f"{variant}.onnx", spec) for variant in VARIANTS}
+        raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}. Run export_onnx again.")
+    jobs = {variant: (onnx / variant.onnx, spec) for variant in REQUIRED}
+    own_graph = onnx / Variant.FP16.onnx
     if fp16 == "never":
         return jobs
     if spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
-        jobs["fp16"] = (onnx / "fp32.onnx", replace(spec, float_precision="fp16"))
-    elif (onnx / "fp16.onnx").is_file():
-        jobs["fp16"] = (onnx / "fp16.onnx", spec)
+        jobs[Variant.FP16] = (onnx / Variant.FP32.onnx, replace(spec, float_precision="fp16"))
+    elif own_graph.is_file():
+        jobs[Variant.FP16] = (own_graph, spec)
     elif fp16 == "always":
-        raise EngineBuildError(f"engine.fp16=always needs {onnx / 'fp16.onnx'}. Run export_onnx again with it.")
+        raise EngineBuildError(f"engine.fp16=always needs {own_graph}. Run export_onnx again with it.")
     return jobs
 
 

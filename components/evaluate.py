@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, REFERENCE
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import WorstSamples
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.runtime.reader import load_info, numpy_batches
 from components.settings import EngineSettings
+from components.variants import REQUIRED, Variant
 from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
-_VARIANTS = ("fp32", "ptq", "qat", "fp16")
 _WORST = 8
 _MIDDLE_BATCH = 8
 
@@ -70,7 +70,7 @@ def evaluate(
         labels, outputs, worst = _predict(dataset, classifiers, reference, list(info.classes), progress)
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
-    rows = {REFERENCE: _keras_row(baseline, rows["fp32_engine"]), **rows}
+    rows = {REFERENCE: _keras_row(baseline, rows[FP32_ENGINE]), **rows}
     outputs = {REFERENCE: reference, **outputs}
     for row, values in rows.items():
         values |= _quality(outputs[row], labels)
@@ -112,13 +112,14 @@ def _reference(baseline: Path) -> Outputs:
 
 
 def _load(engines: Path, stack: ExitStack) -> dict[str, Engine]:
-    found = {variant: engines / f"{variant}.engine" for variant in _VARIANTS}
-    missing = [name for name in ("fp32", "ptq", "qat") if not found[name].is_file()]
+    missing = [variant.engine for variant in REQUIRED if not (engines / variant.engine).is_file()]
     if missing:
-        raise EngineLoadError(f"{engines} holds no {', '.join(missing)}.engine. Run build_engine again.")
-    return {
-        f"{variant}_engine": stack.enter_context(load_engine(path)) for variant, path in found.items() if path.is_file()
-    }
+        raise EngineLoadError(f"{engines} holds no {', '.join(missing)}. Run build_engine again.")
+    return {variant.row: stack.enter_context(load_engine(engines / variant.engine)) for variant in _built(engines)}
+
+
+def _built(engines: Path) -> list[Variant]:
+    return [variant for variant in Variant if (engines / variant.engine).is_file()]
 
 
 def _predict(
@@ -220,13 +221,12 @@ def _quality(outputs: Outputs, labels: NDArray[np.int64]) -> Row:
 
 
 def _check_files(engines: Path, onnx: Path, seed: int, progress: Progress) -> dict[str, dict[str, Any]]:
-    variants = [variant for variant in _VARIANTS if (engines / f"{variant}.engine").is_file()]
+    variants = _built(engines)
     checks = {}
     for index, variant in enumerate(variants):
         progress.update("checking", index, len(variants))
-        source = onnx / f"{variant}.onnx"
-        reference = source if source.is_file() else onnx / "fp32.onnx"  # FP16 as a flag has no graph of its own
-        checks[f"{variant}_engine"] = check_in_fresh_process(engines / f"{variant}.engine", reference, seed=seed)
+        reference = variant.onnx_in(onnx)
+        checks[variant.row] = check_in_fresh_process(engines / variant.engine, reference, seed=seed)
     progress.update("checking", len(variants), len(variants))
     return checks
 

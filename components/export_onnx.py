@@ -15,9 +15,7 @@ from components.runtime.events import Progress
 from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
-
-VARIANTS = ("fp32", "ptq", "qat")
-"""The files that every export has; ``fp16.onnx`` is written beside them where the engine takes FP16 from the graph."""
+from components.variants import CANDIDATE_VARIANT, Variant
 
 
 def export_onnx(
@@ -59,15 +57,15 @@ def export_onnx(
     choice = choose_export(export, engine)
     export = export.model_copy(update={"target": choice.target})
     full, half = (export.model_copy(update={"remainder": kind}) for kind in ("fp32", "fp16"))
-    jobs = {"fp32": (baseline, full), "ptq": (ptq, export), "qat": (qat, export)}
+    jobs = {Variant.FP32: (baseline, full), Variant.PTQ: (ptq, export), Variant.QAT: (qat, export)}
     if choice.fp16:
-        jobs["fp16"] = (baseline, half)
+        jobs[Variant.FP16] = (baseline, half)
     summary: dict[str, Any] = {}
     metrics: dict[str, float] = {}
     shutil.copyfile(qat / "plan.json", out / "plan.json")
     for index, (variant, (model, settings)) in enumerate(jobs.items()):
         progress.update("exporting", index, len(jobs))
-        facts = _export_variant(dataset, model, out / f"{variant}.onnx", settings)
+        facts = _export_variant(dataset, model, out / variant.onnx, settings)
         summary[variant] = facts
         metrics |= {
             f"{variant}_bytes": facts["bytes"],
@@ -80,7 +78,7 @@ def export_onnx(
         (out / "export.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     progress.update("exporting", len(jobs), len(jobs))
     if export.target == "tensorrt":
-        return metrics | _analyze(out / "qat.onnx", out)
+        return metrics | _analyze(out / CANDIDATE_VARIANT.onnx, out)
     # A graph for another backend is not legal in TensorRT and does not have to be: its twin for TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
         twin = Path(folder) / "qat.onnx"

@@ -17,9 +17,8 @@ from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.runtime.model_names import registered_name
 from components.settings import GateSettings
+from components.variants import CANDIDATE_VARIANT
 from qat_lib.errors import StepError
-
-_VARIANT = "qat"
 
 
 def promote(
@@ -66,12 +65,12 @@ def promote(
         results,
         gate,
         infrastructure=_mapping(measured.get("infrastructure_check")) or None,
-        verification=_findings(_mapping(_read(onnx / "export.json")).get(_VARIANT), "verification"),
+        verification=_findings(_mapping(_read(onnx / "export.json")).get(CANDIDATE_VARIANT), "verification"),
         analysis=_findings(_read(onnx / "analysis.json"), "findings"),
     )
     _write(out / "verdict.json", json.dumps({"model": _model_name(baseline), **verdict.to_dict()}, indent=1) + "\n")
     if verdict.promoted:
-        shutil.copyfile(onnx / f"{_VARIANT}.onnx", out / "champion.onnx")
+        shutil.copyfile(onnx / CANDIDATE_VARIANT.onnx, out / "champion.onnx")
     for reason in verdict.reasons:
         if not reason.passed:
             progress.warn(f"{reason.check}: {reason.message}")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from components.variants import CANDIDATE_VARIANT, Variant
+
 REFERENCE = "fp32"
-FP32_ENGINE = "fp32_engine"
-FP16_ENGINE = "fp16_engine"
-PTQ_ENGINE = "ptq_engine"
-CANDIDATE = "qat_engine"
+"""FP32 in Keras, on the test part."""
+
+FP32_ENGINE = Variant.FP32.row
+CANDIDATE = CANDIDATE_VARIANT.row
 
 ROWS: Mapping[str, str] = {
     REFERENCE: "FP32 Keras",
     FP32_ENGINE: "FP32 engine",
-    FP16_ENGINE: "FP16 engine",
-    PTQ_ENGINE: "PTQ INT8 engine",
+    Variant.FP16.row: "FP16 engine",
+    Variant.PTQ.row: "PTQ INT8 engine",
     CANDIDATE: "QAT INT8 engine",
 }
 """Title by name. ``fp16_engine`` is there only where an FP16 engine was built."""

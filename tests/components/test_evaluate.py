@@ -158,7 +158,7 @@ def test_predictions_of_another_data_set_stop_the_step(steps: dict[str, Path], t
 
 
 def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(EngineLoadError, match=r"holds no fp32, ptq, qat\.engine"):
+    with pytest.raises(EngineLoadError, match=r"holds no fp32\.engine, ptq\.engine, qat\.engine"):
         evaluate(**{**steps, "engines": tmp_path}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
 
 

@@ -1,0 +1,42 @@
+"""The variants of a model that a run measures: which files each has, and which row of the results is its engine's."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+
+class Variant(StrEnum):
+    """One variant of the model; its value is the stem of its files."""
+
+    FP32 = "fp32"
+    PTQ = "ptq"
+    QAT = "qat"
+    FP16 = "fp16"
+
+    @property
+    def onnx(self) -> str:
+        """Name of its ONNX file."""
+        return f"{self}.onnx"
+
+    @property
+    def engine(self) -> str:
+        """Name of its engine file."""
+        return f"{self}.engine"
+
+    @property
+    def row(self) -> str:
+        """Name of its engine's row in the results."""
+        return f"{self}_engine"
+
+    def onnx_in(self, folder: Path) -> Path:
+        """Return its ONNX file: FP16 that is the backend's choice has no graph of its own and shares that of FP32."""
+        own = folder / self.onnx
+        return folder / Variant.FP32.onnx if self is Variant.FP16 and not own.is_file() else own
+
+
+REQUIRED = (Variant.FP32, Variant.PTQ, Variant.QAT)
+"""The variants that every run has; FP16 comes beside them where the backend has it."""
+
+CANDIDATE_VARIANT = Variant.QAT
+"""The variant that is judged and promoted."""
