@@ -7,17 +7,15 @@ every run looks whole. A child that a killed step left RUNNING is closed.
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from components.runtime.artifacts import read_manifest
-from components.runtime.credentials import scrub
 from components.runtime.events import emit
+from components.runtime.mlflow_tracker import MlflowWriter
 from components.runtime.steps import load_step
 from components.runtime.tracked import environment_tags, flatten, log_outputs, log_settings
 from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
@@ -30,7 +28,6 @@ from qat_lib.errors import TrackingError
 
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _FOLDER_TAG = "qatline.run_dir"
-_DIGEST_LIMIT = 36  # characters; MLflow's own
 
 
 class ParentRun(Protocol):
@@ -121,6 +118,7 @@ def _reopened(client: Any, folder: RunFolder) -> str | None:
 class _MlflowParentRun:
     def __init__(self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig) -> None:
         self._client = client
+        self._writer = MlflowWriter(client, run_id)
         self._run_id = run_id
         self._experiment = experiment
         self._folder = folder
@@ -128,24 +126,14 @@ class _MlflowParentRun:
 
     def begin(self) -> None:
         """Record what the run depends on, and close what an earlier attempt left open."""
-        from mlflow.entities import Param, RunTag
-
         self._sweep("KILLED")
         close_dead_runs(self._client, self._experiment)
         values = self._config.to_dict()
         del values["cluster"]  # what pods would ask for; nothing of this run depends on it
         params = {name: value for key in values for name, value in flatten(values[key], key).items()}
-        # Params are immutable: a resumed run has them.
-        known = self._client.get_run(self._run_id).data.params
-        self._client.log_batch(
-            self._run_id,
-            params=[Param(name, scrub(str(value))) for name, value in params.items() if name not in known],
-            tags=[
-                RunTag(name, value)
-                for name, value in {_FOLDER_TAG: str(self._folder.path), **environment_tags()}.items()
-            ],
-        )
-        self._client.log_artifact(self._run_id, str(self._folder.config_file))
+        self._writer.log_params(params)
+        self._writer.set_tags({_FOLDER_TAG: str(self._folder.path), **environment_tags()})
+        self._writer.log_artifact(self._folder.config_file)
 
     def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
         """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
@@ -169,21 +157,19 @@ class _MlflowParentRun:
             emit("warning", "", message=str(error))
 
     def _record(self, result: Mapping[str, Any], artifacts: Mapping[str, Path]) -> None:
-        from mlflow.entities import Metric
-
         known = self._finished_steps()
         for step in result["steps"]:
             # A step that an earlier attempt at this run executed has its child run already.
             if step["status"] == "reused" and step["name"] not in known:
                 self._record_reused(step["name"], artifacts)
-        metrics = [Metric(name, value, _now(), 0) for name, value in _numbers(result["results"])]
-        self._client.log_batch(self._run_id, metrics=metrics)
-        self._client.set_tag(self._run_id, "qatline.verdict", str(result["gate"]["verdict"]))
+        self._writer.log_metrics(dict(_numbers(result["results"])))
+        self._writer.set_tags({"qatline.verdict": str(result["gate"]["verdict"])})
         self._client.log_dict(self._run_id, dict(result), "result.json")
         for name, pattern in _MAIN_FILES:
             for path in sorted(artifacts[name].glob(pattern)) if name in artifacts else ():
-                self._client.log_artifact(self._run_id, str(path))
-        self._record_dataset(artifacts)
+                self._writer.log_artifact(path)
+        if "dataset" in artifacts and (artifacts["dataset"] / "dataset.json").is_file():
+            self._writer.log_dataset(read_record(artifacts["dataset"] / "dataset.json"))
 
     def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
         directory = artifacts[STEP_ARTIFACTS[name]]
@@ -193,22 +179,6 @@ class _MlflowParentRun:
             log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)
             tracker.set_tags({"qatline.status": "reused"})
             log_outputs(tracker, name, directory, manifest)
-
-    def _record_dataset(self, artifacts: Mapping[str, Path]) -> None:
-        if "dataset" not in artifacts or not (artifacts["dataset"] / "dataset.json").is_file():
-            return
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        info = read_record(artifacts["dataset"] / "dataset.json")
-        dataset = Dataset(
-            name=str(info.get("kind", "dataset")),
-            digest=str(info.get("fingerprint", ""))[:_DIGEST_LIMIT],
-            source_type="code",
-            source=json.dumps({"tags": {"source": scrub(str(info.get("source", "")))}}),
-        )
-        tags = [InputTag(key="mlflow.data.context", value="training")]
-        self._client.log_inputs(self._run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
-        self._client.set_tag(self._run_id, "data.fingerprint", str(info.get("fingerprint", "")))
 
     def _sweep(self, status: str) -> None:
         _close_children(self._client, self._experiment, self._run_id, status)
@@ -257,7 +227,3 @@ def _numbers(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _warn(message: str) -> None:
     emit("warning", "", message=message)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -5,6 +5,7 @@ Importing this module imports no MLflow; opening a run does (about 3 CPU seconds
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +32,19 @@ _PARAMS_A_BATCH = 100
 _METRICS_A_BATCH = 1000
 
 
-class MlflowRun:
-    """One MLflow run: opened by ``open_run``, a ``StepTracker`` while it is open."""
+class MlflowWriter:
+    """What is written to any MLflow run, a step's or the whole pipeline's: without secrets, and in batches.
 
-    def __init__(self, mlflow: Any, run_id: str) -> None:
-        self._mlflow = mlflow
-        self._client = mlflow.MlflowClient()
+    Args:
+        client: an ``MlflowClient``.
+        run_id: the run to write to.
+
+    Raises:
+        TrackingError: from every method: the store refuses.
+    """
+
+    def __init__(self, client: Any, run_id: str) -> None:
+        self._client = client
         self.run_id = run_id
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -54,6 +62,53 @@ class MlflowRun:
         """Record final numbers."""
         self._log_points([(name, value, 0) for name, value in metrics.items()])
 
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Record one file."""
+        with translated(f"{path.name} can't be recorded"):
+            self._client.log_artifact(self.run_id, str(path), artifact_path=folder or None)
+
+    def log_dataset(self, info: Mapping[str, Any]) -> None:
+        """Record the data set as an input of the run, its fingerprint as digest (shortened) and as tag (whole)."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        fingerprint, source = str(info.get("fingerprint", "")), scrub(str(info.get("source", "")))
+        dataset = Dataset(
+            name=str(info.get("kind", "dataset")),
+            digest=fingerprint[:_DIGEST_LIMIT],
+            source_type="code",
+            source=json.dumps({"tags": {"source": source}}),
+        )
+        tags = [InputTag(key="mlflow.data.context", value="training")]
+        with translated("the data set can't be recorded"):
+            self._client.log_inputs(self.run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
+        self.set_tags({"data.fingerprint": fingerprint, "data.source": source})
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Record tags."""
+        from mlflow.entities import RunTag
+
+        with translated("the tags can't be recorded"):
+            items = [RunTag(name, scrub(str(value))) for name, value in tags.items()]
+            for batch in _batches(items, _PARAMS_A_BATCH):
+                self._client.log_batch(self.run_id, tags=batch)
+
+    def _log_points(self, points: Sequence[tuple[str, float, int]]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        with translated("the metrics can't be recorded"):
+            items = [Metric(name, float(value), now, step) for name, value, step in points]
+            for batch in _batches(items, _METRICS_A_BATCH):
+                self._client.log_batch(self.run_id, metrics=batch)
+
+
+class MlflowRun(MlflowWriter):
+    """One step's MLflow run: opened by ``open_run``, a ``StepTracker`` while it is open."""
+
+    def __init__(self, mlflow: Any, run_id: str) -> None:
+        super().__init__(mlflow.MlflowClient(), run_id)
+        self._mlflow = mlflow
+
     def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
         """Record one point of each curve for each epoch, named ``epoch/<name>``."""
         self._log_points(
@@ -64,11 +119,6 @@ class MlflowRun:
                 if name != "epoch" and isinstance(value, int | float)
             ]
         )
-
-    def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Record one file."""
-        with translated(f"{path.name} can't be recorded"):
-            self._client.log_artifact(self.run_id, str(path), artifact_path=folder or None)
 
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model with its signature, without running it: nothing here imports TensorFlow."""
@@ -101,43 +151,10 @@ class MlflowRun:
         requirements = [f"{p}=={versions[p]}" for p in ("onnx", "onnxruntime") if versions[p]]
         return flavour.log_model(model, signature=_signature(model), pip_requirements=requirements, **options)
 
-    def log_dataset(self, info: Mapping[str, Any]) -> None:
-        """Record the data set as an input of the run, its fingerprint as digest (shortened) and as tag (whole)."""
-        from mlflow.data.code_dataset_source import CodeDatasetSource
-        from mlflow.data.meta_dataset import MetaDataset
-
-        fingerprint, source = str(info.get("fingerprint", "")), scrub(str(info.get("source", "")))
-        with translated("the data set can't be recorded"):
-            dataset = MetaDataset(
-                CodeDatasetSource(tags={"source": source}),
-                name=str(info.get("kind", "dataset")),
-                digest=fingerprint[:_DIGEST_LIMIT],
-            )
-            self._mlflow.log_input(dataset, context="training")
-        self.set_tags({"data.fingerprint": fingerprint, "data.source": source})
-
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Record tags."""
-        from mlflow.entities import RunTag
-
-        with translated("the tags can't be recorded"):
-            items = [RunTag(name, scrub(str(value))) for name, value in tags.items()]
-            for batch in _batches(items, _PARAMS_A_BATCH):
-                self._client.log_batch(self.run_id, tags=batch)
-
     def close(self, status: str) -> None:
         """End the run as FINISHED or FAILED."""
         with translated("the tracking run can't be closed"):
             self._mlflow.end_run(status)
-
-    def _log_points(self, points: Sequence[tuple[str, float, int]]) -> None:
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        with translated("the metrics can't be recorded"):
-            items = [Metric(name, float(value), now, step) for name, value, step in points]
-            for batch in _batches(items, _METRICS_A_BATCH):
-                self._client.log_batch(self.run_id, metrics=batch)
 
 
 def open_run(step: str) -> MlflowRun:
