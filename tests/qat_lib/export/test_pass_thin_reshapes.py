@@ -72,6 +72,10 @@ JOINED = {
         "a = Transpose<perm=[0,2,3,1]>(x)\n b = Squeeze(a, ends)\n y = Exp(b)",
         "b = Reshape(x, flat)\n y = Exp(b)",
     ),
+    "two in front of an operator": (
+        "a = Flatten(x)\n b = Reshape(a, image)\n c = Relu(b)\n d = Reshape(c, first)\n y = Exp(d)",
+        "c = Relu(x)\n y = Exp(c)",
+    ),
     "the last is the output": ("a = Flatten(x)\n y = Reshape(a, first)", None),
     "one alone": ("a = Flatten(x)\n y = Exp(a)", None),
     "an operator between": ("a = Flatten(x)\n b = Exp(a)\n y = Reshape(b, first)", None),
@@ -247,12 +251,13 @@ def test_a_reshape_sinks_to_a_reshape_that_is_the_output(lab):
 DENSE = "q = QuantizeLinear({0}, {1})\n d = DequantizeLinear(q, {1})\n"
 
 
+@pytest.mark.parametrize("reshape", ["Flatten({})", "Reshape({}, flat)", "Squeeze({}, spatial)"])
 @pytest.mark.parametrize("product", ["MatMul", "Gemm"])
 @pytest.mark.parametrize("scale", ["s, z", "s1, z1"])
-def test_a_reshape_between_dequantize_and_product_goes_up(lab, product, scale):
+def test_a_reshape_between_dequantize_and_product_goes_up(lab, product, scale, reshape):
     signature = "(float[2,3,1,1] x) => (float y)"
-    before = "e = Exp(x)\n" + QDQ.format("e", scale) + f"f = Flatten(d)\n y = {product}(f, w)"
-    after = "e = Exp(x)\n f = Flatten(e)\n" + QDQ.format("f", scale) + f"y = {product}(d, w)"
+    before = "e = Exp(x)\n" + QDQ.format("e", scale) + f"f = {reshape.format('d')}\n y = {product}(f, w)"
+    after = f"e = Exp(x)\n f = {reshape.format('e')}\n" + QDQ.format("f", scale) + f"y = {product}(d, w)"
     check_rewrite(lab, remove_thin_reshapes, signature, before, after, tolerance=1e-5, **CONSTANTS)
 
 
