@@ -49,6 +49,18 @@ def test_a_convolution_takes_the_stride_of_its_reader(lab, kind):
     check(lab, IMAGE, MADE + f"y = {read}(c, one)", SAMPLED + f"y = {read_all}(c, one)")
 
 
+@pytest.mark.parametrize("stride", ["2,2", "1,2", "2,1"])
+def test_any_stride_beyond_one_moves(lab, stride):
+    before = MADE + f"y = {READ.replace('2,3', stride)}(c, one)"
+    check(lab, IMAGE, before, SAMPLED.replace("2,3", stride) + f"y = {READ_ALL}(c, one)")
+
+
+def test_a_tensor_that_nothing_reads_is_passed_over(lab):
+    text = f"p, i = MaxPool<kernel_shape = [1,1]>(x)\n z = Cast<to = 1>(i)\n{MADE} y = {READ}(c, one)"
+    after = text.replace(MADE, SAMPLED).replace(READ, READ_ALL)
+    check(lab, TWO, text, after)
+
+
 def test_a_convolution_multiplies_its_own_stride(lab):
     before = MADE.replace(">(x", ", strides = [2,2]>(x") + f"y = {READ}(c, one)"
     after = SAMPLED.replace("[2,3]", "[4,6]") + f"y = {READ_ALL}(c, one)"
