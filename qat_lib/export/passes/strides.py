@@ -45,18 +45,14 @@ BINARY = ("Add", "Sub", "Mul")
 
 @lowering_pass
 def pull_strides_up(model: ir.Model) -> None:
-    """Move strides of 1x1 convolutions up until nothing changes."""
+    """Move strides of 1x1 convolutions up as far as they go."""
     graph = model.graph
-    changed = True
-    while changed:
-        changed = False
-        for node in reversed(list(graph)):
-            value = node.outputs[0]
-            stride = _common_stride(value)
-            if stride is not None and _can_take(node):
-                _release(graph, value)
-                _take(node, stride)
-                changed = True
+    for node in reversed(list(graph)):  # What a move asks of the tensors in front is met further on.
+        value = node.outputs[0]
+        stride = _common_stride(value)
+        if stride is not None and _can_take(node):
+            _release(graph, value)
+            _take(node, stride)
 
 
 def _common_stride(value: ir.Value) -> list[int] | None:

@@ -6,8 +6,6 @@ from graph_text import assert_same, build, check_rewrite, floats
 
 from qat_lib.export.passes import pull_strides_up
 
-pytestmark = pytest.mark.timeout(10)  # seconds: the pass goes on until nothing changes
-
 IMAGE = "(float[1,2,5,7] x) => (float y)"
 TWO = "(float[1,2,5,7] x) => (float y, float z)"
 MADE = "c = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, k)\n"
@@ -205,6 +203,12 @@ def test_a_tensor_of_unknown_rank_keeps_its_size(lab, name):
     model = build(lab, f"{IMAGE} {{ {MADE} a = Relu(c)\n y = {READ}(a, one) }}", CONSTANTS)
     lab.node(model, name).outputs[0].shape = None
     assert_same(pull_strides_up(model), model)
+
+
+def test_strides_go_up_on_all_ways_at_once(lab):
+    before = f"e = Softmax<axis = 1>(x)\n f = Relu(e)\n {MADE} b = Add(c, f)\n a = Relu(b)\n y = {READ}(a, one)"
+    after = f"e = Softmax<axis = 1>(x)\n {POOLED.format('e')} f = Relu(p)\n {SAMPLED} b = Add(c, f)\n a = Relu(b)\n"
+    check(lab, IMAGE, before, after + f"y = {READ_ALL}(a, one)")
 
 
 def test_a_stride_goes_up_as_far_as_it_can(lab):
