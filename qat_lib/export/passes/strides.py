@@ -68,6 +68,7 @@ def _sampling_stride(node: ir.Node, value: ir.Value) -> list[int] | None:
     stride = attribute(node, "strides", [1, 1])
     plain = (
         is_op(node, "Conv", "MaxPool")
+        and len(node.outputs) == 1
         and attribute(node, "kernel_shape") == [1, 1]
         and not any(attribute(node, "pads", [0]))
         and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")

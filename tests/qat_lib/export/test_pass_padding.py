@@ -179,7 +179,7 @@ def test_zero_padding(lab, call, expected):
 
 
 def test_zero_padding_of_five_axes(lab):
-    model = build(lab, "(float[1,2,6,7,8] x) => (float y) { y = Pad(x, p) }", {"p": ints(0, 0, 1, 1, 1, 0, 0, 1, 1, 1)})
+    model = build(lab, "(float[1,2,6,7,8] x) => (float y) { y = Pad(x, p) }", {"p": ints(0, 0, 1, 1, 0, 0, 1, 1, 0, 0)})
     assert zero_padding(model.graph[0]) is None
 
 

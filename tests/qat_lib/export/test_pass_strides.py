@@ -105,6 +105,7 @@ def test_a_stride_stays_at_what_reads_or_makes_more(lab, case):
         MADE + f"y = {READ}(c, one)\n z = Conv<kernel_shape = [1,1]>(c, other)",
         MADE + f"y = Conv<kernel_shape = [1,1]>(c, one)\n z = {READ}(c, other)",
         MADE.replace("c =", "z =") + f"y = {READ}(z, one)",
+        MADE + "y, i = MaxPool<kernel_shape = [1,1], strides = [2,3]>(c)\n z = Cast<to = 1>(i)",
     ],
 )
 def test_a_stride_stays_where_another_reader_needs_more(lab, text):
