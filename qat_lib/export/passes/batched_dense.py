@@ -33,7 +33,7 @@ def merge_batched_dense(model: ir.Model) -> None:
             continue
         source, output, shape = first.inputs[0], last.outputs[0], weight_shape(node)
         before, after = dims(source), dims(output)
-        if shape is None or before is None or after is None or only_consumer(first.outputs[0]) is not node:
+        if before is None or after is None or only_consumer(first.outputs[0]) is not node:
             continue
         if len(before) < 3 or shape != (before[-1], after[-1]) or not _same_but_last(source, last):
             continue

@@ -113,11 +113,11 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
     The others are constants, or scalars, so that they can be given in any layout.
     """
     moved = [i for i, x in enumerate(node.inputs) if x is not None and constant(x) is None and rank(x) != 0]
-    if len(moved) != 1 or rank(node.inputs[moved[0]]) != size:
+    if [rank(node.inputs[i]) for i in moved] != [size]:
         return None
     passable = is_op(node, *LIFTED) and not has_many_scales(node)
     padding = is_op(node, "Pad") and operand(node, 3) is None
-    return moved[0] if is_op(node, *ARITHMETIC) or passable or padding else None
+    return moved.pop() if is_op(node, *ARITHMETIC) or passable or padding else None
 
 
 def _reaches_input(value: ir.Value | None, size: int) -> bool:

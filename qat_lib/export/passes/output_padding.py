@@ -17,7 +17,7 @@ def use_output_padding(model: ir.Model) -> None:
     """Replace negative pads of each ConvTranspose by zero pads and ``output_padding``."""
     for node in model.graph:
         pads = attribute(node, "pads", [])
-        if not is_op(node, "ConvTranspose") or min(pads, default=0) >= 0:
+        if not is_op(node, "ConvTranspose") or all(pad >= 0 for pad in pads):
             continue
         before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
         totals = np.add(before, after)

@@ -64,21 +64,21 @@ def zero_padding(node: ir.Node) -> list[int] | None:
 def merge_padding(model: ir.Model) -> None:
     """Add the widths of a Pad to the ``pads`` of its only reader, looking through one Q/DQ pair."""
     for node in list(model.graph):
-        extra = zero_padding(node)
-        if extra is None or node.inputs[0] is None:
+        extra, source = zero_padding(node), operand(node, 0)
+        if extra is None or source is None:
             continue
-        reader = only_consumer(node.outputs[0])
         value = node.outputs[0]
+        reader = only_consumer(value)
         between = []
         while is_op(reader, "QuantizeLinear", "DequantizeLinear"):
-            between.append(reader)
             value = reader.outputs[0]
+            between.append(value)
             reader = only_consumer(value)
-        if reader is None or reader.inputs[0] is not value or not _absorb(reader, extra, node.inputs[0]):
+        if reader is None or reader.inputs[0] is not value or not _absorb(reader, extra, source):
             continue
-        replace(node.outputs[0], node.inputs[0])
+        replace(node.outputs[0], source)
         for passed in between:
-            passed.outputs[0].shape = node.inputs[0].shape
+            passed.shape = source.shape
         model.graph.remove(node, safe=True)
 
 

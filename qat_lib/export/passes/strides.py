@@ -45,18 +45,14 @@ BINARY = ("Add", "Sub", "Mul")
 
 @lowering_pass
 def pull_strides_up(model: ir.Model) -> None:
-    """Move strides of 1x1 convolutions up until nothing changes."""
+    """Move strides of 1x1 convolutions up as far as they go."""
     graph = model.graph
-    changed = True
-    while changed:
-        changed = False
-        for node in reversed(list(graph)):
-            value = node.outputs[0]
-            stride = _common_stride(value)
-            if stride is not None and _can_take(node):
-                _release(graph, value)
-                _take(node, stride)
-                changed = True
+    for node in reversed(list(graph)):  # What a move asks of the tensors in front is met further on.
+        value = node.outputs[0]
+        stride = _common_stride(value)
+        if stride is not None and _can_take(node):
+            _release(graph, value)
+            _take(node, stride)
 
 
 def _common_stride(value: ir.Value) -> list[int] | None:
@@ -72,6 +68,7 @@ def _sampling_stride(node: ir.Node, value: ir.Value) -> list[int] | None:
     stride = attribute(node, "strides", [1, 1])
     plain = (
         is_op(node, "Conv", "MaxPool")
+        and len(node.outputs) == 1
         and attribute(node, "kernel_shape") == [1, 1]
         and not any(attribute(node, "pads", [0]))
         and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")

@@ -25,6 +25,7 @@ from qat_lib.export.graph import (
     only_consumer,
     operand,
     producer,
+    rank,
     replace,
     scalar,
 )
@@ -92,8 +93,8 @@ def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
     """Whether a node treats each element of ``value`` alike: per-tensor Q/DQ, an activation, a scalar's Add or Mul."""
     if not is_op(node, *POINTWISE) or node.inputs[0] is not value:
         return False
-    others = [constant(x) for x in node.inputs[1:] if x is not None]
-    return all(x is not None and x.size == 1 and x.ndim <= 1 for x in others)
+    others = [x for x in node.inputs[1:] if x is not None]
+    return all(scalar(x) is not None and rank(x) in (0, 1) for x in others)
 
 
 def _sink(graph: ir.Graph, node: ir.Node) -> bool:
@@ -129,7 +130,7 @@ def _is_behind_conv(value: ir.Value) -> bool:
     node = producer(value)
     while is_op(node, *ARITHMETIC):
         data = [x for x in node.inputs if constant(x) is None]
-        node = producer(data[0]) if len(data) == 1 else None
+        node = producer(*data) if len(data) == 1 else None
     return is_op(node, "Conv")
 
 

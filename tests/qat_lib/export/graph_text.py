@@ -58,9 +58,13 @@ def check_rewrite(lab, lowering, signature, before, after=None, *, opset=17, tol
 
 
 def assert_same(received, expected):
-    """Require that two graphs differ in the names of their inner tensors at most."""
+    """Require that two graphs differ in the names of their inner tensors at most, and that nothing idle is left."""
     lines, wanted = describe(received), describe(expected)
     assert lines == wanted, "\n".join(["expected:", *wanted, "received:", *lines])
+    assert len(received.graph) == len(lines) - len(received.graph.outputs), "a node is left that no output needs"
+    values = [*received.graph.inputs, *(output for node in received.graph for output in node.outputs)]
+    readers = [use.node for value in values for use in value.uses()]
+    assert all(node.graph is received.graph for node in readers), "a node that was removed still reads a tensor"
 
 
 def floats(*shape):

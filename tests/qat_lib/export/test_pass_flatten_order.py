@@ -57,6 +57,10 @@ PRODUCTS = {
         "k = DequantizeLinear(i, s5, z5)\n y = MatMul(f, k)",
         "k = DequantizeLinear(j, s5, z5)\n y = MatMul(f, k)",
     ),
+    "integers without a zero point": (
+        "k = DequantizeLinear<axis = 0>(i, s)\n y = MatMul(f, k)",
+        "k = DequantizeLinear<axis = 0>(j, s)\n y = MatMul(f, k)",
+    ),
     "integers of one scale": (
         "k = DequantizeLinear<axis = 0>(i, s1, z1)\n y = MatMul(f, k)",
         "k = DequantizeLinear<axis = 0>(j, s1, z1)\n y = MatMul(f, k)",
@@ -157,10 +161,11 @@ def test_a_transpose_stays_where_something_else_reads(lab, text):
     check_rewrite(lab, reorder_flattened_weights, TWO, text, **CONSTANTS)
 
 
-@pytest.mark.parametrize("text", ["y = MatMul(f, w)", "a = Relu(f)\n y = MatMul(a, w)"])
-def test_a_transpose_of_open_features_stays(lab, text):
+@pytest.mark.parametrize("size", [12, 24])  # a height of 1, and of 2
+def test_a_transpose_of_open_features_stays(lab, size):
     signature = "(float[N,3,H,4] x) => (float[N,5] y)"
-    model = build(lab, f"{signature} {{ {FRONT} {text} }}", CONSTANTS)
+    constants = {"flat": ints(-1, size), "w": floats(size, 5)}
+    model = build(lab, f"{signature} {{ {FRONT} y = MatMul(f, w) }}", constants)
     assert_same(reorder_flattened_weights(model), model)
 
 

@@ -70,6 +70,15 @@ def test_an_unsqueeze_moves_above_a_transpose(lab, case):
     )
 
 
+@pytest.mark.parametrize("axis", ["at3", "at_1"])
+def test_an_unsqueeze_moves_above_a_transpose_of_three_axes(lab, axis):
+    front = "r = MaxPool<kernel_shape = [1]>(x)\n"
+    before = front + f"t = Transpose<perm = [0,2,1]>(r)\n u = Unsqueeze(t, {axis})\n y = CumSum(u, one)"
+    after = front + "q = Unsqueeze(r, at3)\n u = Transpose<perm = [0,2,1,3]>(q)\n y = CumSum(u, one)"
+    signature = "(float[2,3,4] x) => (float y)"
+    check_rewrite(lab, remove_transposes, signature, before, after, tolerance=1e-5, one=np.int64(1), **AXES)
+
+
 STAY = {
     "the output": "y = Squeeze(t, at1)",
     "all axes of one element": "s = Squeeze(t)\n y = CumSum(s, one)",

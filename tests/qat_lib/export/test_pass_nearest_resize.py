@@ -129,6 +129,9 @@ STAY = {
     "rows, then the batch": repeat("x", "q", "two", "rows2", "tall")
     + repeat("q", "r", "one", "batches", "tall_many")
     + "y = Exp(r)",
+    "the batch and the channels": repeat("x", "q", "one", "batches", "many")
+    + repeat("q", "r", "four", "channels", "many_deep")
+    + "y = Exp(r)",
     "the whole": repeat("x", "r", "zero", "wholes", "many") + "y = Exp(r)",
     "all rows": repeat("x", "r", "one", "rows_in_front", "tall") + "y = Exp(r)",
     "another axis too": repeat("x", "r", "two", "rows_and_columns", "whole") + "y = Exp(r)",
@@ -154,6 +157,7 @@ def test_other_repeats_stay(lab, case):
         "many": ints(4, 4, 5, 3),
         "channels": ints(1, 1, 1, 1, 2),
         "deep": ints(2, 4, 5, 6),
+        "many_deep": ints(4, 4, 5, 6),
         "tall_deep": ints(2, 8, 5, 6),
         "tall_many": ints(4, 8, 5, 3),
         "wholes": ints(2, 1, 1, 1, 1),

@@ -143,6 +143,7 @@ def test_a_padding_of_a_tensor_of_unknown_rank_stays(lab):
         ("Pad(x, pads, zero)", [1, 0, 2, 3]),
         ('Pad<mode="constant">(x, pads, , )', [1, 0, 2, 3]),
         ("Pad(x, pads, one)", None),
+        ("Pad(x, pads, minus)", None),
         ("Pad(x, pads, g)", None),
         ('Pad<mode="edge">(x, pads)', None),
         ('Pad<mode="reflect">(x, pads, zero)', None),
@@ -170,7 +171,7 @@ def test_zero_padding(lab, call, expected):
         "four": ints(1, 0, 2, 3),
         "axes": ints(2, 3),
         "all": ints(0, 1, 2, 3),
-        "eight": floats(8),
+        "eight": np.float32([0, 0, 1, 0, 0, 0, 2, 3]),
     }
     signature = "(float[1,2,6,8] x, float g, int64[8] n) => (float[A,B,C,D] y)"
     model = build(lab, f"{signature} {{ y = {call} }}", constants, opset=18)
@@ -178,7 +179,7 @@ def test_zero_padding(lab, call, expected):
 
 
 def test_zero_padding_of_five_axes(lab):
-    model = build(lab, "(float[1,2,6,7,8] x) => (float y) { y = Pad(x, p) }", {"p": ints(0, 0, 1, 1, 1, 0, 0, 1, 1, 1)})
+    model = build(lab, "(float[1,2,6,7,8] x) => (float y) { y = Pad(x, p) }", {"p": ints(0, 0, 1, 1, 0, 0, 1, 1, 0, 0)})
     assert zero_padding(model.graph[0]) is None
 
 

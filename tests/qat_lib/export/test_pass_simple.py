@@ -86,6 +86,7 @@ def test_remove_identities_leaves_each_output_a_node(lab, text, kept):
         ([0, 0, -1, 0], [0, 0, 0, 0], [1, 0]),
         ([1, -1, 2, 0], [1, 0, 2, 0], [0, 1]),
         ([2, 0, -1, 1], [2, 0, -1, 1], [0, 0]),
+        ([1, -1, -1, 0], [1, 0, -1, 0], [0, 1]),
     ],
 )
 def test_use_output_padding(lab, pads, expected, beyond):

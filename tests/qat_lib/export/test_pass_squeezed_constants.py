@@ -59,6 +59,7 @@ def test_constants_behind_a_convolution_are_spread_one_after_another(lab):
 NOT_SPREAD = {
     "no convolution": "e = Exp(x)\n s = Squeeze(e, axis)\n a = Add(s, one_row)\n y = Exp(a)",
     "two tensors in front": "c = Add(x, x)\n s = Squeeze(c, axis)\n a = Add(s, one_row)\n y = Exp(a)",
+    "constants alone": "c = Add(row4, row4)\n s = Squeeze(c, axis)\n a = Add(s, row3)\n y = Add(a, x)",
     "no squeeze": CONV + "s = Reshape(c, target)\n a = Add(s, bias)\n y = Exp(a)",
     "a squeeze of all": CONV + "s = Squeeze(c)\n a = Add(s, bias)\n y = Exp(a)",
     "another operator": CONV + "s = Squeeze(c, axis)\n a = Max(s, bias)\n y = Exp(a)",
@@ -71,6 +72,7 @@ NOT_SPREAD = {
 @pytest.mark.parametrize("case", NOT_SPREAD)
 def test_other_constants_stay_behind_the_squeeze(lab, case):
     constants = {**BIAS, "one_row": floats(3, 1), "target": ints(2, 4, 8), "cube": floats(1, 2, 4, 8)}
+    constants |= {"row4": floats(1, 3, 1, 8), "row3": floats(3, 1)}
     check_rewrite(lab, remove_thin_reshapes, SEQUENCE, NOT_SPREAD[case], **constants)
 
 

@@ -8,6 +8,8 @@ from graph_text import assert_same, build, check_rewrite, describe, floats, ints
 from qat_lib.export.passes import fix_reshape_targets, fix_resize_scales
 from qat_lib.export.passes.static_shapes import infer_shapes
 
+pytestmark = pytest.mark.timeout(10)  # seconds: a scale grows step by step
+
 SHAPE = "s = Shape(x)\n n = Gather(s, {})\n t = Concat<axis=0>(n, rest)\n y = Reshape(x, t)"
 CONSTANTS = {"first": ints(0), "rest": ints(20), "zero": ints(0)}
 
@@ -75,6 +77,15 @@ def test_shapes_that_are_known_in_part_are_inferred(lab):
     model.graph[0].outputs[0].shape = ir.Shape([None, 6])
     infer_shapes(model)
     assert list(model.graph[0].outputs[0].shape) == [2, 6]
+
+
+@pytest.mark.parametrize("sum_of", ["Add(a, b)", "Add(a, i)"])
+def test_what_cannot_be_inferred_is_left(lab, sum_of):
+    """Sizes or types that do not fit: the check of the whole model comes later, and tells more."""
+    signature = "(float[2,3] x, float[4,5] u, int64[2,3] n) => (float z)"
+    model = build(lab, f"{signature} {{ a = Exp(x)\n b = Exp(u)\n i = Neg(n)\n z = {sum_of} }}", {})
+    infer_shapes(model)
+    assert list(model.graph[0].outputs[0].shape) == [2, 3]
 
 
 RESIZE = 'Resize<mode = "linear", coordinate_transformation_mode = "half_pixel">(x, , scales)'

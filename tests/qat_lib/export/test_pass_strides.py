@@ -6,8 +6,6 @@ from graph_text import assert_same, build, check_rewrite, floats
 
 from qat_lib.export.passes import pull_strides_up
 
-pytestmark = pytest.mark.timeout(10)  # seconds: the pass goes on until nothing changes
-
 IMAGE = "(float[1,2,5,7] x) => (float y)"
 TWO = "(float[1,2,5,7] x) => (float y, float z)"
 MADE = "c = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, k)\n"
@@ -47,6 +45,18 @@ def check(lab, signature, before, after=None):
 def test_a_convolution_takes_the_stride_of_its_reader(lab, kind):
     read, read_all = (each.replace("[1,1],", f"[1,1]{kind},") for each in (READ, READ_ALL))
     check(lab, IMAGE, MADE + f"y = {read}(c, one)", SAMPLED + f"y = {read_all}(c, one)")
+
+
+@pytest.mark.parametrize("stride", ["2,2", "1,2", "2,1"])
+def test_any_stride_beyond_one_moves(lab, stride):
+    before = MADE + f"y = {READ.replace('2,3', stride)}(c, one)"
+    check(lab, IMAGE, before, SAMPLED.replace("2,3", stride) + f"y = {READ_ALL}(c, one)")
+
+
+def test_a_tensor_that_nothing_reads_is_passed_over(lab):
+    text = f"p, i = MaxPool<kernel_shape = [1,1]>(x)\n z = Cast<to = 1>(i)\n{MADE} y = {READ}(c, one)"
+    after = text.replace(MADE, SAMPLED).replace(READ, READ_ALL)
+    check(lab, TWO, text, after)
 
 
 def test_a_convolution_multiplies_its_own_stride(lab):
@@ -95,6 +105,7 @@ def test_a_stride_stays_at_what_reads_or_makes_more(lab, case):
         MADE + f"y = {READ}(c, one)\n z = Conv<kernel_shape = [1,1]>(c, other)",
         MADE + f"y = Conv<kernel_shape = [1,1]>(c, one)\n z = {READ}(c, other)",
         MADE.replace("c =", "z =") + f"y = {READ}(z, one)",
+        MADE + "y, i = MaxPool<kernel_shape = [1,1], strides = [2,3]>(c)\n z = Cast<to = 1>(i)",
     ],
 )
 def test_a_stride_stays_where_another_reader_needs_more(lab, text):
@@ -193,6 +204,12 @@ def test_a_tensor_of_unknown_rank_keeps_its_size(lab, name):
     model = build(lab, f"{IMAGE} {{ {MADE} a = Relu(c)\n y = {READ}(a, one) }}", CONSTANTS)
     lab.node(model, name).outputs[0].shape = None
     assert_same(pull_strides_up(model), model)
+
+
+def test_strides_go_up_on_all_ways_at_once(lab):
+    before = f"e = Softmax<axis = 1>(x)\n f = Relu(e)\n {MADE} b = Add(c, f)\n a = Relu(b)\n y = {READ}(a, one)"
+    after = f"e = Softmax<axis = 1>(x)\n {POOLED.format('e')} f = Relu(p)\n {SAMPLED} b = Add(c, f)\n a = Relu(b)\n"
+    check(lab, IMAGE, before, after + f"y = {READ_ALL}(a, one)")
 
 
 def test_a_stride_goes_up_as_far_as_it_can(lab):
