@@ -137,6 +137,12 @@ def test_fold_batchnorm_needs_as_many_channels(lab, rng):
     assert lab.results(passes.fold_batchnorm(model)) == lab.results(model)
 
 
+def test_fold_batchnorm_needs_the_rank_of_a_products_data(lab, rng):
+    model, _ = build(lab, rng, f"BatchNormalization(MatMul(Relu(m), k), {NORM})")
+    lab.node(model, "Relu").outputs[0].shape = None
+    assert lab.results(passes.fold_batchnorm(model)) == lab.results(model)
+
+
 def test_fold_batchnorm_goes_on_behind_what_it_leaves(lab, rng):
     """Another operator, a BatchNormalization of no layer, and one whose scales can't take it."""
     left = f"BatchNormalization(Relu(MatMul(m, DequantizeLinear<axis = 0>(ik, s6))), {NORM})"

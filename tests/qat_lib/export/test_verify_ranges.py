@@ -50,6 +50,15 @@ def test_check_weights_finds_scales_along_another_axis(written: int | None, lear
     assert codes(weight_file(written), recorded(learned)) == ["Q03"]
 
 
+def test_check_weights_needs_the_axis_of_two_scales() -> None:
+    integers, scale = np.int8([[1, 2], [3, 4]]), np.float32([0.5, 0.25])
+    proto = weight_file(0, scale)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers, "w"))
+    digest = integer_digest(integers, None, 1)
+    weight = RecordedWeight(quantizer="k", scale=scale, factor=None, digest=digest, axis=1)
+    assert codes(proto, Recorded(weights={NODE: weight})) == ["Q03"]
+
+
 def test_check_weights_needs_no_axis_for_one_scale() -> None:
     scale = np.float32(0.5)
     assert codes(weight_file(1, scale), recorded(0, scale)) == []
