@@ -161,8 +161,8 @@ def up(scale: Any, steps: int) -> Any:
     ("learned", "steps", "found"),
     [
         (SCALE, 0, False),
-        (SCALE, 1, False),  # the factor of a normalization is rounded
-        (SCALE, 8, True),
+        (SCALE, 2, False),  # the factor of a normalization is rounded
+        (SCALE, 3, True),
         (np.float32([2**-20] * 3), 1, False),
         (np.float32([2**-20] * 3), 8, True),
         (np.float32([1e-9] * 3), 8, True),  # no absolute tolerance
@@ -177,8 +177,8 @@ def test_check_weights_allows_for_rounding_of_float32(learned: np.ndarray, steps
     ("learned", "steps", "found"),
     [
         (SCALE, 0, False),
-        (SCALE, 1, False),
-        (SCALE, 4, True),
+        (SCALE, 2, False),
+        (SCALE, 3, True),
         (np.float32([2**-24] * 3), 1, False),  # two of the least numbers of float16
         (np.float32([2**-24] * 3), 2, True),
         (np.float32([1e-9] * 3), 0, False),  # is raised to the least
