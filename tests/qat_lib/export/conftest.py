@@ -60,7 +60,7 @@ class Lab:
         lines: list[str] = []
         results: list[str] = []
         for statement in text.split(";"):
-            name, _, expression = re.fullmatch(r"(?:\s*(\w+) (=) )?(.*)", statement, re.DOTALL).groups()
+            name, expression = re.fullmatch(r"(?:\s*(\w+) = )?(.*)", statement, re.DOTALL).groups()
             while call := re.search(r"\w+(<(?:->|[^<>])*>)?\([^()]*\)", expression):
                 target = f"t{len(lines)}" if call[0] != expression.strip() else name or f"y{len(results)}"
                 lines.append(f"{target} = {call[0]}")

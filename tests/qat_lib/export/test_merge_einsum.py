@@ -80,6 +80,7 @@ STAYS = [
     einsum("abc,bcd->abd", "x", "three"),  # the weight has an axis of the batch
     einsum("abc,cd->adb", "x", "w"),
     einsum("abc,cd->bad", "x", "w"),
+    einsum("bac,cd->abd", "x", "w"),
     einsum("abc,cd->abdc", "x", "w"),
     einsum("abc,cd", "x", "w"),
     einsum("abc,cd->ab", "x", "w"),  # a sum over an axis of the weight

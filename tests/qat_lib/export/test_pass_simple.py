@@ -55,11 +55,26 @@ def test_remove_identities(lab, text):
     assert (lab.node(lowered, "Exp").inputs[0].name == "x") is IDENTITIES[text]
 
 
+UNREAD = {"ratio": np.float32(0.5), "no": np.asarray(False), "none": np.zeros(8, np.int64)}
+
+
 def test_remove_identities_keeps_a_dropout_whose_mask_is_read(lab):
     model = lab.build("(float[2,3] x) => (float y, bool m) { a, b = Dropout(x)\n y = Exp(a)\n m = Not(b) }")
     assert lab.ops(passes.remove_identities(model))["Dropout"] == 1
     model = lab.build("(float[2,3] x) => (float y) { a, b = Dropout(x)\n y = Exp(a) }")
     assert lab.ops(passes.remove_identities(model))["Dropout"] == 0
+
+
+def test_remove_identities_removes_what_only_they_read(lab):
+    model = lab.formula("Exp(Pad(Dropout(x, ratio, no), none))", image(np.random.default_rng(0)), **UNREAD)
+    lowered = passes.remove_identities(model)
+    assert lab.results(lowered) == ["Exp(x)"]
+    assert lab.constants(lowered) == {}
+
+
+def test_remove_identities_goes_on_behind_an_output_that_needs_a_node(lab):
+    model = lab.formula("Identity(x); Exp(Identity(x)); Relu(Identity(w))", {"x": np.float32([1])}, w=np.float32([2]))
+    assert lab.results(passes.remove_identities(model)) == ["Identity(x)", "Exp(x)", "Relu(w)"]
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,3 @@ def test_let_quantizers_clamp_leaves(lab, text):
 def test_let_quantizers_clamp_takes_a_scale_of_one_element(lab):
     model = lab.formula(pair("Relu(x)", "s1", "u1"), X, **CONSTANTS)
     assert lab.results(passes.let_quantizers_clamp(model)) == [pair("x", "s1", "u1")]
-
-
-def test_remove_identities_goes_on_behind_an_output_that_needs_a_node(lab):
-    lowered = passes.remove_identities(lab.formula("Identity(x); Exp(Identity(x)); Relu(Identity(w))", X, **CONSTANTS))
-    assert lab.results(lowered) == ["Identity(x)", "Exp(x)", "Relu(w)"]

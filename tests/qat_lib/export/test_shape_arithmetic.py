@@ -45,6 +45,7 @@ B, H, W, C = (Extent(1, axis) for axis in range(4))
         ("Cast<to = 7>(Cast<to = 6>(Shape(x)))", [B, H, W, C]),
         ("Squeeze(Shape(x))", [B, H, W, C]),
         ("Unsqueeze(Shape(x), zero)", [B, H, W, C]),
+        ("Unsqueeze(Shape(x), Abs(zero))", [B, H, W, C]),
         ("Neg(Shape(x))", None),
         ("Concat<axis = 0>(Shape(x), pair)", [B, H, W, C, Extent(7), Extent(9)]),
         ("Concat<axis = 0>(pair, Shape(x), one)", [Extent(7), Extent(9), B, H, W, C, Extent(1)]),

@@ -50,6 +50,15 @@ def test_check_weights_finds_scales_along_another_axis(written: int | None, lear
     assert codes(weight_file(written), recorded(learned)) == ["Q03"]
 
 
+def test_check_weights_needs_the_axis_of_two_scales() -> None:
+    integers, scale = np.int8([[1, 2], [3, 4]]), np.float32([0.5, 0.25])
+    proto = weight_file(0, scale)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers, "w"))
+    digest = integer_digest(integers, None, 1)
+    weight = RecordedWeight(quantizer="k", scale=scale, factor=None, digest=digest, axis=1)
+    assert codes(proto, Recorded(weights={NODE: weight})) == ["Q03"]
+
+
 def test_check_weights_needs_no_axis_for_one_scale() -> None:
     scale = np.float32(0.5)
     assert codes(weight_file(1, scale), recorded(0, scale)) == []
@@ -152,8 +161,8 @@ def up(scale: Any, steps: int) -> Any:
     ("learned", "steps", "found"),
     [
         (SCALE, 0, False),
-        (SCALE, 1, False),  # the factor of a normalization is rounded
-        (SCALE, 8, True),
+        (SCALE, 2, False),  # the factor of a normalization is rounded
+        (SCALE, 3, True),
         (np.float32([2**-20] * 3), 1, False),
         (np.float32([2**-20] * 3), 8, True),
         (np.float32([1e-9] * 3), 8, True),  # no absolute tolerance
@@ -168,8 +177,8 @@ def test_check_weights_allows_for_rounding_of_float32(learned: np.ndarray, steps
     ("learned", "steps", "found"),
     [
         (SCALE, 0, False),
-        (SCALE, 1, False),
-        (SCALE, 4, True),
+        (SCALE, 2, False),
+        (SCALE, 3, True),
         (np.float32([2**-24] * 3), 1, False),  # two of the least numbers of float16
         (np.float32([2**-24] * 3), 2, True),
         (np.float32([1e-9] * 3), 0, False),  # is raised to the least
