@@ -191,6 +191,7 @@ def test_no_zero_point() -> None:
     assert rules(*pair(DQ, X8, zero=absent)) == []
     assert rules(*pair(DQ, foreign(W8), zero=absent)) == []
     assert quantized_type(*pair(Q, X8, zero=absent)) == ""
+    assert quantized_type(*pair(DQ, foreign(W8))) == "int8"
 
 
 @pytest.mark.parametrize(
