@@ -141,6 +141,14 @@ def test_a_concat_rescales_the_inputs_of_another_scale(
     assert len(dequantized) == (len(scales) if written is None else 0)
 
 
+def test_a_concat_rescales_what_another_layer_reads_before() -> None:
+    def build(g: GraphBuilder, x: str) -> list[str]:
+        g.output(conv(g, g.qdq(x, 0.2), "first"))
+        return joined(0.2, 0.1, written=0.1)(g, x)
+
+    assert [kernel.name[0] for kernel in engine(build).kernels if kernel.reason == "rescale"] == ["t"]
+
+
 @pytest.mark.parametrize("writes_int8", [True, False])
 def test_the_residual_of_a_kernel_that_writes_floating_point_is_dequantized(writes_int8: bool) -> None:
     def build(g: GraphBuilder, x: str) -> list[str]:
