@@ -75,7 +75,7 @@ def extend_over_pool(flow: Flow, chain: Chain) -> Chain:
     pool = read.node if read is not None and not read.explicit else None
     if pool is None or pool.op != "MaxPool" or chain.op.node.op != "Conv" or chain.add is not None:
         return chain
-    if len([name for name in pool.outputs if name]) > 1 or chain.output_scale(flow) is None:
+    if any(pool.outputs[1:]):  # it says where the maxima lie, too
         return chain
     pooled = replace(chain, nodes=(*chain.nodes, pool), end=pool.outputs[0])
     return pooled if pooled.output_scale(flow) is not None else chain
@@ -124,7 +124,7 @@ def _is_affine(graph: OnnxGraph, node: Node) -> bool:
     data = [name for name in node.inputs if not graph.is_constant(name)]
     if len(data) != 1 or len(node.inputs) != 2:
         return False
-    before, after = graph.shape(data[0]), graph.shape(node.outputs[0])
+    before, after = graph.shape(data.pop()), graph.shape(node.outputs[0])
     return before is None or after is None or len(before) == len(after)
 
 
@@ -139,10 +139,9 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
     """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x; empty when it is not that."""
-    nodes = [read.node for read in reads if read.node is not None]
-    if len(nodes) != 2 or len(reads) != 2:
+    if len(reads) != 2:
         return ()
-    first, second = (_walk_gate(flow, node) for node in nodes)
+    first, second = (_walk_gate(flow, read.node) for read in reads)
     if first and second and first[-1] is second[-1] and (len(first) > 1 or len(second) > 1):
         return (*first[:-1], *second[:-1], first[-1])
     return ()

@@ -236,7 +236,7 @@ def _conversions(
         if graph.is_constant(value):
             continue
         given = written.get(value)
-        arrives_int8 = graph.dtype(value) == "int8" and graph.producer(value) is None
+        arrives_int8 = graph.dtype(value) == "int8"  # behind an input or a Cast
         yield from _rescales(value, flow, written, kernel_of)
         seen: set[tuple[str, Scale]] = set()
         for read in flow.readers(value):

@@ -1,4 +1,4 @@
-"""Q moves up and DQ moves down over operators that commute with them, until nothing moves any more.
+"""Q moves up and DQ moves down over operators that commute with them, as far as they go.
 
 An operator commutes when Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new ones. MaxPool is the
 example of NVIDIA's developer guide; padding, transposes and reshapes were seen in engines; the others are inferred.
@@ -31,8 +31,6 @@ _MOVERS: dict[str, Confidence] = {
     "Tile": "I",
     "Expand": "I",
 }
-#: Each round moves every Q and DQ as far as it goes in one direction; real graphs need two or three.
-_MAX_ROUNDS = 50
 _LARGEST_INTEGER = 127
 _RECTIFIERS = frozenset({"Relu", "Clip"})
 
@@ -73,15 +71,13 @@ def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
 
 
 def propagate(flow: Flow) -> Flow:
-    """Return ``flow`` with every read in the scale that it has after Q and DQ have moved to a fixed point."""
-    for _ in range(_MAX_ROUNDS):
-        moved = _move_down(flow)
-        flow = flow.with_scales(moved) if moved else flow
-        raised = _move_up(flow)
-        flow = flow.with_scales(raised) if raised else flow
-        if not moved and not raised:
-            break
-    return flow
+    """Return ``flow`` with every read in the scale that it has after Q and DQ have moved to a fixed point.
+
+    One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one whose
+    outputs all are: neither leaves anything for the other to pass.
+    """
+    lowered = flow.with_scales(_move_down(flow))
+    return lowered.with_scales(_move_up(lowered))
 
 
 def _data(flow: Flow, node: Node) -> tuple[Read, ...]:

@@ -64,7 +64,7 @@ def _weighs_values(engine: Engine, softmax: Node) -> bool:
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):
         if not open_nodes:
-            break
+            return False
         for read in engine.flow.output_reads(open_nodes.pop(0)):
             if read.node is not None and _is_product(engine, read.node):
                 return True

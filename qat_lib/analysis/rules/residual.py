@@ -54,7 +54,7 @@ def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
                 f"Quantize what reads the output of {name!r} (often a global average pool or a Concat) with one scale.",
                 severity="info" if _ends_in_float(engine, placed.chain) and _is_shared(engine, placed.chain) else None,
             )
-    elif placed.rule == "F4" and placed.branch is not None:
+    elif placed.branch is not None:  # F4
         branch = keras_layer(placed.branch.op.node.name)
         yield _finding(
             "V17",

@@ -1,6 +1,7 @@
 """Which nodes a kernel can take into its epilogue."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,6 +35,19 @@ def add_of(constant: list[int], *, known: bool = True) -> OnnxGraph:
 def test_joins_takes_a_bias_that_keeps_the_rank(constant: list[int], known: bool, expected: bool) -> None:
     graph = add_of(constant, known=known)
     assert joins(graph, graph.nodes[0]) is expected
+
+
+def test_joins_goes_by_what_is_known_of_the_ranks() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 3])
+    ones = helper.make_tensor("c", TensorProto.FLOAT, [3], [1.0] * 3)
+    node = helper.make_node("Add", ["x", "c"], ["y"], "add")
+    opsets = [helper.make_opsetid("", 17)]
+    for given, made in ((x, y), (y, x)):
+        given.name, made.name = "x", "y"
+        proto = helper.make_graph([node], "net", [given], [made], [ones])
+        graph = OnnxGraph(helper.make_model(proto, opset_imports=opsets, ir_version=8))
+        assert joins(graph, graph.nodes[0])
 
 
 def last_joins(build: Callable[[GraphBuilder, str], str]) -> bool:
@@ -153,6 +167,40 @@ def test_a_convolution_takes_no_max_pool_that_says_where_or_writes_floating_poin
     assert pooled_kernel(outputs=2) == ["Conv"]
     assert pooled_kernel(quantized=False) == ["Conv"]
     assert pooled_kernel(lambda g, x: g.qdq(x)) == ["Conv"]
+
+
+def kernel_of(op: str, behind: str, *, outputs: int = 1, quantized: bool = True) -> list[str]:
+    """Return the operators in the kernel of a convolution, and "int8" if it writes that."""
+    g = GraphBuilder()
+    weight = g.weight((16, 16, 1, 1), None, quantized=quantized)
+    y = g.op(op, [g.qdq(g.input(shape=(1, 16, 16, 16))), weight])
+    options = {"MaxPool": {"kernel_shape": [2, 2]}, "Transpose": {"perm": [0, 1, 3, 2]}}.get(behind, {})
+    parameters = [g.const(np.ones(16)) for _ in range(4)] if behind == "BatchNormalization" else []
+    y = g.op(behind, [y, *parameters], outputs=outputs, **options)
+    for index in range(1, outputs):
+        g.nodes[-1].output[index] = ""
+    g.output(g.conv(g.qdq(g.op("Relu", [y]) if parameters else y), 16, 16, name="next"))
+    engine = predict(g.graph())
+    chain = next(iter(engine.chains.values()))
+    return [node.op for node in chain.nodes] + ["int8"] * (chain.output_scale(engine.flow) is not None)
+
+
+@pytest.mark.parametrize(
+    ("op", "behind", "options", "expected"),
+    [
+        ("Conv", "MaxPool", {}, ["Conv", "MaxPool", "int8"]),
+        ("Conv", "MaxPool", {"outputs": 2}, ["Conv", "MaxPool", "int8"]),
+        ("Conv", "MaxPool", {"quantized": False}, ["Conv"]),
+        ("Conv", "Relu", {"quantized": False}, ["Conv", "Relu"]),
+        ("Conv", "Transpose", {}, ["Conv", "int8"]),
+        ("ConvTranspose", "MaxPool", {}, ["ConvTranspose", "int8"]),
+        ("ConvTranspose", "Relu", {}, ["ConvTranspose", "Relu", "int8"]),
+        ("Conv", "BatchNormalization", {"outputs": 2}, ["Conv", "BatchNormalization", "Relu", "int8"]),
+    ],
+)
+def test_kernels_of_convolutions(op: str, behind: str, options: dict[str, Any], expected: list[str]) -> None:
+    """Outputs that an operator has but leaves out are none."""
+    assert kernel_of(op, behind, **options) == expected
 
 
 def test_a_convolution_with_a_residual_takes_no_max_pool() -> None:

@@ -17,6 +17,11 @@ def chain(g: GraphBuilder, x: str, *ops: str) -> str:
     return x
 
 
+def clip(g: GraphBuilder, x: str) -> str:
+    """Clip to 0..6, which multiples of 0.1 keep and multiples of 0.11 do not."""
+    return g.op("Clip", [x, g.const(0.0), g.const(6.0)])
+
+
 def kernels(build: Callable[[GraphBuilder, str], list[str]]) -> list[str]:
     """Return the compute kernels of a graph, each as its kind, what it reads and writes, and its operators."""
     g = GraphBuilder()
@@ -70,6 +75,9 @@ FLOAT, INT8 = "elementwise float float", "elementwise int8 int8"
         (lambda g, x: [g.op("GlobalAveragePool", [x])], ["pool float float: GlobalAveragePool"]),
         (lambda g, x: [g.qdq(g.op("GlobalAveragePool", [g.qdq(x)]))], ["pool int8 int8: GlobalAveragePool"]),
         (lambda g, x: [g.qdq(g.op("Concat", [g.qdq(x), g.qdq(x)], axis=1))], ["concat int8 int8: Concat"]),
+        (lambda g, x: [g.qdq(y := g.op("Relu", [g.qdq(x)]), 0.2), g.qdq(y, 0.3)], [f"{INT8}: Relu"]),
+        (lambda g, x: [g.qdq(y := clip(g, g.qdq(x)), 0.2), g.qdq(y, 0.3)], [f"{INT8}: Clip"]),
+        (lambda g, x: [g.qdq(y := clip(g, g.qdq(x, 0.11)), 0.2), g.qdq(y, 0.3)], [f"{FLOAT}: Clip"]),
         (lambda g, x: [g.op("Transpose", [g.dq(g.q(x, [0.1] * 16), [0.1] * 16)])], ["shape float float: Transpose"]),
     ],
 )
@@ -105,6 +113,7 @@ def test_a_weighted_kernel_reads_int8_when_both_operands_are(
         ((1, 8, 16), [1], True),
         ((1, 16, 8), [0], False),
         ((1, 16), [1], False),
+        ((1, 16), None, False),
     ],
 )
 @pytest.mark.parametrize("opset", [17, 18], ids=["attribute", "input"])

@@ -110,6 +110,26 @@ def test_keeps_grid_without_a_constant_bound() -> None:
     assert keeps_grid(*old, scale_of(0.1))
 
 
+def test_keeps_grid_of_a_clip_without_a_lower_bound() -> None:
+    found = last_node(lambda g, x: g.op("Clip", [x, "", g.const(6.0)]))
+    assert keeps_grid(*found, scale_of(0.1))
+    assert not keeps_grid(*found, scale_of(0.11))
+
+
+def test_propagate_is_done_after_once() -> None:
+    """Down and up over branches that join; a second time changes nothing."""
+    g = GraphBuilder()
+    x = g.op("Tanh", [g.input()])
+    left = g.op("MaxPool", [g.qdq(g.op("Relu", [g.op("Transpose", [x])]))], kernel_shape=[1, 1])
+    right = g.op("Transpose", [g.op("Flatten", [x])])
+    joined = g.op("Concat", [g.op("Flatten", [left]), right], axis=1)
+    g.output(g.qdq(joined), g.op("Concat", [left, g.qdq(left)], axis=1))
+    once = propagate(Flow.of(g.graph()))
+    twice = propagate(once)
+    assert [read.scale for read in once.reads] == [read.scale for read in twice.reads]
+    assert {read.scale is None for read in once.reads} == {True, False}
+
+
 def seen(build: Callable[[GraphBuilder, str], list[str]]) -> list[float | None]:
     """Return the scales in which the graph's outputs and then the first operator's input are seen."""
     g = GraphBuilder()
@@ -133,6 +153,13 @@ def seen(build: Callable[[GraphBuilder, str], list[str]]) -> list[float | None]:
         (lambda g, x: [g.qdq(g.op("Clip", [x, g.const(0.0), g.const(6.0)]), 0.11)], [0.11, None]),
         (lambda g, x: [g.op("Transpose", [g.dq(g.q(x, [0.1] * 16), [0.1] * 16)])], [None, 0.1]),
         (lambda g, x: [g.dq(g.q(g.op("Transpose", [x]), [0.1] * 8), [0.1] * 8)], [0.1, None]),
+        (lambda g, x: [g.op("Transpose", [g.dq(g.q(x, [0.1] * 2), [0.1] * 2)])], [None, 0.1]),
+        (lambda g, x: [g.dq(g.q(g.op("Transpose", [x]), [0.1] * 2), [0.1] * 2)], [0.1, None]),
+        (lambda g, x: [g.qdq(g.op("Transpose", [x])), g.op("Flatten", [g.input("z")])], [0.1, None, 0.1]),
+        (
+            lambda g, x: [g.op("Flatten", [g.op("Tanh", [g.input("z")])]), g.op("Transpose", [g.qdq(x)])],
+            [None, 0.1, 0.1],
+        ),
         (lambda g, x: [g.qdq(g.op("Transpose", [g.qdq(x)]), 0.2)], [0.2, 0.1]),
         (lambda g, x: [g.qdq(y := g.op("Transpose", [x])), y], [0.1, None, None]),
         (lambda g, x: [g.qdq(y := g.op("Transpose", [x])), g.qdq(y, 0.2)], [0.1, 0.2, None]),

@@ -120,6 +120,8 @@ def test_check_wire_counts_graphs_in_graphs(depth: int, refused: bool) -> None:
         (b"\x08\x80", "in the middle"),
         (b"\x80", "in the middle"),
         (b"\x09" + bytes(8), ""),
+        (b"\x09" + bytes(8) + b"\x08\x01", ""),
+        (b"\x0d" + bytes(4) + b"\x12\x01a", ""),
         (b"\x09" + bytes(7), "no valid field at byte 1"),
         (b"\x0d" + bytes(4), ""),
         (b"\x0d" + bytes(3), "no valid field at byte 1"),
