@@ -65,7 +65,7 @@ def fit(
     if keep_best:
         record.start()
     if schedule.epochs:
-        model.fit(train, epochs=schedule.epochs, verbose=0, callbacks=[record])
+        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
     record.restore_kept()
     # Else its file would hold the optimizer's variables, and a loss that only this package can load.
     model.optimizer, model.compiled = None, False
