@@ -82,14 +82,11 @@ def file_digest(path: Path) -> str:
     Raises:
         DataError: it can't be read.
     """
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def listing_digest(folder: Path) -> str:

@@ -74,7 +74,7 @@ def fit(
 
 def predict(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
     """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
-    run = tf.function(lambda x: model(x, training=False), reduce_retracing=True)
+    run = tf.function(lambda x: model(x, training=False))
     return np.concatenate([run(tf.convert_to_tensor(x)).numpy() for x, _ in numpy_batches(dataset, split, batch_size)])
 
 
@@ -109,10 +109,15 @@ class _Accuracy(keras.metrics.MeanMetricWrapper):
         super().__init__(_is_top1, name="accuracy")
 
 
+def _is_soft(y: Any, classes: int) -> bool:
+    """Whether targets are one number for each class: ``(samples, classes)``, where labels have one a sample."""
+    return tuple(y.shape)[1:] == (classes,)
+
+
 def _is_top1(y_true: Any, y_pred: Any) -> Any:
-    soft = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
-    labels = keras.ops.argmax(y_true, axis=-1) if soft else keras.ops.reshape(y_true, (-1,))
-    hits = keras.ops.equal(keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, -1), "int64"))
+    soft = _is_soft(y_true, y_pred.shape[1])
+    labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
+    hits = keras.ops.equal(keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, 1), "int64"))
     return keras.ops.cast(hits, "float32")
 
 
@@ -126,7 +131,7 @@ class _Loss(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Return the loss of each sample."""
         labels = y_true
-        if len(y_true.shape) < 2 or y_true.shape[-1] != self.classes:
+        if not _is_soft(y_true, self.classes):
             labels = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes)
         return keras.losses.categorical_crossentropy(
             labels, y_pred, from_logits=not self.probabilities, label_smoothing=self.smoothing

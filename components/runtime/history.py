@@ -40,6 +40,8 @@ class History(keras.callbacks.Callback):
         keep_best: see :func:`components.runtime.fitting.fit`.
     """
 
+    started: float
+
     def __init__(
         self, model: Any, validation: Any, steps: int, epochs: int, progress: Progress, *, keep_best: bool
     ) -> None:
@@ -49,7 +51,6 @@ class History(keras.callbacks.Callback):
         self.rows: list[dict[str, float]] = []
         self.at_first: np.ndarray | None = None
         self.kept: tuple[float, int, list[np.ndarray]] | None = None
-        self.started = 0.0
         self.done = 0
 
     def start(self) -> None:

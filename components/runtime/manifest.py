@@ -16,7 +16,6 @@ from qat_lib.text_files import read_json
 
 MANIFEST_NAME = "manifest.json"
 _VERSION = 2
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,9 +196,6 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def _measure(path: Path) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
+        digest = hashlib.file_digest(stream, "sha256")
+        return stream.tell(), digest.hexdigest()

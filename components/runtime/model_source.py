@@ -99,7 +99,7 @@ def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], clas
     function = import_callable("model.name", settings.name)
     given = {"input_shape": input_shape, "classes": classes, **settings.options}
     accepted = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    takes_all = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in accepted.values()}
     taken = {k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options}
     return call("model.name", settings.name, function, **taken)
 
@@ -118,14 +118,15 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
             f"The pipeline trains models with one input and one output. {model.name!r} has {len(graph.inputs)} "
             f"and {len(graph.outputs)}."
         )
-    expected, received = graph.shapes[graph.inputs[0]][1:], tuple(input_shape)
-    fits = len(expected) == len(received) and all(e is None or e == r for e, r in zip(expected, received, strict=True))
-    if not fits:
+    (source,), (result,) = graph.inputs, graph.outputs
+    expected, received = graph.shapes[source][1:], tuple(input_shape)
+    taken = tuple(r if e is None else e for e, r in zip(expected, received, strict=False))
+    if len(expected) != len(received) or taken != received:
         raise UnsupportedModelError(
             f"The model {model.name!r} expects images of shape {expected} (height, width, channels), but the data has "
             f"{received}. Set data.image_size (and data.color), or take another model."
         )
-    output = graph.shapes[graph.outputs[0]][1:]
+    output = graph.shapes[result][1:]
     if output != (classes,):
         raise UnsupportedModelError(
             f"The model {model.name!r} gives outputs of shape {output}, but the data has {classes} classes: expected "
@@ -140,7 +141,8 @@ def gives_probabilities(model: Any) -> bool:
     from qat_lib import LayerGraph
 
     graph = LayerGraph(model)
-    call = graph.producer(graph.outputs[0])
+    (result,) = graph.outputs
+    call = graph.producer(result)
     while isinstance(call.operation, keras.layers.Identity):  # a quantized model names its output with one
         call = graph.producer(call.inputs[0])
     layer = getattr(call.operation, "layer", call.operation)

@@ -27,10 +27,8 @@ class LocalStorage:
         path = Path(location)
         if not path.is_file():
             return None
-        digest = hashlib.sha256()
         with _translated(path), path.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+            digest = hashlib.file_digest(stream, "sha256")
             return StoredFile(location=location, size=stream.tell(), tag=digest.hexdigest())
 
     def get(self, location: str, target: Path) -> StoredFile:

@@ -94,7 +94,7 @@ def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
     """Kullback-Leibler divergence of the clipped distribution from its quantized form."""
     inside = counts[:end]
     outliers = counts[end:].sum()
-    if inside[-1] == 0:  # so there are outliers, all in a bin that the quantized form leaves empty
+    if not inside[-1]:  # so there are outliers, all in a bin that the quantized form leaves empty
         return np.inf
     clipped = inside.copy()
     clipped[-1] += outliers

@@ -36,7 +36,8 @@ class KerasReference:
 
         for x, expected in zip(inputs, self.model.inputs, strict=True):
             shape = tuple(expected.shape)
-            fits = x.ndim == len(shape) and all(d in (None, e) for d, e in zip(shape[1:], x.shape[1:], strict=True))
+            wanted = tuple(e if d is None else d for d, e in zip(shape, x.shape, strict=False))
+            fits = x.ndim == len(shape) and x.shape[1:] == wanted[1:]
             if not fits or x.dtype.kind not in "biuf":
                 raise ExportError(
                     f"Expected numbers of shape {shape} for the input {expected.name!r}. Received {x.dtype} of shape "

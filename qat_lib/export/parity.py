@@ -187,7 +187,12 @@ class _Comparison:
         differing = [np.empty(0, np.intp)]
         first, *_ = expected
         self.samples += len(first)
-        for keras_output, onnx_output in zip(expected[:outputs], received, strict=True):
+        if len(received) != outputs:
+            raise ExportError(
+                f"Expected {outputs} outputs as in Keras. ONNX gives {len(received)}. "
+                "Compare the file with the model that it was exported from."
+            )
+        for keras_output, onnx_output in zip(expected, received, strict=False):
             if keras_output.shape != onnx_output.shape:
                 raise ExportError(
                     f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives {onnx_output.shape}. "

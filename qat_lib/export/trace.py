@@ -159,16 +159,11 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         ) from error
     names = [tensor.name for tensor in concrete.inputs]
     reshaped = [y for op in concrete.graph.get_operations() if op.type == "Reshape" for y in op.outputs]
-    inputs, weights, captured = (
-        names[: len(specs)],
-        names[len(specs) : len(specs) + len(variables)],
-        names[len(specs) + len(variables) :],
-    )
     return Trace(
         graph_def=concrete.graph.as_graph_def(add_shapes=True),
-        inputs=dict(zip(inputs, _unique([x.name for x in functional.inputs]), strict=True)),
+        inputs=dict(zip(names, _unique([x.name for x in functional.inputs]), strict=False)),  # weights come behind
         outputs=list(zip((y.name for y in concrete.outputs), _unique(functional.output_names), strict=True)),
-        weights=dict(zip(weights, variables, strict=True)) | dict(zip(captured, concrete.captured_inputs, strict=True)),
+        weights=dict(zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)),
         scopes=walker.scopes,
         operations=walker.operations,
         tensors=walker.tensors,

@@ -117,8 +117,12 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
     outputs = {value.name for value in proto.graph.output}
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
-            readers = read.get(node.output[0], [])
-            if not readers or node.output[0] in outputs or any(r.op_type != "DequantizeLinear" for r in readers):
+            readers = [reader for name in node.output for reader in read.get(name, [])]
+            if (
+                not readers
+                or outputs.intersection(node.output)
+                or any(r.op_type != "DequantizeLinear" for r in readers)
+            ):
                 yield problem(
                     "Q05",
                     node.name,
@@ -147,7 +151,8 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
     for node in proto.graph.node:
         if node.op_type != "DequantizeLinear":
             continue
-        expected, found = recorded.get(node.name), tuple(sorted(read.get(node.output[0], [])))
+        expected = recorded.get(node.name)
+        found = tuple(sorted(use for name in node.output for use in read.get(name, [])))
         if expected is None:
             yield problem(
                 "Q02",

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 HEAVY = (
     "numpy", "pytest", "hypothesis.extra.numpy", "onnx", "onnxruntime", "onnx_ir", "tensorflow", "keras", "tf2onnx",
     "pydantic", "typer", "rich.console", "yaml", "boto3", "moto", "sqlalchemy",
+    "mlflow.onnx", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "alembic", "sklearn.datasets",
     # Plugins, which pytest would parse anew in each fork to rewrite their assertions.
     "_hypothesis_pytestplugin", "xdist.plugin", "xdist.looponfail", "pytest_timeout", "anyio.pytest_plugin",
     "platformdirs.pytest_plugin",

@@ -48,6 +48,13 @@ def test_find_mutants_changes_behaviour_only(tmp_path: Path) -> None:
         compile(mutant.apply(SOURCE), "box.py", "exec")
 
 
+def test_find_mutants_leaves_dotted_exceptions_out(tmp_path: Path) -> None:
+    """Cosmic Ray can't put another one in their place."""
+    source = "import json\ntry:\n    pass\nexcept (OSError, json.JSONDecodeError):\n    pass\n"
+    (changed,) = {mutant.changed_lines(source)[1] for mutant in write(tmp_path, source)}
+    assert changed == "except (CosmicRayTestingException, json.JSONDecodeError):"
+
+
 def test_draw_keeps_its_order_while_other_code_changes(tmp_path: Path) -> None:
     before = draw(write(tmp_path, SOURCE), seed=3)
     more = draw(write(tmp_path, f"LIMIT = 5\n{SOURCE}"), seed=3)

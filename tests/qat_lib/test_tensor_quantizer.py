@@ -344,6 +344,11 @@ def test_a_saved_range_is_loaded_under_any_policy(policies: tuple[str, str]) -> 
         np.testing.assert_array_equal(mine._range.numpy(), other._range.numpy())
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_calls_keep_the_data_type(dtype: str) -> None:
+    assert TensorQuantizer()(tf.constant([[1.0, 2.0]], dtype)).dtype == dtype
+
+
 def test_symbolic_calls_keep_shape_and_type() -> None:
     x = keras.Input((3,), dtype="float16")
     y = TensorQuantizer()(x)

@@ -58,6 +58,17 @@ def test_is_top1_compares_the_largest(y: Any) -> None:
     assert hits.dtype == np.float32
 
 
+def test_targets_of_more_samples_than_classes_are_seen_for_what_they_are() -> None:
+    logits = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0], [0, 5, 1]])
+    soft = np.float32([[0.1, 0.2, 0.7], [0, 0, 1], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3]])
+    assert fitting._is_top1(tf.constant(soft), tf.constant(logits)).numpy().tolist() == [0, 1, 1, 0]
+    assert fitting._is_top1(tf.constant([[0], [2], [1], [1]]), tf.constant(logits)).numpy().tolist() == [1, 1, 0, 1]
+    found = fitting._Loss(3, 0.0, False).call(tf.constant(soft), tf.constant(logits))
+    np.testing.assert_allclose(found, cross_entropy(logits, soft), rtol=1e-5)
+    found = fitting._Loss(3, 0.0, False).call(tf.constant([0, 2, 1, 1]), tf.constant(logits))
+    np.testing.assert_allclose(found, cross_entropy(logits, np.eye(3)[[0, 2, 1, 1]]), rtol=1e-5)
+
+
 def test_is_top1_takes_as_many_labels_as_classes() -> None:
     """Three labels of three classes are no soft targets."""
     assert fitting._is_top1(tf.constant([2, 2, 2]), tf.constant(LOGITS)).numpy().tolist() == [0, 1, 0]
@@ -148,7 +159,7 @@ def train(model: keras.Model, progress: Any, **options: Any) -> list[dict[str, f
     return fit(model, Path("/data"), settings, seed=3, progress=progress, **options)
 
 
-def test_fit_trains_every_batch_of_every_epoch(data: Data, progress: Any) -> None:
+def test_fit_trains_every_batch_of_every_epoch(data: Data, progress: Any, capsys: pytest.CaptureFixture[str]) -> None:
     model = network(width=2)
     before = model.get_weights()[0]
     rows = train(model, progress)
@@ -158,6 +169,7 @@ def test_fit_trains_every_batch_of_every_epoch(data: Data, progress: Any) -> Non
     assert np.any(model.get_weights()[0] != before)
     assert (model.optimizer, model.compiled) == (None, False)
     assert not any("kept" in row for row in rows)
+    assert capsys.readouterr().out == ""
 
 
 def test_fit_of_no_epochs_leaves_the_model_as_it_came(data: Data, progress: Any) -> None:

@@ -112,10 +112,10 @@ def test_history_tells_loss_and_accuracy_of_each_batch() -> None:
 
 
 def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 12.5, 20.0, 24.0])
+    clock = iter([10.0, 32.5, 40.0, 124.0])
     monkeypatch.setattr("components.runtime.history.time.monotonic", lambda: next(clock))
     _, rows = kept_epoch(np.ones(4), np.ones(4), np.ones(4))
-    assert [(row["epoch"], row["seconds"]) for row in rows] == [(0, 0.0), (1, 2.5), (2, 4.0)]
+    assert [(row["epoch"], row["seconds"]) for row in rows] == [(0, 0.0), (1, 22.5), (2, 84.0)]
     assert {row["lr"] for row in rows} == {0.5}
     assert "loss" not in rows[0]
 

@@ -198,7 +198,9 @@ def test_open_model_loads_an_applications_own_weights_once(
     assert loaded == ["a.npz"]
     application(applications, 5)
     application(applications, 5, weights="imagenet")
-    assert loaded == ["a.npz"]
+    application(applications, 5, weights="z.npz")
+    assert loaded == ["a.npz", "z.npz"]
+    assert applications.built[0]["weights"] is None
 
 
 @pytest.mark.parametrize("error", [TypeError("no"), ValueError("no"), OSError("no")])

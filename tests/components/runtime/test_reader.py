@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.runtime.reader import load_info, load_preprocessing, load_split, numpy_batches, open_split
+from components.runtime import reader
+from components.runtime.reader import load_info, load_preprocessing, load_split, numpy_batches, open_split, tf_dataset
 from qat_lib.errors import DataError
 
 
@@ -195,3 +196,33 @@ def test_a_list_of_files_of_another_form_is_told(digits: Path, tmp_path: Path, l
     files(digits, tmp_path, listed)
     with pytest.raises(DataError, match=r"test_files\.json can't be read"):
         open_split(digits, "test")
+
+
+def test_files_are_brought_to_the_size_of_the_data_set(digits: Path, image_folder: Any) -> None:
+    root = image_folder(("cat",), 2)
+    files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]], (3, 4, 3))
+    text = json.loads((digits / "preprocessing.json").read_text())
+    (digits / "preprocessing.json").write_text(json.dumps({**text, "resize": "bilinear"}))
+    assert open_split(digits, "test").pixels(np.array([0, 1])).shape == (2, 3, 4, 3)
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (4, 4), (8, 8), (64, 8)])
+def test_files_are_decoded_by_eight_threads_at_most(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int | None, threads: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(reader.os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(reader, "ThreadPoolExecutor", lambda *, max_workers, **_: asked.append(max_workers))
+    open_split(files(digits, tmp_path, []), "test")
+    assert asked == [threads]
+
+
+def test_a_list_of_files_may_have_a_gibibyte(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(reader, "read_json", lambda path, *, limit, **_: asked.append(limit) or [])
+    open_split(files(digits, tmp_path, []), "test")
+    assert asked == [2**30]
+
+
+def test_tf_dataset_neither_shuffles_nor_repeats_unless_asked() -> None:
+    assert tf_dataset.__kwdefaults__ == {"shuffle_seed": None, "augment": "none", "repeat": False}

@@ -173,6 +173,13 @@ def test_convert_looks_for_one_batch_normalization_in_a_layer(count: int, known:
     assert list(norms(keras.Model(x, Holder(count, name="holder")(x)))) == known
 
 
+def test_convert_leaves_the_reshapes_of_tf2onnx() -> None:
+    """It makes one of a depthwise kernel, of which TensorFlow knows nothing."""
+    x = keras.Input((4, 4, 2), name="x")
+    converted = check(keras.Model(x, layers.DepthwiseConv2D(2, depth_multiplier=2)(x)), normal(2, 4, 4, 2))
+    assert "Reshape" in {node.op_type for node in converted.graph}
+
+
 def test_convert_gives_a_reshape_the_shape_that_tensorflow_knows() -> None:
     x = keras.Input((4, 6), name="x")
     y = layers.Reshape((3, 8), name="r")(x)

@@ -229,6 +229,14 @@ def test_parity_names_shapes_that_differ(tmp_path: Path) -> None:
         compare(tmp_path, ([[1.0, 2.0]], [[1.0, 2.0, 3.0]]))
 
 
+def test_parity_names_another_number_of_outputs(tmp_path: Path) -> None:
+    x = keras.Input((2,), name="e0")
+    model = keras.Model(x, [layers.ReLU()(x), layers.ReLU()(x)])
+    path = write(tmp_path / "model.onnx", {"r0": np.ones((1, 2), np.float32)}, 1)
+    with pytest.raises(ExportError, match=r"Expected 2 outputs as in Keras\. ONNX gives 1\."):
+        check_parity(model, path, np.ones((1, 2)))
+
+
 def test_parity_without_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="at least one sample"):
         compare(tmp_path, (np.zeros((0, 2)), np.zeros((0, 2))))

@@ -156,6 +156,22 @@ def test_verify_checks_the_learned_scale(tmp_path: Path) -> None:
     assert said(found) == [("Q03", "error", f"x_quantizer/{op}") for op in ("QuantizeLinear", "DequantizeLinear")]
 
 
+@pytest.mark.parametrize("target", ["tensorrt", "openvino", "onnxruntime"])
+def test_verify_goes_by_every_other_rule_for_each_target(tmp_path: Path, target: str) -> None:
+    """A scale of zero (P2) is wrong everywhere."""
+    nodes = f"none = Constant <value = float {{0}}> () {READ.replace('scale', 'none')}"
+    assert "V01" in {f.code for f in verify(tmp_path, nodes=nodes, target=target)}
+
+
+def test_verify_finds_a_dequantizer_of_an_input(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> net (int8[1,4] x) => (float[1,4] y)
+        <float scale = {0.5}, int8 zero = {0}> { y = DequantizeLinear (x, scale, zero) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.node[0].name = DEQUANTIZE
+    onnx.save(proto, tmp_path / "model.onnx")
+    assert codes(tmp_path / "model.onnx") == ["Q05"]
+
+
 @pytest.mark.parametrize(("target", "expected"), [("tensorrt", {"V03"}), ("openvino", set()), ("onnxruntime", set())])
 def test_verify_takes_uint8_for_what_the_target_takes(tmp_path: Path, target: str, expected: set[str]) -> None:
     nodes = f"unsigned = Constant <value = uint8 {{0}}> () {READ.replace('zero', 'unsigned')}"
