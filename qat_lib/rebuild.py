@@ -16,7 +16,8 @@ from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
 from qat_lib.layer_traits import preserves_range
-from qat_lib.plan import KINDS, Consumer, QuantizationPlan, QuantizerEntry
+from qat_lib.plan import QuantizationPlan, QuantizerEntry
+from qat_lib.plan_index import PlanIndex
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import is_composite
 from qat_lib.quantizers import TensorQuantizer
@@ -47,49 +48,12 @@ class _Rebuild:
     def __init__(self, graph: LayerGraph, plan: QuantizationPlan) -> None:
         self.graph = graph
         self.old_layers: dict[str, Any] = dict(graph.layers())
-        of_layers = {e.tensor.partition("/")[0] for e in plan.quantizers if e.kind != "activation"}
-        self.wrapped = frozenset(plan.wrapped) | of_layers
+        self.plan = PlanIndex.of(plan, graph)
         self.tensors: dict[str, Any] = {}
         self.layers: dict[str, Any] = {}
         self.unfilled: dict[str, Any] = {}
         self.quantized: dict[str, Any] = {}
-        self.reads: dict[tuple[str, int], QuantizerEntry] = {}
-        self.of_layer: dict[str, list[QuantizerEntry]] = {}
         self.replaced: dict[str, list[TensorQuantizer]] = {}
-        self._read_plan(plan)
-
-    def _read_plan(self, plan: QuantizationPlan) -> None:
-        tensors: set[str] = set()
-        for entry in plan.quantizers:
-            if entry.kind not in KINDS:
-                raise PlanError(
-                    f"The kind of {entry.name!r} must be one of {', '.join(KINDS)}. Received: {entry.kind!r}."
-                )
-            if entry.kind != "activation":
-                if entry.unsigned:
-                    raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
-                self.of_layer.setdefault(entry.tensor.partition("/")[0], []).append(entry)
-                continue
-            if entry.tensor not in self.graph.shapes:
-                raise PlanError(f"The plan names the tensor {entry.tensor!r}, which the model does not have.")
-            if entry.tensor in tensors:
-                raise PlanError(f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has one.")
-            if not isinstance(self.old_layers.get(entry.name), TensorQuantizer | None):
-                raise PlanError(f"The plan calls a quantizer {entry.name!r}, as a layer of the model is called.")
-            tensors.add(entry.tensor)
-            for consumer in entry.consumers:
-                self._check_consumer(entry.tensor, consumer)
-                self.reads[consumer.layer, consumer.input] = entry
-        if unknown := self.wrapped - self.old_layers.keys():
-            raise PlanError(f"The plan names the layer {min(unknown)!r}, which the model does not have.")
-
-    def _check_consumer(self, tensor: str, consumer: Consumer) -> None:
-        call = self.graph.by_name.get(consumer.layer)
-        says = f"The plan says that input {consumer.input} of {consumer.layer!r} reads {tensor!r}, but"
-        if call is None or consumer.input >= len(call.inputs):
-            raise PlanError(f"{says} the model has no such input.")
-        if call.inputs[consumer.input] != tensor:
-            raise PlanError(f"{says} it reads another tensor, {call.inputs[consumer.input]!r}.")
 
     def run(self) -> Any:
         for call in self.graph.calls:
@@ -143,7 +107,7 @@ class _Rebuild:
             if not has_same_variables(call.operation, copy):
                 layer = self._copy_by_arguments(call, layer)
                 outputs = call_copy(layer, args, kwargs)
-                copy = layer.layer if call.layer in self.wrapped else layer
+                copy = layer.layer if call.layer in self.plan.wrapped else layer
             copy_state(call.operation, copy)
             for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():
                 quantizer.fit_weight()
@@ -154,7 +118,7 @@ class _Rebuild:
 
     def _read(self, call: Call, index: int) -> Any:
         tensor = call.inputs[index]
-        entry = self.reads.get((call.name, index))
+        entry = self.plan.reads.get((call.name, index))
         if entry is None:
             return self.tensors[tensor]
         if tensor not in self.quantized:
@@ -182,7 +146,7 @@ class _Rebuild:
         """Return the entry that quantizes what ``call`` reads, there or before layers that keep it quantized."""
         if index not in own_quantizers(call):
             return None
-        while (entry := self.reads.get((call.name, index))) is None:
+        while (entry := self.plan.reads.get((call.name, index))) is None:
             call, index = self.graph.producer(call.inputs[index]), 0
             if len(call.inputs) != 1 or not preserves_range(call.core):
                 return None
@@ -199,7 +163,7 @@ class _Rebuild:
             copy = clone_operation(call.operation, call.layer)
             if isinstance(copy, keras.layers.Layer):
                 self._fill(call, copy)
-            if call.layer in self.wrapped and isinstance(copy, keras.layers.Layer):
+            if call.layer in self.plan.wrapped and isinstance(copy, keras.layers.Layer):
                 copy = self._wrap(call.layer, copy)
             self.layers[call.layer] = copy
         return self.layers[call.layer]
@@ -209,7 +173,7 @@ class _Rebuild:
         copy = clone_by_arguments(call.operation, call.layer)
         if copy is None:
             return layer
-        self.layers[call.layer] = self._wrap(call.layer, copy) if call.layer in self.wrapped else copy
+        self.layers[call.layer] = self._wrap(call.layer, copy) if call.layer in self.plan.wrapped else copy
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
@@ -222,10 +186,12 @@ class _Rebuild:
     def _wrap(self, name: str, layer: Any) -> Any:
         wrapper = REGISTRY.find(type(layer))
         if wrapper is None and is_composite(self.old_layers[name]):
-            return wrap_composite(self._wrapper_name(name), layer, self.old_layers[name], self.of_layer.get(name, []))
+            return wrap_composite(
+                self._wrapper_name(name), layer, self.old_layers[name], self.plan.of_layer.get(name, [])
+            )
         if wrapper is None:
             raise PlanError(f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}.")
-        entries = self.of_layer.get(name, [])
+        entries = self.plan.of_layer.get(name, [])
         weights = [e for e in entries if e.kind == "weight"]
         internal = [e for e in entries if e.kind == "internal"]
         own = {"internal": set(wrapper.internal_names)}
@@ -251,15 +217,15 @@ class _Rebuild:
         """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
         base = name = f"quant_{layer}"
         number = 0
-        while name in self.old_layers and name not in self.wrapped:
+        while name in self.old_layers and name not in self.plan.wrapped:
             number += 1
             name = f"{base}_{number}"
         return name
 
     def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
         """Switch off what the wrapper has beyond the plan: one tensor or weight, one quantizer."""
-        if call.layer in self.wrapped and not isinstance(call.operation, BaseQuantizeWrapper):
-            planned = {entry.name for entry in self.of_layer.get(call.layer, [])}
+        if call.layer in self.plan.wrapped and not isinstance(call.operation, BaseQuantizeWrapper):
+            planned = {entry.name for entry in self.plan.of_layer.get(call.layer, [])}
             for quantizer in [*wrapper.weight_quantizers, *wrapper.internal_quantizers]:
                 if quantizer.name not in planned:
                     quantizer.disable()
