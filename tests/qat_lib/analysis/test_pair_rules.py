@@ -180,7 +180,8 @@ def test_quantized_types(dtype: Any, op: str, expected: tuple[str, str, str] | N
         found = list(check_pair(graph, node))
         assert [(each.code, each.rule) for each in found] == ([expected[:2]] if expected else [])
         assert all(expected is not None and expected[2] in each.message for each in found)
-        assert is_legal(graph, node) is (expected is None or expected[1] == "P5")
+        assert is_legal(graph, node) is (expected is None or expected[0] == "V27")
+        assert is_legal(graph, node, allow_uint8=True) is (expected is None or expected[1] == "P5")
         assert quantized_type(graph, node) == np.dtype(dtype).name.replace("_", "")
 
 
