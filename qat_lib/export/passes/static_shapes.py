@@ -13,13 +13,10 @@ from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_p
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Fill in the shapes that ONNX can infer; keep those that the conversion already knows."""
+    """Fill in the shapes that ONNX can infer; it keeps the sizes that the conversion already knows."""
     from onnx_ir.passes.common import ShapeInferencePass
 
-    known = {v: v.shape for n in model.graph for v in n.outputs if v.shape is not None and v.shape.is_static()}
     ShapeInferencePass(check_type=False, strict_mode=False)(model)
-    for value, shape in known.items():
-        value.shape = shape
 
 
 @lowering_pass

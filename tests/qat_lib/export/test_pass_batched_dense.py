@@ -86,6 +86,7 @@ def test_the_next_product_is_met_after_one_that_stays(lab):
     second = "c = Reshape(x, rows)\n n = MatMul(c, w)\n z = Reshape(n, back)\n"
     for first, constants in (
         ("y = MatMul(x, w)\n", {}),
+        ("a = Reshape(x, rows)\n m = MatMul(a, w)\n b = Reshape(m, back)\n s = ReduceMax(a)\n y = Add(b, s)\n", {}),
         ("a = Reshape(x, rows)\n m = MatMul(a, v)\n y = Reshape(m, again)\n", {"v": floats(3, 3), "again": ints(4, 6)}),
         ("a = Reshape(x, rows)\n m = MatMul(a, v)\n y = Reshape(m, again)\n", {"v": floats(3), "again": ints(4, 2)}),
     ):

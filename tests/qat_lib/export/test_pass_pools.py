@@ -94,6 +94,7 @@ BEHIND = {
     "no dequantizer": POOLED + "q = QuantizeLinear(p, s, z)\n y = Cast<to=1>(q)",
     "a pool of an input that others read": WHOLE + "y = Exp(r)\n z9 = Exp(d)",
     "a pool of an output": WHOLE.replace("r =", "y =").replace("(r)", "(y)") + "z9 = Exp(d)",
+    "a pool of an input that others read, too": WHOLE + "m = ReduceMax(r)\n y = Add(d, m)",
     "a pool that others read": WHOLE + "y = Exp(p)\n z9 = Exp(d)",
     "integers that others read": WHOLE + "y = Cast<to=1>(q)\n z9 = Exp(d)",
     "places of the maxima": WHOLE.replace("p =", "p, i =") + "y = Exp(d)\n z9 = Cast<to=1>(i)",

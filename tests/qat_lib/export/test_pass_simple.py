@@ -115,6 +115,15 @@ def test_use_output_padding(lab, pads, expected, beyond):
     assert (None if found is None else list(found.value)) == beyond
 
 
+def test_use_output_padding_goes_on_behind_a_convolution_that_needs_none(lab):
+    call = "ConvTranspose<pads = {}, strides = [3,3]>"
+    text = f"a = {call.format([0, 0, 0, 0])}(x, w)\n y = {call.format([0, -1, 0, 0])}(a, w)"
+    model = lab.build(f"(float[1,2,4,4] x) => (float y) {{ {text} }}", w=np.ones((2, 2, 3, 3), np.float32))
+    first, second = passes.use_output_padding(model).graph
+    assert "output_padding" not in first.attributes
+    assert list(second.attributes["output_padding"].value) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "pool"),
     [

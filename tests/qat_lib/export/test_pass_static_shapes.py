@@ -72,6 +72,13 @@ def test_shapes_that_are_known_are_kept(lab):
     assert [list(node.outputs[0].shape) for node in (reshape, middle, last)] == [[2, 6]] * 3
 
 
+def test_sizes_that_are_known_win_over_those_inferred(lab):
+    model = build(lab, "(float[N,6] x) => (float[A,B] z) { y = Exp(x)\n z = Exp(y) }", {})
+    model.graph[0].outputs[0].shape = ir.Shape([2, 6])
+    infer_shapes(model)
+    assert list(model.graph[0].outputs[0].shape) == [2, 6]
+
+
 def test_shapes_that_are_known_in_part_are_inferred(lab):
     model = build(lab, "(float[2,6] x) => (float[A,B] z) { y = Exp(x)\n z = Exp(y) }", {})
     model.graph[0].outputs[0].shape = ir.Shape([None, 6])
@@ -84,6 +91,7 @@ def test_what_cannot_be_inferred_is_left(lab, sum_of):
     """Sizes or types that do not fit: the check of the whole model comes later, and tells more."""
     signature = "(float[2,3] x, float[4,5] u, int64[2,3] n) => (float z)"
     model = build(lab, f"{signature} {{ a = Exp(x)\n b = Exp(u)\n i = Neg(n)\n z = {sum_of} }}", {})
+    model.graph[0].outputs[0].shape = None
     infer_shapes(model)
     assert list(model.graph[0].outputs[0].shape) == [2, 3]
 
