@@ -69,7 +69,7 @@ def _weight_shape(value: ir.Value | None) -> list[int] | None:
 def _parse(text: str, data_rank: int, weight_rank: int) -> _Equation | None:
     operands, _, result = text.replace(" ", "").partition("->")
     data, _, weight = operands.partition(",")
-    if "..." in weight or len(weight) != weight_rank or len(set(weight)) != weight_rank:
+    if not len(weight) == len(set(weight)) == weight_rank:
         return None
     open_axes = "ABCDEFGH"[: data_rank - len(data.replace("...", ""))] if "..." in data else ""
     data, result = data.replace("...", open_axes), result.replace("...", open_axes)

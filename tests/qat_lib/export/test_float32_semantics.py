@@ -195,6 +195,19 @@ def test_casts_between_floats_vanish():
     assert (difference.tolist(), whole.tolist()) == ([-0.25, -2.5], [1, 3])
 
 
+def test_readers_of_a_cast_that_waits_for_something_read_its_data():
+    """What it waits for is one of its inputs, too."""
+
+    def function(x):
+        with tf.control_dependencies([tf.constant(0, name="first")]):
+            inner = tf.cast(x, tf.float16, name="cast")
+        return tf.negative(inner, name="negative")
+
+    nodes = {node.name: node for node in nodes_of(function, tf.TensorSpec([2], tf.float32, name="x")).node}
+    assert list(nodes["cast"].input) == ["x", "^first"]
+    assert list(nodes["negative"].input) == ["x"]
+
+
 def test_operators_that_are_no_casts_stay():
     """A Cast is told by its operator: others may have the attributes of one."""
     graph_def = nodes_of(lambda x: tf.bitcast(x, tf.int32, name="bits"), tf.TensorSpec([2], tf.float32, name="x"))

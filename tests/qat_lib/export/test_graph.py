@@ -117,7 +117,7 @@ def test_operand_and_producer(lab):
     assert operand(clip, 0) is exp.outputs[0]
     assert operand(clip, 1) is None
     assert operand(clip, 2) is model.graph.initializers["c"]
-    assert operand(clip, 3) is None
+    assert operand(clip, 3) is operand(clip, 5) is None
     assert [producer(value) for value in (*clip.inputs, model.graph.inputs[0])] == [exp, None, None, None]
 
 

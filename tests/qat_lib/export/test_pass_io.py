@@ -7,7 +7,7 @@ import pytest
 
 from qat_lib.errors import ExportError
 from qat_lib.export import passes
-from qat_lib.export.graph import LAYER
+from qat_lib.export.graph import LAYER, consumers
 from qat_lib.preprocessing import Preprocessing
 
 IMAGE = (4, 6, 3)
@@ -111,6 +111,7 @@ def test_take_channels_first(lab, before, after):
     for want, got in zip(lab.run(model, **FLOATS), lab.run(lowered, **first), strict=True):
         np.testing.assert_array_equal(got, want)
     assert list(lowered.graph.inputs[0].shape) == [2, 3, 4, 6]
+    assert set(consumers(lowered.graph.inputs[0])) <= set(lowered.graph)
     for node in lowered.graph:
         if list(node.outputs[0].shape) == [2, 4, 6, 3] and node.op_type == "Transpose":
             assert node.meta[LAYER] == "x"
