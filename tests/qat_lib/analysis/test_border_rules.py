@@ -37,6 +37,9 @@ def test_h2_and_h3(cast: bool) -> None:
     assert said(check_borders(inputs(cast=cast, transpose=False))) == [("H2", "image_quantizer/QuantizeLinear")]
     (quantized, transposed) = check_borders(inputs(cast=cast, transpose=True))
     assert (quantized.code, transposed.code, transposed.node) == ("H2", "H3", "flip/Transpose")
+    name = "cast/Cast" if cast else "image"
+    assert quantized.message.startswith(f"the input '{name}")
+    assert transposed.message.startswith(f"the input '{name}")
     assert said(check_borders(inputs(cast=cast, transpose=True, moved=True))) == []
 
 

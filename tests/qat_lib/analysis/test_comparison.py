@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +70,8 @@ def test_read_layers_knows_what_converts(entry: Any, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "expected"), [("int8", True), ("INT8", False), ("fp32", False), ("", None), (None, None)]
+    ("precision", "expected"),
+    [("int8", True), ("INT8", False), ("fp32", False), ("uint8", False), ("", None), (None, None)],
 )
 def test_read_layers_of_our_own_engine_builds(precision: Any, expected: bool | None) -> None:
     (found,) = read_layers([{"name": "a", "nodes": ["b", 3], "precision": precision, "output_precision": "int8"}])
@@ -92,6 +94,13 @@ def test_read_layers_of_our_own_engine_builds(precision: Any, expected: bool | N
 def test_read_layers_of_tensors(tensors: Any, reads: bool | None, writes: bool | None) -> None:
     (found,) = read_layers({"layers": [{"Name": "a", "Inputs": tensors, "Outputs": tensors}]})
     assert (found.reads_int8, found.writes_int8) == (reads, writes)
+
+
+def test_read_layers_takes_a_file_that_has_a_name_twice(tmp_path: Path) -> None:
+    """Other programs write these files; that is no reason to refuse one."""
+    path = tmp_path / "layers.json"
+    path.write_text('{"Layers": [{"Name": "a", "Name": "b"}]}')
+    assert [found.name for found in read_layers(path)] == ["b"]
 
 
 def small() -> FusionReport:

@@ -137,3 +137,13 @@ def test_the_kernel_of_a_box_is_its_number_in_the_report() -> None:
     for box in report.drawing.boxes:
         if box.kernel >= 0:
             assert box.name in report.engine[box.kernel].name.split(" + ")
+
+
+def test_a_box_of_several_outputs_shows_the_first() -> None:
+    g = GraphBuilder()
+    x = g.input()
+    parts = g.op("Split", [x, g.const([4, 12], np.int64)], "split", outputs=2, axis=1)
+    pooled = g.op("MaxPool", [parts], "pool", outputs=2, kernel_shape=[1, 1])
+    g.output(pooled, *(node.output[1] for node in g.nodes))
+    found = {box.name: (box.shape, box.precision) for box in drawing(g).boxes}
+    assert found["split"] == found["pool"] == ("1 x 4 x 8 x 8", "float32")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qat_lib.analysis.layout import Layout, _Points, lay_out
+from qat_lib.analysis.layout import _LONGEST, _MOST_LANES, Layout, _Points, lay_out
 
 Edges = list[tuple[int, int]]
 
@@ -99,3 +99,8 @@ def test_an_edge_has_a_lane_in_each_row_between_its_ends() -> None:
     assert points.row == [0, 3, 1, 1, 2]
     assert points.connect(0, 2) == range(5, 5)
     assert [points.width(point) for point in range(5)] == [1.0, 1.0, 1.0, 0.2, 0.2]
+
+
+def test_lanes_stay_within_what_a_browser_draws() -> None:
+    assert (_LONGEST, _MOST_LANES) == (400, 60_000)
+    assert lay_out(0, []) == Layout(boxes=(), lanes=(), width=0.0, rows=0)

@@ -164,6 +164,26 @@ def test_table_joins_layers_of_one_verdict_that_follow_each_other() -> None:
     ]
 
 
+def raw_lines(report: FusionReport, width: int) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(render(report))
+    return console.export_text().splitlines()
+
+
+def test_table_has_its_shares_on_the_right() -> None:
+    shares = raw_lines(replace(EMPTY, layers=(layer("a", share=1.0), layer("b", "float"))), 100)
+    heading = next(line for line in shares if "operator" in line)
+    first, second = (line for line in shares if "Conv" in line)
+    assert first.index("100.0%") + 2 == second.index("0.0%")
+    assert heading.index("operator") == first.index("Conv") == second.index("Conv")
+
+
+def test_table_leaves_the_text_its_room_beside_long_names() -> None:
+    found = raw_lines(replace(EMPTY, findings=(finding("V01", "n" * 60),)), 80)
+    assert [line.count("n" * 24) for line in found if "nnn" in line] == [1, 1, 0]
+    assert not any("n" * 25 in line for line in found)
+
+
 def kinds(*layers: str, code: str = "V11") -> FusionReport:
     return replace(EMPTY, findings=tuple(finding(code, name) for name in layers))
 
