@@ -294,6 +294,22 @@ def test_a_file_size_limit_counts_as_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 7, done.stderr
 
 
+def test_publish_succeeds_where_only_the_cleaning_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left behind is swept later: the result stands."""
+
+    def busy(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    final = finished(tmp_path / "out", "broken")
+    damage_no_manifest(final)
+    work, late = unfinished(tmp_path / "work", "whole"), unfinished(tmp_path / "late", "second")
+    monkeypatch.setattr(artifacts.shutil, "rmtree", busy)
+    assert publish(work, final, describe(work))
+    assert not publish(late, final, describe(late))
+    assert (final / "a.txt").read_text() == "whole"
+
+
 def test_publish_makes_the_folders_above(tmp_path: Path) -> None:
     work, final = unfinished(tmp_path / "work"), tmp_path / "a" / "b" / "out"
     assert publish(work, final, describe(work))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from components.runtime import atomic_file
 from components.runtime.atomic_file import sweep_unfinished, unfinished_name, written_beside
 
 
@@ -81,3 +82,17 @@ def test_sweep_unfinished_removes_what_is_unfinished_and_nothing_else(tmp_path: 
 def test_sweep_unfinished_does_without_a_folder(tmp_path: Path) -> None:
     sweep_unfinished(tmp_path / "none")
     assert names(tmp_path) == []
+
+
+def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError("busy")
+
+    folder, file = (tmp_path / unfinished_name(name) for name in ("folder", "file"))
+    folder.mkdir()
+    file.write_text("")
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([folder, file]))
+    monkeypatch.setattr(atomic_file.shutil, "rmtree", busy)
+    sweep_unfinished(tmp_path)
+    assert not file.exists()

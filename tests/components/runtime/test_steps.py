@@ -33,6 +33,17 @@ def test_the_signature_is_the_declaration() -> None:
     assert step.takes_seed
 
 
+def test_the_signature_may_be_quoted() -> None:
+    """As it is where a module postpones its annotations."""
+
+    def postponed(dataset: Any, *, out: Any, qat: Any, progress: Any) -> dict[str, float]:
+        return {}
+
+    postponed.__annotations__ |= {"dataset": "Path", "out": "Path", "qat": "QATSettings", "progress": "Progress"}
+    step = define_step("postponed", postponed)
+    assert (step.inputs, dict(step.sections), step.takes_seed) == (("dataset",), {"qat": QATSettings}, False)
+
+
 def test_settings_that_went_through_kfp_are_what_they_were() -> None:
     step = define_step("fit", fit)
     parsed = step.parse({"qat": {"epochs": 3.0, "learning_rate": 1.0}, "data": {"image_size": [32.0, 32.0]}})

@@ -116,6 +116,31 @@ def test_prepared_database_removes_what_a_failure_leaves(tmp_path: Path, monkeyp
     assert names(tmp_path) == ["mlflow.lock"]
 
 
+def test_prepared_database_stands_where_only_the_cleaning_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError("busy")
+
+    monkeypatch.setattr(tracking_database.shutil, "rmtree", busy)
+    with prepared_database(tmp_path / "mlflow.db"):
+        assert (tmp_path / "mlflow.db").stat().st_size > 0
+
+
+def test_prepared_database_waits_twenty_seconds_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, connect, waits = make(tmp_path / "mlflow.db", **NEW), sqlite3.connect, list[float]()
+
+    def look(*arguments: object, timeout: float, **options: bool) -> sqlite3.Connection:
+        waits.append(timeout)
+        return connect(*arguments, timeout=timeout, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(tracking_database.sqlite3, "connect", look)
+    with prepared_database(path):
+        pass
+    assert waits == [20]
+
+
 @pytest.mark.parametrize(
     ("uri", "path"),
     [

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -63,3 +64,20 @@ def test_sweep_keeps_what_names_no_process(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / name).mkdir()
     sweep(tmp_path)
     assert names(tmp_path) == sorted(kept)
+
+
+def test_sweep_takes_it_that_another_process_was_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(pid: int, number: int) -> None:
+        raise ProcessLookupError
+
+    remove = shutil.rmtree
+
+    def remove_twice(path: Path, **options: bool) -> None:
+        remove(path)
+        remove(path, **options)
+
+    monkeypatch.setattr(module.os, "kill", gone)
+    monkeypatch.setattr(module.shutil, "rmtree", remove_twice)
+    (tmp_path / f".work-{socket.gethostname()}-4321-k-abc").mkdir()
+    sweep(tmp_path)
+    assert names(tmp_path) == []
