@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view import loading
-from qat_lib.onnx_view.loading import load_model, nodes_of, subgraphs_of, tensors_of
+from qat_lib.onnx_view.loading import load_model
 
 NEWEST = onnx.defs.onnx_opset_version()
 Change = Callable[[onnx.ModelProto], object]
@@ -184,55 +184,6 @@ def test_load_model_counts_the_operator_sets_of_the_standard_domain(tmp_path: Pa
     foreign = model_of()
     foreign.opset_import[0].domain = "com.microsoft"
     assert "with 0 entries for the ONNX operator set" in message(saved(tmp_path, foreign))
-
-
-def tensor(name: str) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.zeros(1, np.float32), name)
-
-
-def sparse(name: str) -> onnx.SparseTensorProto:
-    indices = numpy_helper.from_array(np.zeros(1, np.int64), f"{name} indices")
-    return helper.make_sparse_tensor(tensor(name), indices, [1])
-
-
-def body(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
-    return helper.make_graph(nodes, name, [], [], [tensor(f"in {name}")])
-
-
-def nested() -> onnx.GraphProto:
-    """A graph with graphs inside, in single attributes and in lists of them."""
-    innermost = helper.make_node("Inner", [], [], "innermost", inner=body("innermost"))
-    first = helper.make_node("If", [], [], "first", branch=body("branch", innermost))
-    second = helper.make_node("Any", [], [], "second", graphs=[body("left"), body("right")])
-    graph = body("graph", first, second)
-    graph.sparse_initializer.append(sparse("sparse"))
-    return graph
-
-
-def test_tensors_of_finds_all_that_a_graph_holds() -> None:
-    graph = nested()
-    graph.node.append(
-        helper.make_node(
-            "Constant",
-            [],
-            [],
-            single=tensor("single"),
-            several=[tensor("a"), tensor("b")],
-            thin=sparse("thin"),
-            number=1,
-        )
-    )
-    found = sorted(each.name for each in tensors_of(graph))
-    expected = ["a", "b", "in branch", "in graph", "in innermost", "in left", "in right", "single"]
-    assert found == sorted([*expected, "sparse", "sparse indices", "thin", "thin indices"])
-
-
-def test_nodes_and_graphs_inside_of_nodes() -> None:
-    graph = nested()
-    assert [node.name for node in nodes_of(graph.node)] == ["first", "innermost", "second"]
-    assert [inner.name for inner in subgraphs_of(graph.node[0].attribute[0])] == ["branch"]
-    assert [inner.name for inner in subgraphs_of(graph.node[1].attribute[0])] == ["left", "right"]
-    assert subgraphs_of(helper.make_attribute("number", 1)) == []
 
 
 def with_functions(*bodies: list[str]) -> onnx.ModelProto:
