@@ -51,7 +51,6 @@ IMAGES = Preprocessing(image_shape=(4, 4, 1))
         ({"weights": "qdq"}, None, {"store_float_weights"}),
         ({"remainder": "fp16"}, None, {"convert_remainder_to_half"}),
     ],
-    ids=str,
 )
 def test_lower_runs_the_passes_that_the_options_ask_for(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], preprocessing: Any, more: set[str]
