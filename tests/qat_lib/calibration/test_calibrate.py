@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from qat_lib import TensorQuantizer, calibrate, model_quantizers, quantize_model
+from qat_lib import QuantizationSpec, TensorQuantizer, calibrate, model_quantizers, quantize_model
 from qat_lib.calibration import range_from_histogram
 from qat_lib.calibration.calibrate import _Histograms
 from qat_lib.errors import CalibrationError
@@ -274,3 +274,15 @@ def test_calibrate_ends_its_observing_when_the_data_fail() -> None:
     with pytest.raises(OSError, match="disk"):
         calibrate(model, fails())
     assert model(np.float32([[100, 1]])).numpy()[0, 0] == 6.0
+
+
+@pytest.mark.parametrize("policy", ["frozen", "learned"])
+def test_calibrate_sets_the_ranges_of_weights_from_the_weights(policy: str) -> None:
+    x = keras.Input((2,), name="x")
+    spec = QuantizationSpec().add("dense", weight_range_policy=policy)
+    model = quantize_model(keras.Model(x, layers.Dense(2, name="dense")(x)), quantization_spec=spec)
+    kernel = next(weight for weight in model.weights if weight.path.endswith("kernel"))
+    kernel.assign([[1, -2], [3, 0.5]])
+    calibrate(model, np.ones((1, 2), np.float32), "max")
+    weight = next(quantizer for quantizer in model_quantizers(model).values() if quantizer.of_weight)
+    np.testing.assert_allclose(weight.amax.ravel(), [3, 2], rtol=1e-6)
