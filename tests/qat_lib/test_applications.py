@@ -77,7 +77,12 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+LARGEST = ("InceptionResNet", "NASNet")  # a minute and more each; the other twelve have their patterns, too
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow) if name in LARGEST else name for name in FAMILIES]
+)
 def test_a_family(family: str, bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.case, "real_images", lambda *arguments: None)
     network = FAMILIES[family]
