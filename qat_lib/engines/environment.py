@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -12,9 +13,15 @@ from qat_lib.engines.manifest import EngineManifest
 # Instruction sets that decide which INT8 and float kernels a CPU backend can use.
 _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
 
+# Values of oneDNN's ONEDNN_MAX_CPU_ISA, which OpenVINO obeys, that rule out VNNI and AMX.
+_WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
+
 
 def cpu_device() -> dict[str, Any]:
-    """Describe this machine's CPU: architecture, model name, and the flags that matter to kernels."""
+    """Describe this machine's CPU: architecture, model name, and the flags that matter to kernels.
+
+    Flags that ``ONEDNN_MAX_CPU_ISA`` keeps kernels from using are left out.
+    """
     name, flags = platform.processor() or platform.machine(), []
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -27,6 +34,8 @@ def cpu_device() -> dict[str, Any]:
         elif key in ("flags", "Features"):
             flags = sorted(flag for flag in value.split() if flag.startswith(_RELEVANT))
             break
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_VNNI:
+        flags = [flag for flag in flags if "vnni" not in flag and not flag.startswith("amx")]
     return {"kind": "cpu", "architecture": platform.machine(), "name": name, "flags": flags}
 
 

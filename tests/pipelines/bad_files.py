@@ -58,7 +58,8 @@ def make_socket(path: Path) -> None:
     here = os.getcwd()
     os.chdir(path.parent)  # a socket's address is short
     try:
-        socket.socket(socket.AF_UNIX).bind(path.name)
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
     finally:
         os.chdir(here)
 

@@ -23,7 +23,9 @@ from qat_lib.engines import (
     read_manifest,
 )
 from qat_lib.engines.agreement import bound_of, difference
+from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.onnxruntime import reference_session
+from qat_lib.engines.saturation import is_narrow
 from qat_lib.errors import ConfigError, EngineBuildError, EngineError
 
 
@@ -106,8 +108,11 @@ def test_threads_share_an_engine(built: EngineArtifact) -> None:
         expected = [engine.infer(batch)["logits"] for batch in batches]
         with ThreadPoolExecutor(4) as pool:
             received = list(pool.map(lambda batch: engine.infer(batch)["logits"], batches))
-    for one, other in zip(expected, received, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for index, answer in enumerate(received):
+        nearest = min(range(len(expected)), key=lambda other: difference([answer], [expected[other]]))
+        assert nearest == index
+        if not is_narrow(cpu_device()):  # sums that saturate depend on how threads share a kernel's work
+            np.testing.assert_array_equal(answer, expected[index])
 
 
 def test_benchmark_measures_what_it_says(built: EngineArtifact) -> None:
@@ -315,3 +320,15 @@ def test_a_cpu_that_may_overflow_is_named(
         if warned
         else ()
     )
+
+
+@pytest.mark.parametrize("limit", ["AVX2", "avx512_core"])
+def test_cpu_device_leaves_out_what_kernels_may_not_use(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    whole = set(cpu_device()["flags"])
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    held = set(cpu_device()["flags"])
+    assert all("vnni" in flag or flag.startswith("amx") for flag in whole - held)
+    assert is_narrow({"architecture": "x86_64", "flags": sorted(held)})
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_VNNI")
+    assert set(cpu_device()["flags"]) == whole
