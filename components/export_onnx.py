@@ -81,7 +81,7 @@ def export_onnx(
         return metrics | _analyze(out / CANDIDATE_VARIANT.onnx, out)
     # A graph for another backend is not legal in TensorRT and does not have to be: its twin for TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        twin = Path(folder) / "qat.onnx"
+        twin = Path(folder) / CANDIDATE_VARIANT.onnx
         _export_file(qat, twin, export.model_copy(update={"target": "tensorrt"}), signed=True)
         return metrics | _analyze(twin, out)
 
@@ -158,13 +158,13 @@ def _analyze(path: Path, out: Path) -> dict[str, float]:
     from qat_lib.errors import VerificationError
 
     # Not where the file happens to lie now: that would make every export another one.
-    fusion = replace(analyze_onnx(path), model="qat.onnx")
+    fusion = replace(analyze_onnx(path), model=CANDIDATE_VARIANT.onnx)
     (out / "analysis.json").write_text(fusion.to_json() + "\n", encoding="utf-8")
     (out / "analysis.html").write_text(to_html(fusion), encoding="utf-8")
     errors = fail_on(fusion.findings, "error")
     if errors:
         raise VerificationError(
-            f"The analysis of qat.onnx finds {len(errors)} errors. First: " + "; ".join(map(str, errors[:3]))
+            f"The analysis of {path.name} finds {len(errors)} errors. First: " + "; ".join(map(str, errors[:3]))
         )
     return {"int8_layers": fusion.int8_layers, "weighted_layers": len(fusion.layers), "fused_adds": fusion.fused_adds}
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from components.variants import CANDIDATE_VARIANT
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedOutputs:
@@ -81,7 +83,7 @@ STEPS = (
         name="export_onnx",
         artifact="onnx",
         tracked=TrackedOutputs(
-            artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"), onnx=("qat.onnx",)
+            artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"), onnx=(CANDIDATE_VARIANT.onnx,)
         ),
     ),
     Step(

@@ -147,7 +147,7 @@ def build_engine(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)] = None,
     backend: Annotated[BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")] = "auto",
     shapes: Annotated[
-        str, typer.Option(help="NAME:MIN,OPT,MAX, such as x:1x3x224x224,8x...,32x....", show_default=False)
+        str, typer.Option(help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False)
     ] = "",
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")] = 32,
     float_precision: Annotated[EnginePrecision, typer.Option(help="Precision of non-quantized layers.")] = "fp32",

@@ -108,7 +108,7 @@ class RunConfig(Settings):
         """
         sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
         options = sections["model"]["options"]
-        if _without_nulls(options) != options:
+        if _holds_null(options):
             sections["model"]["options"] = json.dumps(options)
         return {"seed": self.seed, **_without_nulls(sections)}
 
@@ -244,7 +244,13 @@ def _is_path(section: str, key: str, value: str) -> bool:
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _holds_null(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_null, value.values()))
+    return any(map(_holds_null, value)) if isinstance(value, list) else value is None
 
 
 def _resolve(value: str, base: Path) -> Path:

@@ -12,7 +12,8 @@ from typing import Any
 
 from kfp import dsl
 
-from components.steps import STEPS
+from components.steps import STEPS, Step
+from qat_lib.errors import StepError
 
 
 def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: None) -> Any:
@@ -49,18 +50,24 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: 
         for step in STEPS:
             component = getattr(importlib.import_module(f"components.{step.name}"), f"{step.name}_component")
             inputs = component.component_spec.inputs
-            task = component(**{name: _source(name, artifacts, parameters) for name in inputs})
+            task = component(**{name: _source(step, name, artifacts, parameters) for name in inputs})
             prepare(task)
             artifacts[step.artifact] = task.outputs[step.artifact]
 
     return qat_pipeline
 
 
-def _source(name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
+def _source(step: Step, name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
     """Return a component's input: the artifact of an earlier step, or the section ``name`` or ``name_settings``."""
     if name in artifacts:
         return artifacts[name]
-    return parameters[name.removesuffix("_settings")]
+    section = name.removesuffix("_settings")
+    if section not in parameters:
+        raise StepError(
+            f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the artifact of a step before "
+            f"it ({', '.join(artifacts) or 'it is the first'}) or a section of the config ({', '.join(parameters)})."
+        )
+    return parameters[section]
 
 
 qat_pipeline = build_pipeline()

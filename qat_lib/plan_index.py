@@ -8,7 +8,7 @@ from typing import Any
 
 from qat_lib.errors import PlanError
 from qat_lib.layer_graph import LayerGraph
-from qat_lib.plan import KINDS, Consumer, QuantizationPlan, QuantizerEntry
+from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry
 from qat_lib.quantizers import TensorQuantizer
 
 
@@ -38,7 +38,7 @@ class PlanIndex:
         of_layer: dict[str, list[QuantizerEntry]] = {}
         quantized: set[str] = set()
         for entry in plan.quantizers:
-            _check_kind(entry)
+            _check_unsigned(entry)
             if entry.kind != "activation":
                 of_layer.setdefault(entry.tensor.partition("/")[0], []).append(entry)
                 continue
@@ -55,9 +55,7 @@ class PlanIndex:
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
 
 
-def _check_kind(entry: QuantizerEntry) -> None:
-    if entry.kind not in KINDS:
-        raise PlanError(f"The kind of {entry.name!r} must be one of {', '.join(KINDS)}. Received: {entry.kind!r}.")
+def _check_unsigned(entry: QuantizerEntry) -> None:
     if entry.unsigned and entry.kind != "activation":
         raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
 

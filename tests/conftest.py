@@ -42,6 +42,19 @@ def _own_determinism() -> Iterator[None]:
             config.disable_op_determinism()
 
 
+@pytest.fixture(autouse=True)
+def _no_open_scopes() -> Iterator[None]:
+    """Fail a test that leaves one of Keras's name scopes open: every model that is built later would bear its name."""
+    yield
+    if "keras" in sys.modules:
+        from keras.src.backend.common import global_state
+
+        stack = global_state.get_global_attribute("name_scope_stack") or []
+        names = [scope.name for scope in stack]
+        stack.clear()
+        assert not names, f"left open: {names}"
+
+
 @pytest.fixture
 def progress() -> RecordingProgress:
     return RecordingProgress()

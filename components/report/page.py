@@ -25,6 +25,7 @@ from components.report import (
 from components.report import results as result_table
 from components.report.sources import ReportFolders, RunData, as_rows, read_run
 from components.settings import GateSettings
+from components.variants import CANDIDATE_VARIANT
 
 _log = logging.getLogger(__name__)
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -107,7 +108,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
 
 
 def _graph(run: RunData) -> tuple[Any, int]:
-    path = run.folders.onnx / "qat.onnx"
+    path = run.folders.onnx / CANDIDATE_VARIANT.onnx
     if not path.is_file():
         return "", 0
     view = graph.read_view(path)

@@ -24,11 +24,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 digest of a file, as hexadecimal text."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:

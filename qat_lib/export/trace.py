@@ -9,6 +9,7 @@ twice and uniquifies them: the names that it gives lie about layers.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ from qat_lib.export.precision import float32_for, float32_semantics
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
+
+SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +136,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or begin with keras.Input."
         )
     refuse_keras_quantized(model)
+    _refuse_scope_names(model)
     functional = _functional(model)
     variables = _weight_variables(model)
     specs = [tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}") for i, x in enumerate(functional.inputs)]
@@ -147,16 +151,8 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
                 state.add_update(update)  # the constructor would cast the weight to the variable's type
             return walker.run(model, inputs)
 
-    try:
-        with float32_semantics(model):
-            concrete = _concrete(forward, specs, weight_specs)
-    except ValueError as error:
-        if "scope name" not in str(error):
-            raise
-        raise UnsupportedModelError(
-            "Expected layer names of letters, digits, '_', '.', '-' and '/'. "
-            f"Received a name that TensorFlow refuses ({error}). Rename the layer."
-        ) from error
+    with float32_semantics(model):
+        concrete = _concrete(forward, specs, weight_specs)
     names = [tensor.name for tensor in concrete.inputs]
     reshaped = [y for op in concrete.graph.get_operations() if op.type == "Reshape" for y in op.outputs]
     return Trace(
@@ -173,6 +169,19 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             if y.shape.rank is not None
         },
     )
+
+
+def _refuse_scope_names(model: Any) -> None:
+    """Refuse layers that TensorFlow can't trace, before Keras tries: it would never leave the scope that failed.
+
+    The pattern is TensorFlow's, of ``tf.name_scope``.
+    """
+    names = [layer.name for layer in model._flatten_layers(include_self=False)]
+    if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
+        raise UnsupportedModelError(
+            "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's graphs ask for. "
+            f"Received: {', '.join(map(repr, refused[:5]))}. Rename the layer."
+        )
 
 
 def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[Any]) -> Any:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, get_args
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import SpecError
+from qat_lib.options import RangePolicy, WeightRangePolicy
 from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, greatest_integer
 from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting
 from qat_lib.quantizers.ranges import least_step, range_shape, reduced_axes
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING, Switches
 
-RANGE_POLICIES = ("frozen", "ema", "last", "learned", "current")
+RANGE_POLICIES = tuple(dict.fromkeys(get_args(RangePolicy) + get_args(WeightRangePolicy)))
 INITIAL_AMAX = 6.0
 SHARED_FALL = 32.0
 """How many times slower the range of several tensors falls than it rises, so that it covers the widest of them."""

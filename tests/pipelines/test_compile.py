@@ -63,6 +63,19 @@ def test_steps_come_in_order_and_each_hands_on_its_artifact(spec: dict[str, Any]
         assert "metrics" in outputs
 
 
+def test_an_input_that_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from components import steps
+    from pipelines import qat_pipeline
+    from qat_lib.errors import StepError
+
+    late = [step for step in steps.STEPS if step.name != "prepare_data"]
+    monkeypatch.setattr(qat_pipeline, "STEPS", late)
+    with pytest.raises(
+        StepError, match=r"'train_baseline' has an input 'dataset' .*\(it is the first\).*\(seed, data,"
+    ):
+        qat_pipeline.build_pipeline()
+
+
 def test_steps_install_nothing_and_engine_steps_use_the_engine_image(spec: dict[str, Any]) -> None:
     for name, executor in spec["deploymentSpec"]["executors"].items():
         container = executor["container"]

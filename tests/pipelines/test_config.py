@@ -63,6 +63,12 @@ def test_pipeline_parameters_keep_a_null_of_the_model_options(options: dict[str,
     assert settings.ModelSettings.model_validate(handed_over).options == options
 
 
+def test_pipeline_parameters_leave_options_without_nulls_as_they_are() -> None:
+    options = {"sizes": [1, 2], "nested": {"a": [0, False, "", {}]}}
+    config = build_config({"model": {"name": "keras.applications:MobileNet", "options": options}})
+    assert config.pipeline_parameters()["model"]["options"] == options
+
+
 @pytest.mark.parametrize("options", ["alpha=1", "{alpha: 1}", "[1]"])
 def test_build_config_options_of_a_model_are_a_mapping(options: str) -> None:
     with pytest.raises(ConfigError, match=r"model\.options"):

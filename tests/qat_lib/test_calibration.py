@@ -107,37 +107,13 @@ def test_entropy_clips_a_long_tail_and_keeps_a_uniform_one() -> None:
     assert range_from_histogram(histogram_of(uniform), "entropy") > 0.9
 
 
-def published_entropy_range(counts: np.ndarray, width: float, levels: int = 128) -> float:
-    """The range by Migacz 2017, "8-bit Inference with TensorRT", slides 36 to 39, one bin after the other.
-
-    Zeros are left out as in NVIDIA's toolkits: the first bin counts as much as the second.
-    """
-    counts = counts.astype(float)
-    counts[0] = counts[1]
-    divergence = {}
-    for end in range(levels, len(counts) + 1):
-        reference = [*counts[: end - 1], counts[end - 1 :].sum()]
-        candidate = np.zeros(end)
-        for part in range(levels):
-            # A level holds the bins whose place in the range, times the levels, has its number before the point.
-            first, beyond = -(-part * end // levels), -(-(part + 1) * end // levels)
-            bins = counts[first:beyond]
-            if bins.any():
-                candidate[first:beyond] = np.where(bins > 0, bins.sum() / np.count_nonzero(bins), 0)
-        p, q = np.array(reference) / np.sum(reference), candidate / candidate.sum()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            divergence[end] = np.where(p > 0, p * np.log(p / q), 0).sum()
-    least = min(divergence.values())
-    return width * max(end for end, value in divergence.items() if value == pytest.approx(least, abs=1e-12))
-
-
 @pytest.mark.parametrize(
     "x",
     [normal(300), normal(20000) ** 3, np.maximum(normal(5000), 0), np.exp(normal(2000)), normal(700) / normal(700, 9)],
 )
 def test_entropy_is_the_published_one(x: np.ndarray) -> None:
     counts, edges = np.histogram(np.abs(x), bins=2048, range=(0, np.abs(x).max()))
-    expected = published_entropy_range(counts, edges[1])
+    expected = edges[1] * oracle.published_entropy(counts, 128)
     assert range_from_histogram(histogram_of(x), "entropy") == pytest.approx(expected, rel=1e-6)
 
 

@@ -54,12 +54,13 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     uses = [use for use in value.uses() if use.idx not in KEEP_FLOAT_INPUTS.get(use.node.op_type, ())]
     if not uses:
         return
-    finite = np.isfinite(array)
-    if all(_is_switched_by_mask(use.node, use.idx) for use in uses):
+    beyond = np.abs(array) > LARGEST
+    if np.any(beyond) and all(_is_switched_by_mask(use.node, use.idx) for use in uses):
         array = np.clip(array, -MASKED, MASKED)
-    elif np.any(np.abs(array[finite]) > LARGEST) and not all(is_op(use.node, *SATURATING) for use in uses):
+    elif np.any(beyond & np.isfinite(array)) and not all(is_op(use.node, *SATURATING) for use in uses):
+        greatest = np.abs(array[np.isfinite(array)]).max()
         raise ExportError(
-            f"Expected constants within float16's range (+-65504). Received {np.abs(array[finite]).max():g} in "
+            f"Expected constants within float16's range (+-65504). Received {greatest:g} in "
             f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
         )
     half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)

@@ -122,8 +122,9 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
 
 def _reaches_input(value: ir.Value | None, size: int) -> bool:
     """Whether only such operators lie between a graph input and ``value``, which is not constant."""
-    node = producer(value)
-    if node is None:
-        return True
-    index = _moved_operand(node, size)
-    return index is not None and _reaches_input(node.inputs[index], size)
+    while (node := producer(value)) is not None:
+        index = _moved_operand(node, size)
+        if index is None:
+            return False
+        value = node.inputs[index]
+    return True

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quantization_oracle as oracle
 
 from qat_lib.calibration import Histogram, range_from_histogram
 from qat_lib.calibration.methods import CANDIDATES, ENTROPY_BINS, METHODS, check_method
@@ -114,34 +115,10 @@ def test_check_method_refuses_percentiles_beyond(percentile: float) -> None:
         check_method("max", percentile)
 
 
-def published_entropy(counts: np.ndarray, levels: int) -> int:
-    """The range in bins by Migacz 2017, "8-bit Inference with TensorRT", slides 36 to 39, one bin after the other.
-
-    Zeros are left out as in NVIDIA's toolkits: the first bin counts as much as the second.
-    """
-    counts = counts.astype(float)
-    counts[0] = counts[1]
-    divergence = {}
-    for end in range(levels, len(counts) + 1):
-        reference = [*counts[: end - 1], counts[end - 1 :].sum()]
-        candidate = np.zeros(end)
-        for part in range(levels):
-            # A level holds the bins whose place in the range, times the levels, has its number before the point.
-            first, beyond = -(-part * end // levels), -(-(part + 1) * end // levels)
-            bins = counts[first:beyond]
-            if bins.any():
-                candidate[first:beyond] = np.where(bins > 0, bins.sum() / np.count_nonzero(bins), 0)
-        p, q = np.array(reference) / np.sum(reference), candidate / candidate.sum()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            divergence[end] = np.where(p > 0, p * np.log(p / q), 0).sum()
-    least = min(divergence.values())
-    return max(end for end, value in divergence.items() if value == pytest.approx(least, abs=1e-12))
-
-
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_entropy_is_the_published_one_bin_after_bin(bits: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     counts = generator.poisson(np.linspace(6, 0.2, 40) ** generator.integers(1, 3))
     counts[1:3], counts[-1] = 3, 1
-    assert entropy(counts, bits) == published_entropy(counts, 2 ** (bits - 1))
+    assert entropy(counts, bits) == oracle.published_entropy(counts, 2 ** (bits - 1))

@@ -72,6 +72,17 @@ def test_half_additive_masks_stay_finite(lab, operands):
     assert scores.tolist() == [-30032, -32]
 
 
+@pytest.mark.parametrize("factor", [-65504.0, 40000.0, 3e4, 1.0])
+def test_half_keeps_a_masks_factor_that_it_can_hold(lab, factor):
+    model = lab.build(
+        "(bool[2] on) => (float[2] y) {\n switch = Cast<to = 1>(on)\n y = Mul(switch, factor) }",
+        opset=19,
+        factor=np.float32(factor),
+    )
+    half = passes.convert_remainder_to_half(model)
+    assert lab.run(half, on=np.asarray([True, False]))[0].tolist() == [factor, 0]
+
+
 def test_half_other_products_with_large_constants_are_refused(lab):
     model = lab.build("(float[2] x) => (float[2] y) { y = Mul(x, large) }", opset=19, large=np.float32(-2.4e38))
     with pytest.raises(ExportError, match="float16's range"):

@@ -254,8 +254,18 @@ def test_trace_refuses_what_has_no_graph_of_layers(make: Any, message: str) -> N
 def test_trace_refuses_a_layers_name_that_tensorflow_refuses(name: str) -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, TensorQuantizer(name=name)(x))
-    with pytest.raises(UnsupportedModelError, match="Expected layer names of letters"):
+    with pytest.raises(UnsupportedModelError, match=f"Expected layer names of letters.*Received: '{name}'"):
         trace_model(model)
+
+
+def test_a_refused_name_leaves_keras_able_to_trace_other_models() -> None:
+    x = keras.Input((4,), name="x")
+    inner = keras.layers.TimeDistributed(keras.layers.Dense(2, name="a b"))
+    with pytest.raises(UnsupportedModelError, match="Received: 'a b'"):
+        trace_model(keras.Model(x, inner(keras.layers.Reshape((2, 2))(x))))
+    model = keras.Sequential([x, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 4), "float32"), np.ones((2, 1), "float32"), verbose=0)
 
 
 class Failing(layers.Layer):
