@@ -46,7 +46,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "largest difference",
         "the same of Keras alone",
         "ONNX / FP32 bytes",
-        "plan + apply, s",
+        "plan + apply, CPU s",
         "verdict",
     )
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
