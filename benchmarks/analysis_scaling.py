@@ -136,7 +136,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     options = parser.parse_args(arguments)
-    sys.stdout.write(f"{'shape':>16} " + " ".join(f"{n:>10,}" for n in options.nodes) + "  exponent\n")
+    sys.stdout.write(
+        f"{'shape':>16} " + " ".join(f"{n:>10,}" for n in options.nodes) + "  exponent\n"
+    )
     for name in options.shapes:
         times = [seconds(SHAPES[name], nodes) for nodes in options.nodes]
         growth = ""

@@ -2,8 +2,8 @@
 
     python benchmarks/analysis_viewer.py [--chromium /usr/bin/chromium] [--nodes 1000 5000] [--keep DIR]
 
-A frame under 16.7 ms is fluid at 60 per second. Each frame is read back, so that the time includes rasterization on
-one CPU core; with a GPU it is less.
+A frame under 16.7 ms is fluid at 60 per second. Each frame is read back, so that the time includes
+rasterization on one CPU core; with a GPU it is less.
 """
 
 from __future__ import annotations
@@ -58,15 +58,27 @@ def residual_graph(nodes: int) -> onnx.ModelProto:
     weight = constant("weight", np.ones((16, 16, 3, 3)), np.int8)
 
     def qdq(x: str, name: str) -> str:
-        made.append(helper.make_node("QuantizeLinear", [x, scale, zero], [f"{name}_q"], f"{name}/QuantizeLinear"))
         made.append(
-            helper.make_node("DequantizeLinear", [f"{name}_q", scale, zero], [name], f"{name}/DequantizeLinear")
+            helper.make_node(
+                "QuantizeLinear", [x, scale, zero], [f"{name}_q"], f"{name}/QuantizeLinear"
+            )
+        )
+        made.append(
+            helper.make_node(
+                "DequantizeLinear", [f"{name}_q", scale, zero], [name], f"{name}/DequantizeLinear"
+            )
         )
         return name
 
     def conv(x: str, name: str) -> str:
-        made.append(helper.make_node("DequantizeLinear", [weight, scale, zero], [f"{name}_w"], f"{name}_weight"))
-        made.append(helper.make_node("Conv", [x, f"{name}_w"], [name], f"quant_{name}/Conv", pads=[1] * 4))
+        made.append(
+            helper.make_node(
+                "DequantizeLinear", [weight, scale, zero], [f"{name}_w"], f"{name}_weight"
+            )
+        )
+        made.append(
+            helper.make_node("Conv", [x, f"{name}_w"], [name], f"quant_{name}/Conv", pads=[1] * 4)
+        )
         return name
 
     x = "x"
@@ -75,8 +87,14 @@ def residual_graph(nodes: int) -> onnx.ModelProto:
         inner = conv(read, f"b{block}_1")
         made.append(helper.make_node("Relu", [inner], [f"b{block}_r"], f"b{block}_relu/Relu"))
         inner = conv(qdq(f"b{block}_r", f"b{block}_mid_quantizer"), f"b{block}_2")
-        made.append(helper.make_node("Add", [inner, read if block % 3 else x], [f"b{block}_a"], f"b{block}_add/Add"))
-        made.append(helper.make_node("Relu", [f"b{block}_a"], [f"b{block}_o"], f"b{block}_out/Relu"))
+        made.append(
+            helper.make_node(
+                "Add", [inner, read if block % 3 else x], [f"b{block}_a"], f"b{block}_add/Add"
+            )
+        )
+        made.append(
+            helper.make_node("Relu", [f"b{block}_a"], [f"b{block}_o"], f"b{block}_out/Relu")
+        )
         x = f"b{block}_o"
     graph = helper.make_graph(
         made,
@@ -93,8 +111,20 @@ def measure(page: Path, chromium: str) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as profile:
         run = subprocess.run(
             [
-                *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1400,900"),
-                *("--disable-background-networking", f"--user-data-dir={profile}", "--dump-dom", page.as_uri()),
+                *(
+                    chromium,
+                    "--headless",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--no-first-run",
+                    "--window-size=1400,900",
+                ),
+                *(
+                    "--disable-background-networking",
+                    f"--user-data-dir={profile}",
+                    "--dump-dom",
+                    page.as_uri(),
+                ),
             ],
             capture_output=True,
             text=True,
@@ -124,7 +154,13 @@ def main() -> None:
             text = to_html(report)
             page.write_text(text.replace("</body>", FRAMES + "</body>"), encoding="utf-8")
             print(
-                json.dumps({"boxes": len(report.drawing.boxes), "bytes": len(text), **measure(page, options.chromium)})
+                json.dumps(
+                    {
+                        "boxes": len(report.drawing.boxes),
+                        "bytes": len(text),
+                        **measure(page, options.chromium),
+                    }
+                )
             )
 
 

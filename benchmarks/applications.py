@@ -1,13 +1,14 @@
 """Every network of keras.applications and backbones of keras_hub through the whole library, with TensorRTQDQCase.
 
-For each builder, with random weights: plan, apply, calibrate, all quantizers off (bit-identical to the original), save
-and load, clone, one training step, export, parity with ONNX Runtime, analysis.
+For each builder, with random weights: plan, apply, calibrate, all quantizers off (bit-identical to
+the original), save and load, clone, one training step, export, parity with ONNX Runtime, analysis.
 
     uv run python benchmarks/applications.py                      # all of them, two hours or so on two cores
     uv run python benchmarks/applications.py --only ResNet50 --only VGG16
 
-Each network runs in a process of its own, so that memory stays bounded and a crash costs one row. Results go to
-``benchmarks/results/applications.json`` and ``.md``; a run with ``--only`` replaces the rows that it computes.
+Each network runs in a process of its own, so that memory stays bounded and a crash costs one row.
+Results go to ``benchmarks/results/applications.json`` and ``.md``; a run with ``--only`` replaces
+the rows that it computes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ def run_case(name: str) -> dict[str, Any]:
             case = case_of(name)(Path(folder), HUB[name], image_size(name), SAMPLES)
         else:
             builder = builders()[name]
-            case = Case(Path(folder), lambda s: builder(weights=None, input_shape=s), image_size(name), SAMPLES)
+            case = Case(
+                Path(folder),
+                lambda s: builder(weights=None, input_shape=s),
+                image_size(name),
+                SAMPLES,
+            )
         return {"name": name, **run_stages(case)}
 
 
@@ -71,21 +77,31 @@ def run_in_child(name: str, timeout: int) -> dict[str, Any]:
         command = [sys.executable, __file__, "--child", name, "--out", file.name]
         started = time.perf_counter()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout, check=False
+            )
         except subprocess.TimeoutExpired:
             return {"name": name, "error": f"took longer than {timeout} s", "seconds": {}}
         text = Path(file.name).read_text()
         if not text:
             tail = " ".join(done.stderr.strip().splitlines()[-3:])
-            return {"name": name, "error": f"the process ended with {done.returncode}: {tail}", "seconds": {}}
+            return {
+                "name": name,
+                "error": f"the process ended with {done.returncode}: {tail}",
+                "seconds": {},
+            }
         return {**json.loads(text), "wall_seconds": round(time.perf_counter() - started, 1)}
 
 
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", help="a builder's name; may be given several times")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file; the Markdown goes beside it")
+    parser.add_argument(
+        "--only", action="append", help="a builder's name; may be given several times"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="JSON file; the Markdown goes beside it"
+    )
     parser.add_argument("--timeout", type=int, default=3600, help="seconds for one network")
     parser.add_argument("--jobs", type=int, default=1, help="networks at a time")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -97,14 +113,21 @@ def main() -> int:
     wanted = options.only or known
     if unknown := sorted(set(wanted) - set(known)):
         parser.error(f"unknown builder {unknown[0]}; known: {', '.join(known)}")
-    rows = {row["name"]: row for row in json.loads(options.out.read_text())} if options.out.is_file() else {}
+    rows = (
+        {row["name"]: row for row in json.loads(options.out.read_text())}
+        if options.out.is_file()
+        else {}
+    )
     with ThreadPoolExecutor(options.jobs) as pool:
         running = {pool.submit(run_in_child, name, options.timeout): name for name in wanted}
         for done in as_completed(running):
             name = running[done]
             rows[name] = done.result()
             write_results([rows[n] for n in known if n in rows], options.out)
-            print(f"{name}: {'; '.join(problems(rows[name])) or 'ok'} ({rows[name].get('wall_seconds')} s)", flush=True)
+            print(
+                f"{name}: {'; '.join(problems(rows[name])) or 'ok'} ({rows[name].get('wall_seconds')} s)",
+                flush=True,
+            )
     return int(any(problems(row) for row in rows.values()))
 
 

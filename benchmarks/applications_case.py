@@ -30,7 +30,9 @@ class Case:
         samples: number of random images, and of photographs where they are at hand.
     """
 
-    def __init__(self, folder: Path, make: Callable[[tuple[int, int, int]], Any], size: int, samples: int) -> None:
+    def __init__(
+        self, folder: Path, make: Callable[[tuple[int, int, int]], Any], size: int, samples: int
+    ) -> None:
         self.folder = folder
         self.make = make
         self.size = size
@@ -42,13 +44,20 @@ class Case:
 
         keras.utils.set_random_seed(0)
         self.model = self.make((self.size, self.size, 3))
-        own = any(isinstance(x, keras.layers.Rescaling | keras.layers.Normalization) for x in self.model.layers)
+        own = any(
+            isinstance(x, keras.layers.Rescaling | keras.layers.Normalization)
+            for x in self.model.layers
+        )
         low, high = (0.0, 255.0) if own else (-1.0, 1.0)
         images = random_images(max(self.samples, STATISTICS), self.size, low, high)
         self.images = images[: self.samples]
         self.photographs = real_images(self.samples, self.size, low, high)
         randomize(self.model, images[:STATISTICS])
-        return {"layers": len(self.model.layers), "parameters": self.model.count_params(), "pixels": self.size}
+        return {
+            "layers": len(self.model.layers),
+            "parameters": self.model.count_params(),
+            "pixels": self.size,
+        }
 
     def export_float(self) -> dict[str, Any]:
         """Fit the original's last layer to its own features, export it, and compare with Keras on the random images."""
@@ -61,7 +70,10 @@ class Case:
         report.path.unlink()
         return {
             "float_bytes": report.bytes,
-            "float_parity": {"passed": parity.passed, "largest_difference": parity.largest_difference},
+            "float_parity": {
+                "passed": parity.passed,
+                "largest_difference": parity.largest_difference,
+            },
         }
 
     def plan(self) -> dict[str, Any]:
@@ -95,7 +107,11 @@ class Case:
         fit_head([head, wrapper.layer], found, logit=30)
         self.expected = self.model(self.images[:8], training=False).numpy()
         self.quantized_output = self.quantized(self.images[:8], training=False).numpy()
-        return {"quantization_changes_output": bool(not np.array_equal(self.quantized_output, self.expected))}
+        return {
+            "quantization_changes_output": bool(
+                not np.array_equal(self.quantized_output, self.expected)
+            )
+        }
 
     def off(self) -> dict[str, Any]:
         """Compare with the original while every quantizer is off."""
@@ -138,7 +154,9 @@ class Case:
         """Export to ONNX, which verifies the file against the plan."""
         from qat_lib import export_onnx
 
-        report = export_onnx(self.quantized, self.folder / "model.onnx", plan=self.quantization_plan)
+        report = export_onnx(
+            self.quantized, self.folder / "model.onnx", plan=self.quantization_plan
+        )
         return {
             "onnx_bytes": report.bytes,
             "opset": report.opset,
@@ -151,7 +169,11 @@ class Case:
         found = {"random": self.images, "real": self.photographs}
         path = self.folder / "model.onnx"
         known = {kind: images for kind, images in found.items() if images is not None}
-        return {"parity": {kind: figures.parity(self.quantized, path, images) for kind, images in known.items()}}
+        return {
+            "parity": {
+                kind: figures.parity(self.quantized, path, images) for kind, images in known.items()
+            }
+        }
 
     def analyze(self) -> dict[str, Any]:
         """Predict the engine."""
@@ -161,7 +183,9 @@ class Case:
 
     def train(self) -> dict[str, Any]:
         """Run one training step: the loss is finite and every trainable weight gets a finite gradient."""
-        return figures.training_step(self.quantized, self.images[:4], np.arange(4) % self.expected.shape[1])
+        return figures.training_step(
+            self.quantized, self.images[:4], np.arange(4) % self.expected.shape[1]
+        )
 
 
 STAGES = (

@@ -1,7 +1,8 @@
 """What the stages of ``applications.py`` found, as figures for a row: outputs, Q/DQ pairs, parity, findings, gradients.
 
-Deep networks with random weights can be chaotic: one activation that rounds to the neighbouring INT8 value changes the
-output. How far that goes is measured beside the parity, by Keras alone, with inputs that moved by a float's rounding.
+Deep networks with random weights can be chaotic: one activation that rounds to the neighbouring
+INT8 value changes the output. How far that goes is measured beside the parity, by Keras alone, with
+inputs that moved by a float's rounding.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Backbones of keras_hub for ``applications.py``: networks of custom layers, with weighted layers inside of these.
 
-They have the depth and width of their smallest published presets or less, random weights and a head of Dense.
+They have the depth and width of their smallest published presets or less, random weights and a head
+of Dense.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def _resnet(shape: tuple[int, int, int]) -> Any:
 def _densenet(shape: tuple[int, int, int]) -> Any:
     import keras_hub
 
-    backbone = keras_hub.models.DenseNetBackbone(stackwise_num_repeats=[3, 6, 12, 8], image_shape=shape)
+    backbone = keras_hub.models.DenseNetBackbone(
+        stackwise_num_repeats=[3, 6, 12, 8], image_shape=shape
+    )
     return _with_head(backbone, backbone.input, backbone.output)
 
 
@@ -57,7 +60,12 @@ def _mobilenet(shape: tuple[int, int, int]) -> Any:
         stackwise_kernel_size=[[3, 3], [5, 5, 5], [5, 5], [5, 5, 5]],
         stackwise_num_strides=[[2, 1], [2, 1, 1], [1, 1], [2, 1, 1]],
         stackwise_se_ratio=[[None, None], [0.25, 0.25, 0.25], [0.3, 0.3], [0.3, 0.25, 0.25]],
-        stackwise_activation=[["relu", "relu"], ["hard_swish"] * 3, ["hard_swish"] * 2, ["hard_swish"] * 3],
+        stackwise_activation=[
+            ["relu", "relu"],
+            ["hard_swish"] * 3,
+            ["hard_swish"] * 2,
+            ["hard_swish"] * 3,
+        ],
         stackwise_padding=[[1, 1], [2, 2, 2], [2, 2], [2, 2, 2]],
         depthwise_filters=8,
         depthwise_stride=2,
@@ -123,9 +131,17 @@ class TextCase(Case):
 
         keras.utils.set_random_seed(0)
         self.model = self.make((self.size,))
-        self.images = np.random.default_rng(0).integers(0, VOCABULARY, (self.samples, self.size)).astype(np.int32)
+        self.images = (
+            np.random.default_rng(0)
+            .integers(0, VOCABULARY, (self.samples, self.size))
+            .astype(np.int32)
+        )
         self.photographs = None
-        return {"layers": len(self.model.layers), "parameters": self.model.count_params(), "pixels": self.size}
+        return {
+            "layers": len(self.model.layers),
+            "parameters": self.model.count_params(),
+            "pixels": self.size,
+        }
 
 
 def case_of(name: str) -> type[Case]:

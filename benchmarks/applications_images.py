@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-SHARED = Path(os.environ.get("QATLINE_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+SHARED = Path(
+    os.environ.get("QATLINE_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
+)
 
 
 def random_images(count: int, size: int, low: float, high: float) -> np.ndarray:
@@ -30,4 +32,6 @@ def real_images(count: int, size: int, low: float, high: float) -> np.ndarray | 
         return None
     with np.load(path, allow_pickle=False) as data:
         pictures = next(data[key] for key in data.files if data[key].ndim == 4)[:count]
-    return np.asarray(low + (high - low) * tf.image.resize(pictures / 255.0, (size, size)).numpy(), np.float32)
+    return np.asarray(
+        low + (high - low) * tf.image.resize(pictures / 255.0, (size, size)).numpy(), np.float32
+    )

@@ -61,7 +61,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 def _cells(row: dict[str, Any]) -> list[str]:
     kinds, found, parity = row["quantizers"], row["analysis"], row["parity"]
     equal = ", ".join(
-        f"{p['labels_equal']}/{p['samples']}" + (f" ({p['ties']} ties)" if p["ties"] else "") for p in parity.values()
+        f"{p['labels_equal']}/{p['samples']}" + (f" ({p['ties']} ties)" if p["ties"] else "")
+        for p in parity.values()
     )
     return [
         row["name"],
@@ -87,10 +88,16 @@ def skipped_table(rows: list[dict[str, Any]]) -> str:
     """Return the layers that were left alone, by reason, and the codes of the findings, as a Markdown table."""
     done = [row for row in rows if "error" not in row]
     reasons = sorted({reason for row in done for reason in row["skipped"]})
-    lines = ["| network | " + " | ".join(reasons) + " | warnings | infos |", "|" + " --- |" * (len(reasons) + 3)]
+    lines = [
+        "| network | " + " | ".join(reasons) + " | warnings | infos |",
+        "|" + " --- |" * (len(reasons) + 3),
+    ]
     for row in done:
         codes = [
-            ", ".join(f"{code} x {count}" for code, count in row["findings"].get(severity, {}).items()) or "-"
+            ", ".join(
+                f"{code} x {count}" for code, count in row["findings"].get(severity, {}).items()
+            )
+            or "-"
             for severity in ("warning", "info")
         ]
         counts = [str(row["skipped"].get(reason, 0)) for reason in reasons]

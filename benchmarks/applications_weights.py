@@ -1,8 +1,9 @@
 """Weights with which the networks of ``applications.py`` tell images apart, although nothing trains them.
 
-Random weights as Keras makes them give nearly the same output for every image, so that equal labels would say
-nothing. So normalizations get random parameters (some scales negative) and the statistics of real activations, and
-the last layer is fitted by ridge regression to give each image its own class.
+Random weights as Keras makes them give nearly the same output for every image, so that equal labels
+would say nothing. So normalizations get random parameters (some scales negative) and the statistics
+of real activations, and the last layer is fitted by ridge regression to give each image its own
+class.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ from applications_figures import outputs
 def randomize(model: Any, images: np.ndarray) -> None:
     """Give a model weights with which its outputs depend on the image.
 
-    Statistics of fewer than 16 or so images make a network that magnifies the rounding of floats a thousandfold where
-    its last maps are a pixel or two: some channels hardly vary, and are divided by that.
+    Statistics of fewer than 16 or so images make a network that magnifies the rounding of floats a
+    thousandfold where its last maps are a pixel or two: some channels hardly vary, and are divided
+    by that.
     """
     import keras
 
     rng = np.random.default_rng(1)
-    norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    norms = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
     for layer in norms:
-        # In trained networks a residual branch adds little to what passes it by; without that, depth means chaos.
+        # In trained networks a residual branch adds little to what passes it by; without that,
+        # depth means chaos.
         share = 0.2 if _ends_branch(layer) else 1.0
         if layer.scale:
             sign = np.where(rng.uniform(size=layer.gamma.shape) < 0.05, -1, 1)
@@ -57,7 +64,9 @@ def _ends_branch(layer: Any) -> bool:
 
 def head_of(model: Any) -> Any:
     """Return the layer that gives the logits."""
-    return [layer for layer in model.layers if hasattr(layer, "kernel") and layer.bias is not None][-1]
+    return [layer for layer in model.layers if hasattr(layer, "kernel") and layer.bias is not None][
+        -1
+    ]
 
 
 def features(model: Any, tensor: Any, images: np.ndarray) -> np.ndarray:
@@ -77,8 +86,9 @@ def fit_head(heads: Sequence[Any], found: np.ndarray, *, logit: float) -> None:
     Args:
         heads: layers of the same shape; they get the same weights.
         found: features of the images, one row each.
-        logit: about how far an image's own class stands out. 4 leaves probabilities between 0 and 1, in which
-            differences show; 30 leaves one label for each image, whatever becomes of the features.
+        logit: about how far an image's own class stands out. 4 leaves probabilities between 0 and
+            1, in which differences show; 30 leaves one label for each image, whatever becomes of
+            the features.
     """
     rng = np.random.default_rng(2)
     mean = found.mean(axis=0)

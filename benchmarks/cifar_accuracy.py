@@ -2,11 +2,12 @@
 
     uv run python benchmarks/cifar_accuracy.py --data cifar10/cifar10.npz --seeds 0 1 2
 
-Each run is ``examples/cifar10_resnet20.yaml`` with its profile "adapted": the FP32 network is fine-tuned on these
-images, quantized, calibrated, fine-tuned again with fake quantization, built and evaluated on the test part; once with
-unsigned integers behind ReLUs, once with signed ones. Since the fine-tuning after the quantization is training as well,
-the FP32 network is also trained for as long in all. Finished steps are reused, so the command can be stopped and
-started again. The weights are looked for beside the data.
+Each run is ``examples/cifar10_resnet20.yaml`` with its profile "adapted": the FP32 network is
+fine-tuned on these images, quantized, calibrated, fine-tuned again with fake quantization, built
+and evaluated on the test part; once with unsigned integers behind ReLUs, once with signed ones.
+Since the fine-tuning after the quantization is training as well, the FP32 network is also trained
+for as long in all. Finished steps are reused, so the command can be stopped and started again. The
+weights are looked for beside the data.
 """
 
 from __future__ import annotations
@@ -41,10 +42,23 @@ ROWS = {
 
 def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Run one variant and return the accuracy of the network and of each engine."""
-    epochs = {"training.epochs": arguments.epochs, "qat.epochs": arguments.epochs, "data.path": arguments.data}
+    epochs = {
+        "training.epochs": arguments.epochs,
+        "qat.epochs": arguments.epochs,
+        "data.path": arguments.data,
+    }
     options = [f"{key}={value}" for key, value in epochs.items()]
     options += [option.format(longer=2 * arguments.epochs) for option in VARIANTS[variant]]
-    command = [sys.executable, "-m", "pipelines.cli", "run", "--json", "--quiet", "--seed", str(seed)]
+    command = [
+        sys.executable,
+        "-m",
+        "pipelines.cli",
+        "run",
+        "--json",
+        "--quiet",
+        "--seed",
+        str(seed),
+    ]
     command += ["--config", str(CONFIG), "--profile", "adapted", "--output", str(arguments.output)]
     command += [text for option in options for text in ("--set", option)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -64,7 +78,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if not arguments.data.is_file():
-        parser.error(f"expected the images in --data. Received: {arguments.data}, which is not there")
+        parser.error(
+            f"expected the images in --data. Received: {arguments.data}, which is not there"
+        )
     figures: dict[int, dict[str, float]] = {}
     print(f"{'seed':>6}" + "".join(f"{row:>14}" for row in ROWS), flush=True)
     for seed in arguments.seeds:

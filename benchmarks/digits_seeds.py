@@ -3,9 +3,10 @@
     uv run python benchmarks/digits_seeds.py
     uv run python benchmarks/digits_seeds.py --seeds 0 1 2 3 4 --set qat.learning_rate=1e-4 --json seeds.json
 
-Each seed is a whole run of ``qatline run`` with the default config: another split, other initial weights, another
-order. The claim that is checked: the QAT INT8 engine is at least as accurate as FP32 Keras on average, and never more
-than one percentage point below it. Finished runs are reused, so the command can be stopped and started again.
+Each seed is a whole run of ``qatline run`` with the default config: another split, other initial
+weights, another order. The claim that is checked: the QAT INT8 engine is at least as accurate as
+FP32 Keras on average, and never more than one percentage point below it. Finished runs are reused,
+so the command can be stopped and started again.
 """
 
 from __future__ import annotations
@@ -26,8 +27,21 @@ WORST_DROP = 0.01
 
 def run_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
     """Run the main job with one seed and return the object that ``qatline run --json`` prints."""
-    command = [sys.executable, "-m", "pipelines.cli", "run", "--json", "--quiet", "--seed", str(seed)]
-    command += ["--output", str(output), *(text for override in overrides for text in ("--set", override))]
+    command = [
+        sys.executable,
+        "-m",
+        "pipelines.cli",
+        "run",
+        "--json",
+        "--quiet",
+        "--seed",
+        str(seed),
+    ]
+    command += [
+        "--output",
+        str(output),
+        *(text for override in overrides for text in ("--set", override)),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"seed {seed} failed with exit code {done.returncode}")
@@ -44,7 +58,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     figures: dict[int, dict[str, float]] = {}
-    print(f"{'seed':>6}" + "".join(f"{row:>14}" for row in ROWS) + f"{'QAT - FP32':>14}", flush=True)
+    print(
+        f"{'seed':>6}" + "".join(f"{row:>14}" for row in ROWS) + f"{'QAT - FP32':>14}", flush=True
+    )
     for seed in arguments.seeds:
         results = run_seed(seed, arguments.output, arguments.overrides)["results"]
         figures[seed] = {row: results[row]["accuracy"] for row in ROWS}
@@ -56,7 +72,12 @@ def main() -> int:
     verdict = "holds" if holds else "DOES NOT HOLD"
     print(f"QAT against FP32: mean {mean(changes):+.2%}, worst {min(changes):+.2%}: {verdict}")
     if arguments.json:
-        content = {"seeds": figures, "mean": means, "mean_change": mean(changes), "worst_change": min(changes)}
+        content = {
+            "seeds": figures,
+            "mean": means,
+            "mean_change": mean(changes),
+            "worst_change": min(changes),
+        }
         record.write(arguments.json, content)
     return 0 if holds else 1
 

@@ -1,8 +1,8 @@
 """What ``Engine.infer`` costs over the backend's own API: ResNet-50 in INT8 at batch 1, both in the same run.
 
-Requests alternate one by one between ``Engine.infer`` and the backend's own call on the same engine file, so that
-whatever else the machine does meets both. Printed are the ratios of the medians and, less touched by other load, of
-the 10th percentiles; 1.00 means no cost at all.
+Requests alternate one by one between ``Engine.infer`` and the backend's own call on the same engine
+file, so that whatever else the machine does meets both. Printed are the ratios of the medians and,
+less touched by other load, of the 10th percentiles; 1.00 means no cost at all.
 
     python benchmarks/engine_overhead.py [--backend openvino] [--requests 400] [--threads 0] [--json FILE]
 """
@@ -34,14 +34,18 @@ def own_call(engine: Engine, path: Path, backend: str) -> Callable[[Any], Any]:
         config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         if engine.manifest.spec["threads"]:
             config["INFERENCE_NUM_THREADS"] = engine.manifest.spec["threads"]
-        request = openvino.Core().import_model(path.read_bytes(), "CPU", config).create_infer_request()
+        request = (
+            openvino.Core().import_model(path.read_bytes(), "CPU", config).create_infer_request()
+        )
         return lambda batch: request.infer({0: batch}, share_inputs=True, share_outputs=False)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = engine.manifest.spec["threads"]
-    session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        path.read_bytes(), options, providers=["CPUExecutionProvider"]
+    )
     return lambda batch: session.run(None, {"input": batch})
 
 
@@ -60,7 +64,8 @@ def measure(backend: str, requests: int, threads: int, directory: Path) -> dict[
                 if index >= 20:
                     times[name].append(time.perf_counter() - start)
     quick, medians = (
-        {name: float(np.percentile(values, share)) * 1e3 for name, values in times.items()} for share in (10, 50)
+        {name: float(np.percentile(values, share)) * 1e3 for name, values in times.items()}
+        for share in (10, 50)
     )
     return {
         "backend": backend,
@@ -76,7 +81,9 @@ def measure(backend: str, requests: int, threads: int, directory: Path) -> dict[
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backend", choices=("openvino", "onnxruntime"), default="openvino")
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--threads", type=int, default=0)

@@ -1,7 +1,8 @@
 """How fairly and how fast one engine serves several threads: each thread sends requests one after the other.
 
-Turns with one thread and turns with all of them alternate, so that whatever else the machine does meets both. Printed
-are the requests of each thread, the longest that any of them took, and the throughput of all threads over that of one.
+Turns with one thread and turns with all of them alternate, so that whatever else the machine does
+meets both. Printed are the requests of each thread, the longest that any of them took, and the
+throughput of all threads over that of one.
 
     python benchmarks/engine_threads.py [--backend openvino] [--threads 8] [--seconds 60] [--json FILE]
 """
@@ -69,7 +70,10 @@ def serve(engine: Engine, threads: int, seconds: float) -> Turn:
 def measure(engine: Engine, threads: int, seconds: float) -> dict[str, Any]:
     """Return the figures of ``seconds`` with all threads and as many with one."""
     serve(engine, threads, 0.2)
-    turns = [(serve(engine, 1, seconds / TURNS), serve(engine, threads, seconds / TURNS)) for _ in range(TURNS)]
+    turns = [
+        (serve(engine, 1, seconds / TURNS), serve(engine, threads, seconds / TURNS))
+        for _ in range(TURNS)
+    ]
     counts = [sum(column) for column in zip(*(many.counts for _, many in turns), strict=True)]
     ratios = sorted(many.throughput / one.throughput for one, many in turns)
     return {
@@ -77,7 +81,9 @@ def measure(engine: Engine, threads: int, seconds: float) -> dict[str, Any]:
         "requests_of_each_thread": counts,
         "least_over_fair_share": round(min(counts) * threads / sum(counts), 3),
         "longest_request_ms": round(max(many.longest for _, many in turns) * 1e3, 2),
-        "requests_per_second_of_one_thread": round(sum(one.throughput for one, _ in turns) / TURNS, 1),
+        "requests_per_second_of_one_thread": round(
+            sum(one.throughput for one, _ in turns) / TURNS, 1
+        ),
         "requests_per_second": round(sum(many.throughput for _, many in turns) / TURNS, 1),
         "throughput_over_one_thread": round(ratios[TURNS // 2], 3),
         "throughput_over_one_thread_by_turn": [round(ratio, 3) for ratio in ratios],
@@ -86,12 +92,20 @@ def measure(engine: Engine, threads: int, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=("openvino", "onnxruntime", "tensorrt"), default="openvino")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--backend", choices=("openvino", "onnxruntime", "tensorrt"), default="openvino"
+    )
     parser.add_argument("--network", choices=tuple(NETWORKS), default="small")
     parser.add_argument("--threads", type=int, default=8, help="threads that send requests")
-    parser.add_argument("--seconds", type=float, default=60.0, help="seconds with all threads, and again with one")
-    parser.add_argument("--parallel", type=int, help="requests that the engine runs at once; default: the backend's")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="seconds with all threads, and again with one"
+    )
+    parser.add_argument(
+        "--parallel", type=int, help="requests that the engine runs at once; default: the backend's"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qatline-bench-") as directory:

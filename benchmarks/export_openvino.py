@@ -1,9 +1,9 @@
 """Latency at batch 1 in OpenVINO of networks quantized by qatline, by NNCF and by ONNX Runtime, in one run.
 
-Quantized graphs are compiled twice: with OpenVINO's defaults, and without its code generator for element-wise chains
-("snippets"), which takes residual Adds away from convolutions; ``build_engine`` switches it off for INT8 graphs.
-The engines of either way answer in turns, so that whatever else the machine does hits all of them alike; the figure is
-the median. Run on a CPU with VNNI or AMX:
+Quantized graphs are compiled twice: with OpenVINO's defaults, and without its code generator for
+element-wise chains ("snippets"), which takes residual Adds away from convolutions; ``build_engine``
+switches it off for INT8 graphs. The engines of either way answer in turns, so that whatever else
+the machine does hits all of them alike; the figure is the median. Run on a CPU with VNNI or AMX:
 
     uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0 --signed
 
@@ -42,10 +42,14 @@ def export_ours(model: Any, path: Path, target: str, *, unsigned: bool) -> Path:
     """Quantize with qatline and export; print what the export took."""
     import qat_lib
 
-    quantized = qat_lib.quantize_model(model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=unsigned)
+    quantized = qat_lib.quantize_model(
+        model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=unsigned
+    )
     qat_lib.calibrate(quantized, images(CALIBRATION), method="max", batch_size=4)
     report = qat_lib.export_onnx(quantized, path, target=target)
-    print(f"  qatline export: {report.seconds:.1f} s, of which conversion {report.conversion_seconds:.1f} s")
+    print(
+        f"  qatline export: {report.seconds:.1f} s, of which conversion {report.conversion_seconds:.1f} s"
+    )
     return report.path
 
 
@@ -61,7 +65,12 @@ def quantize_nncf(fp32: Path) -> Any:
 
 def quantize_onnxruntime(fp32: Path, folder: Path) -> Path:
     """Return ONNX Runtime's static quantization of ``fp32`` in its default (U8S8, per tensor) form."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self, name: str) -> None:
@@ -75,23 +84,36 @@ def quantize_onnxruntime(fp32: Path, folder: Path) -> Path:
     name = onnxruntime.InferenceSession(str(fp32)).get_inputs()[0].name
     out = folder / "onnxruntime.onnx"
     quantize_static(
-        str(fp32), str(out), Reader(name), quant_format=QuantFormat.QDQ, per_channel=True, weight_type=QuantType.QInt8
+        str(fp32),
+        str(out),
+        Reader(name),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        weight_type=QuantType.QInt8,
     )
     return out
 
 
-def compile_all(candidates: dict[str, Any], threads: int, options: dict[str, str]) -> dict[str, Any]:
+def compile_all(
+    candidates: dict[str, Any], threads: int, options: dict[str, str]
+) -> dict[str, Any]:
     """Compile each candidate for batch 1, the quantized ones with ``options``."""
     import openvino
 
     core = openvino.Core()
     # Without the hint OpenVINO runs "FP32" in bfloat16 where the CPU has it.
-    common = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    common = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
     compiled = {}
     for name, source in candidates.items():
         model = core.read_model(source) if isinstance(source, Path) else source.clone()
         model.reshape({model.inputs[0]: [1, SIZE, SIZE, 3]})
-        compiled[name] = core.compile_model(model, "CPU", common | ({} if name == "fp32" else options))
+        compiled[name] = core.compile_model(
+            model, "CPU", common | ({} if name == "fp32" else options)
+        )
     return compiled
 
 
@@ -102,7 +124,8 @@ def measure(compiled: dict[str, Any], rounds: int) -> dict[str, float]:
     x = images(1)
     draw = random.Random(0)
     for index in range(rounds + 5):
-        # In another order each time: what an engine finds in the caches depends on the one before it.
+        # In another order each time: what an engine finds in the caches depends on the one before
+        # it.
         for name in draw.sample([*requests], len(requests)):
             started = time.perf_counter()
             requests[name].infer({0: x})
@@ -125,14 +148,24 @@ def layer_types(engine: Any) -> dict[str, int]:
 def main() -> None:
     """Run the comparison for the networks named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", default=["ResNet50", "MobileNetV2", "EfficientNetB0"])
+    parser.add_argument(
+        "networks", nargs="*", default=["ResNet50", "MobileNetV2", "EfficientNetB0"]
+    )
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--target", default="openvino")
-    parser.add_argument("--layers", action="store_true", help="print the types and precisions of the compiled layers")
-    parser.add_argument("--signed", action="store_true", help="also measure signed integers, as TensorRT has them")
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="print the types and precisions of the compiled layers",
+    )
+    parser.add_argument(
+        "--signed", action="store_true", help="also measure signed integers, as TensorRT has them"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--work", type=Path, help="keep the files here (default: a temporary folder)")
+    parser.add_argument(
+        "--work", type=Path, help="keep the files here (default: a temporary folder)"
+    )
     parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
     arguments = parser.parse_args()
 
@@ -143,10 +176,15 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             networks[network] = {"median_ms": compare(network, folder, arguments)}
     if arguments.json:
-        record.write(arguments.json, {"rounds": arguments.rounds, "target": arguments.target, "networks": networks})
+        record.write(
+            arguments.json,
+            {"rounds": arguments.rounds, "target": arguments.target, "networks": networks},
+        )
 
 
-def compare(network: str, folder: Path, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+def compare(
+    network: str, folder: Path, arguments: argparse.Namespace
+) -> dict[str, dict[str, float]]:
     """Quantize one network with each tool, measure all in turns, print and return the medians of each way."""
     import keras
 
@@ -160,7 +198,9 @@ def compare(network: str, folder: Path, arguments: argparse.Namespace) -> dict[s
     ours = export_ours(model, folder / "qatline.onnx", target, unsigned=target == "openvino")
     candidates: dict[str, Any] = {"fp32": fp32, "qatline": ours}
     if arguments.signed:
-        candidates["qatline signed"] = export_ours(model, folder / "signed.onnx", target, unsigned=False)
+        candidates["qatline signed"] = export_ours(
+            model, folder / "signed.onnx", target, unsigned=False
+        )
     if "nncf" not in arguments.without:
         candidates["nncf"] = quantize_nncf(fp32)
     if "onnxruntime" not in arguments.without:

@@ -2,10 +2,11 @@
 
     uv run python benchmarks/export_speed.py --network ResNet50 [--repeat 3] [--json FILE]
 
-"tf2onnx alone" is what one writes without this library: ``tf2onnx.convert.from_function`` of a ``tf.function`` around
-the float Keras model, tf2onnx's own optimizers included. The other rows are ``qat_lib.export_onnx`` of the float model
-and of its quantized form: everything, verification included, and of that trace and conversion. Memory is the peak of
-the process minus what it held when the model was built (its weights, TensorFlow), over the size of the FP32 weights.
+"tf2onnx alone" is what one writes without this library: ``tf2onnx.convert.from_function`` of a
+``tf.function`` around the float Keras model, tf2onnx's own optimizers included. The other rows are
+``qat_lib.export_onnx`` of the float model and of its quantized form: everything, verification
+included, and of that trace and conversion. Memory is the peak of the process minus what it held
+when the model was built (its weights, TensorFlow), over the size of the FP32 weights.
 """
 
 from __future__ import annotations
@@ -95,7 +96,11 @@ def child(what: str, network: str, size: int, folder: Path) -> None:
             report = qat_lib.export_onnx(model, path)
             row = {"conversion_seconds": report.conversion_seconds}
         row["seconds"] = time.perf_counter() - started
-    row |= {"bytes": path.stat().st_size, "memory_factor": (peak.highest - peak.before) / weights, "weights": weights}
+    row |= {
+        "bytes": path.stat().st_size,
+        "memory_factor": (peak.highest - peak.before) / weights,
+        "weights": weights,
+    }
     print("ROW " + json.dumps(row))
 
 
@@ -119,7 +124,9 @@ def main() -> None:
                 command = [sys.executable, __file__, "--child", what, "--folder", folder]
                 command += ["--network", arguments.network, "--size", str(arguments.size)]
                 result = subprocess.run(command, capture_output=True, text=True, check=True)
-                row = json.loads(next(x for x in result.stdout.splitlines() if x.startswith("ROW "))[4:])
+                row = json.loads(
+                    next(x for x in result.stdout.splitlines() if x.startswith("ROW "))[4:]
+                )
                 if what not in rows or row["seconds"] < rows[what]["seconds"]:
                     rows[what] = row
     print(f"{arguments.network} at {arguments.size} px, best of {arguments.repeat}")
@@ -131,7 +138,11 @@ def main() -> None:
     share = rows["int8"]["bytes"] / rows["fp32"]["bytes"]
     print(f"  INT8 file over FP32 file: {share:.4f}")
     if arguments.json:
-        figures = {"network": arguments.network, "pixels": arguments.size, "repeats": arguments.repeat}
+        figures = {
+            "network": arguments.network,
+            "pixels": arguments.size,
+            "repeats": arguments.repeat,
+        }
         record.write(arguments.json, {**figures, "int8_share": share, "rows": rows})
 
 

@@ -4,8 +4,8 @@
 
 ``FOLDER`` holds pairs: ``model.onnx`` and the layers of its engine in ``model.json``, as
 ``trtexec --exportLayerInfo`` or the engine inspector writes them (``model.layers.json`` beside an
-engine of qatline is taken, too). Prints for each pair, and over all, the share of the weighted layers
-whose precision and output, and of the residual Adds whose fusion, was predicted right.
+engine of qatline is taken, too). Prints for each pair, and over all, the share of the weighted
+layers whose precision and output, and of the residual Adds whose fusion, was predicted right.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def main(arguments: list[str]) -> int:
     for each in [*scores, total(scores)]:
         if options.json:
             shares = {kind: each.share(kind) for kind in KINDS}
-            sys.stdout.write(json.dumps({"name": each.name, **shares, "scored": each.scored}) + "\n")
+            sys.stdout.write(
+                json.dumps({"name": each.name, **shares, "scored": each.scored}) + "\n"
+            )
         else:
             sys.stdout.write(f"{each.name:>24}  " + "  ".join(_cell(each, k) for k in KINDS) + "\n")
     return 0

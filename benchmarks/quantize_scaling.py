@@ -1,11 +1,12 @@
 """Time of ``quantize_model``, and size of its copy, against the number of layers: growing ResNets, then ResNet-152.
 
-    nice .venv/bin/python benchmarks/quantize_scaling.py [--json benchmarks/results/quantize_scaling.json]
+    nice .venv/bin/python benchmarks/quantize_scaling.py [--json
+    benchmarks/results/quantize_scaling.json]
 
-Each size is quantized three times in this process (`threads: 1`), the median counts; the figures are process CPU
-seconds, which other work on the machine moves less than the clock. Growth is linear when the milliseconds for each
-layer stay the same. The sizes are those of all variables, in MB: the copy has the original's and one range, or one for
-each channel, for a quantizer.
+Each size is quantized three times in this process (`threads: 1`), the median counts; the figures
+are process CPU seconds, which other work on the machine moves less than the clock. Growth is linear
+when the milliseconds for each layer stay the same. The sizes are those of all variables, in MB: the
+copy has the original's and one range, or one for each channel, for a quantizer.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def measure(model: Any, repeats: int = 3) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print a table, and write the JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
     import tensorflow as tf

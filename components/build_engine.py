@@ -35,15 +35,16 @@ def build_engine(
 
     Args:
         onnx: directory of export_onnx.
-        out: existing empty directory; receives ``<variant>.engine`` with its manifest and layers, and ``build.json``.
+        out: existing empty directory; receives ``<variant>.engine`` with its manifest and layers,
+            and ``build.json``.
         engine: the settings of the build.
         seed: seed of the random input on which each engine must answer as ONNX Runtime does.
         progress: told about each variant.
         dataset: directory of prepare_data; its preprocessing and class names go into the manifests.
 
     Returns:
-        For each variant the engine's size in bytes, the seconds that its build took, and how many of its weighted
-        layers run in INT8.
+        For each variant the engine's size in bytes, the seconds that its build took, and how many
+        of its weighted layers run in INT8.
 
     Raises:
         EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph.
@@ -80,7 +81,8 @@ def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
     if engine.backend != "auto" or not graph.is_file():
         return choose_backend(engine.backend)
     best, target = choose_backend("auto"), read_summary(graph).metadata.get("target")
-    if target in (None, "tensorrt", best) or target not in BACKENDS:  # every backend takes a graph for TensorRT
+    # Every backend takes a graph for TensorRT.
+    if target in (None, "tensorrt", best) or target not in BACKENDS:
         return best
     progress.warn(
         f"The graphs were exported for {target}, so {target} builds the engines, although {best} works here too. "
@@ -92,7 +94,8 @@ def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
 def _jobs(onnx: Path, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had.
 
-    Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks for it.
+    Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks
+    for it.
     """
     missing = [variant.onnx for variant in REQUIRED if not (onnx / variant.onnx).is_file()]
     if missing:
@@ -106,7 +109,9 @@ def _jobs(onnx: Path, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, B
     elif own_graph.is_file():
         jobs[Variant.FP16] = (own_graph, spec)
     elif fp16 == "always":
-        raise EngineBuildError(f"engine.fp16=always needs {own_graph}. Run export_onnx again with it.")
+        raise EngineBuildError(
+            f"engine.fp16=always needs {own_graph}. Run export_onnx again with it."
+        )
     return jobs
 
 
@@ -115,10 +120,14 @@ def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
     weighted = [layer for layer in artifact.layers if layer.weighted]
     if weighted and not any(layer.precision == "fp16" for layer in weighted):
         computed = ", ".join(sorted({layer.precision for layer in weighted}))
-        progress.warn(f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this machine.")
+        progress.warn(
+            f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this machine."
+        )
 
 
-def build_spec(engine: EngineSettings, dataset: Path | None = None, *, backend: Backend | None = None) -> BuildSpec:
+def build_spec(
+    engine: EngineSettings, dataset: Path | None = None, *, backend: Backend | None = None
+) -> BuildSpec:
     """Return the build spec that the settings describe, for batches of 1 to ``engine.batch_size``."""
     preprocessing: dict[str, Any] | None = None
     classes: tuple[str, ...] = ()
@@ -144,11 +153,14 @@ def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] 
     from qat_lib.analysis.comparison import compare
 
     try:
-        unsigned = artifact.manifest.backend != "tensorrt"  # the other backends have kernels for unsigned integers
+        # The other backends have kernels for unsigned integers.
+        unsigned = artifact.manifest.backend != "tensorrt"
         report = analyze_onnx(Path(artifact.manifest.source["path"]), allow_uint8=unsigned)
         return dict(compare(report, layers_path(artifact.path)).to_dict())
     except QatlineError as error:  # the engine is built and checked; only the comparison is missing
-        progress.warn(f"{artifact.path.name}: the predicted fusions can't be compared with the engine: {error}")
+        progress.warn(
+            f"{artifact.path.name}: the predicted fusions can't be compared with the engine: {error}"
+        )
         return None
 
 

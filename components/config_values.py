@@ -49,7 +49,11 @@ def _unstorable(value: Any) -> str | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int):
-        return None if abs(value) <= LARGEST_INTEGER else "expected a whole number up to 2**53, received a larger one"
+        return (
+            None
+            if abs(value) <= LARGEST_INTEGER
+            else "expected a whole number up to 2**53, received a larger one"
+        )
     if isinstance(value, float):
         return None if math.isfinite(value) else f"expected a finite number, received {value}"
     return f"expected text, a number, true, false or null, received {type(value).__name__}"

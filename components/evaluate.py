@@ -50,7 +50,8 @@ def evaluate(
         baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 Keras reference.
         onnx: directory of export_onnx, for the numeric reference.
         engines: directory of build_engine.
-        out: existing empty directory; receives ``evaluation.json`` and the pictures in ``worst_samples/``.
+        out: existing empty directory; receives ``evaluation.json`` and the pictures in
+            ``worst_samples/``.
         engine: batch size of the throughput figure and seconds of each benchmark.
         seed: seed of random requests.
         progress: told about samples and benchmarks.
@@ -67,7 +68,9 @@ def evaluate(
     with ExitStack() as stack:
         loaded = _load(engines, stack)
         classifiers = {row: Classifier(one, tuple(info.image_shape)) for row, one in loaded.items()}
-        labels, outputs, worst = _predict(dataset, classifiers, reference, list(info.classes), progress)
+        labels, outputs, worst = _predict(
+            dataset, classifiers, reference, list(info.classes), progress
+        )
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
     rows = {REFERENCE: _keras_row(baseline, rows[FP32_ENGINE]), **rows}
@@ -77,7 +80,9 @@ def evaluate(
     checks = _check_files(engines, onnx, seed, progress)
     for row, check in checks.items():
         rows[row]["memory_mib"] = check.get("memory_mib")
-    confusions = {row: figures.confusion(values, labels, len(info.classes)) for row, values in outputs.items()}
+    confusions = {
+        row: figures.confusion(values, labels, len(info.classes)) for row, values in outputs.items()
+    }
     report = {
         "version": 1,
         "samples": len(labels),
@@ -86,7 +91,9 @@ def evaluate(
         "confusion": {row: matrix.tolist() for row, matrix in confusions.items()},
         "per_class": figures.per_class(confusions, info.classes, REFERENCE),
         "agreement": {row: figures.agreement(values, reference) for row, values in outputs.items()},
-        "calibration_error": {row: figures.calibration_error(values, labels) for row, values in outputs.items()},
+        "calibration_error": {
+            row: figures.calibration_error(values, labels) for row, values in outputs.items()
+        },
         "worst_samples": worst.write(out / "worst_samples", CANDIDATE),
         "latency": latencies,
         "infrastructure_check": summarize_check(checks, CANDIDATE),
@@ -105,9 +112,13 @@ def _reference(baseline: Path) -> Outputs:
     try:
         values = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"The FP32 predictions {path} can't be read ({error}). Run train_baseline again.") from error
+        raise DataError(
+            f"The FP32 predictions {path} can't be read ({error}). Run train_baseline again."
+        ) from error
     if values.ndim != 2 or not np.isfinite(values).all():
-        raise DataError(f"{path} must hold finite values of shape (samples, classes). Received: shape {values.shape}.")
+        raise DataError(
+            f"{path} must hold finite values of shape (samples, classes). Received: shape {values.shape}."
+        )
     return np.asarray(values, np.float32)
 
 
@@ -115,7 +126,10 @@ def _load(engines: Path, stack: ExitStack) -> dict[str, Engine]:
     missing = [variant.engine for variant in REQUIRED if not (engines / variant.engine).is_file()]
     if missing:
         raise EngineLoadError(f"{engines} holds no {', '.join(missing)}. Run build_engine again.")
-    return {variant.row: stack.enter_context(load_engine(engines / variant.engine)) for variant in _built(engines)}
+    return {
+        variant.row: stack.enter_context(load_engine(engines / variant.engine))
+        for variant in _built(engines)
+    }
 
 
 def _built(engines: Path) -> list[Variant]:
@@ -143,7 +157,9 @@ def _predict(
             collected[row].append(classifier(images))
         candidate = collected[CANDIDATE][-1]
         if candidate.shape != expected.shape:
-            raise DataError(f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives {expected.shape[1]}.")
+            raise DataError(
+                f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives {expected.shape[1]}."
+            )
         ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
         facts = [
             {"label": classes[t], "fp32": classes[r], "engine": classes[e]}
@@ -157,7 +173,11 @@ def _predict(
             f"The FP32 predictions are for {len(reference)} samples, the test part does not have as many. "
             "Run train_baseline again on this data set."
         )
-    return np.concatenate(labels), {row: np.concatenate(parts) for row, parts in collected.items()}, worst
+    return (
+        np.concatenate(labels),
+        {row: np.concatenate(parts) for row, parts in collected.items()},
+        worst,
+    )
 
 
 def _benchmark(
@@ -173,7 +193,9 @@ def _benchmark(
     for done, size in enumerate(sorted(groups)):
         progress.update("benchmark", done, len(groups))
         seconds = settings.benchmark_seconds
-        for row, latency in benchmark_together(groups[size], batch_size=size, seconds=seconds, seed=seed).items():
+        for row, latency in benchmark_together(
+            groups[size], batch_size=size, seconds=seconds, seed=seed
+        ).items():
             results[row].append(latency.to_dict())
     progress.update("benchmark", len(groups), len(groups))
     return results
@@ -220,7 +242,9 @@ def _quality(outputs: Outputs, labels: NDArray[np.int64]) -> Row:
     return row
 
 
-def _check_files(engines: Path, onnx: Path, seed: int, progress: Progress) -> dict[str, dict[str, Any]]:
+def _check_files(
+    engines: Path, onnx: Path, seed: int, progress: Progress
+) -> dict[str, dict[str, Any]]:
     variants = _built(engines)
     checks = {}
     for index, variant in enumerate(variants):
@@ -245,7 +269,12 @@ def evaluate_component(
     """Evaluate the engines on the test part."""
     from components.runtime.step import run_component
 
-    inputs = {"dataset": dataset.path, "baseline": baseline.path, "onnx": onnx.path, "engines": engines.path}
+    inputs = {
+        "dataset": dataset.path,
+        "baseline": baseline.path,
+        "onnx": onnx.path,
+        "engines": engines.path,
+    }
     run_component(
         "evaluate",
         settings={"engine": engine},

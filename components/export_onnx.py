@@ -33,24 +33,29 @@ def export_onnx(
     """Export the three models and stop at anything that an engine would get wrong.
 
     Args:
-        dataset: directory of prepare_data; its test part is what ONNX Runtime and Keras are compared on.
+        dataset: directory of prepare_data; its test part is what ONNX Runtime and Keras are
+            compared on.
         baseline: directory of the FP32 model.
         ptq: directory of the calibrated model.
-        qat: directory of the fine-tuned model; its plan is the one that the graphs are verified against.
-        out: existing empty directory; receives ``fp32.onnx``, ``ptq.onnx``, ``qat.onnx``, ``plan.json``,
-            ``export.json``, and the fusion analysis of ``qat.onnx`` as ``analysis.json`` and ``analysis.html``; with an
-            FP16 engine to come also ``fp16.onnx``, the baseline in float16.
+        qat: directory of the fine-tuned model; its plan is the one that the graphs are verified
+            against.
+        out: existing empty directory; receives ``fp32.onnx``, ``ptq.onnx``, ``qat.onnx``,
+            ``plan.json``, ``export.json``, and the fusion analysis of ``qat.onnx`` as
+            ``analysis.json`` and ``analysis.html``; with an FP16 engine to come also ``fp16.onnx``,
+            the baseline in float16.
         export: target, operator set, and how weights and the remainder are stored.
         engine: of it only the backend, which the target follows, and whether FP16 is wanted.
         seed: not used; every step takes one.
         progress: told about each variant.
 
     Returns:
-        For each variant its size in bytes, the seconds that the export took, the largest difference from Keras and the
-        number of quantizers; of the analysis the number of INT8 layers and of fused Adds.
+        For each variant its size in bytes, the seconds that the export took, the largest difference
+        from Keras and the number of quantizers; of the analysis the number of INT8 layers and of
+        fused Adds.
 
     Raises:
-        VerificationError: a graph is not what its plan says, does not agree with Keras, or the analysis finds an error.
+        VerificationError: a graph is not what its plan says, does not agree with Keras, or the
+            analysis finds an error.
         ExportError: a model can't be exported.
         ConfigError: the target does not fit the engine's backend.
     """
@@ -79,14 +84,17 @@ def export_onnx(
     progress.update("exporting", len(jobs), len(jobs))
     if export.target == "tensorrt":
         return metrics | _analyze(out / CANDIDATE_VARIANT.onnx, out)
-    # A graph for another backend is not legal in TensorRT and does not have to be: its twin for TensorRT is analyzed.
+    # A graph for another backend is not legal in TensorRT and does not have to be: its twin for
+    # TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
         twin = Path(folder) / CANDIDATE_VARIANT.onnx
         _export_file(qat, twin, export.model_copy(update={"target": "tensorrt"}), signed=True)
         return metrics | _analyze(twin, out)
 
 
-def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSettings) -> dict[str, Any]:
+def _export_variant(
+    dataset: Path, folder: Path, path: Path, export: ExportSettings
+) -> dict[str, Any]:
     """Export one model, compare it with Keras on the test part, and return what is known about it."""
     from components.runtime.export_parity import compare_with_keras
     from components.runtime.reader import load_info, load_preprocessing, load_split
@@ -102,10 +110,15 @@ def _export_variant(dataset: Path, folder: Path, path: Path, export: ExportSetti
         _export_file(folder, twin, export.model_copy(update={"remainder": "fp32"}))
 
     in_half = export.remainder == "fp16"
-    parity = compare_with_keras(model, path, images, export_in_fp32=export_in_fp32 if in_half else None)
+    parity = compare_with_keras(
+        model, path, images, export_in_fp32=export_in_fp32 if in_half else None
+    )
     facts = report.to_dict()
     return {
-        **{key: facts[key] for key in ("bytes", "seconds", "conversion_seconds", "opset", "quantizers", "nodes")},
+        **{
+            key: facts[key]
+            for key in ("bytes", "seconds", "conversion_seconds", "opset", "quantizers", "nodes")
+        },
         "target": export.target,
         "remainder": export.remainder,
         "verification": facts["findings"],
@@ -118,7 +131,8 @@ def _export_file(
 ) -> tuple[Any, Any]:
     """Export the model of a step's directory, verified against its plan; return the model and the report.
 
-    With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the same structure.
+    With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the
+    same structure.
     """
     import qat_lib
 
@@ -164,9 +178,14 @@ def _analyze(path: Path, out: Path) -> dict[str, float]:
     errors = fail_on(fusion.findings, "error")
     if errors:
         raise VerificationError(
-            f"The analysis of {path.name} finds {len(errors)} errors. First: " + "; ".join(map(str, errors[:3]))
+            f"The analysis of {path.name} finds {len(errors)} errors. First: "
+            + "; ".join(map(str, errors[:3]))
         )
-    return {"int8_layers": fusion.int8_layers, "weighted_layers": len(fusion.layers), "fused_adds": fusion.fused_adds}
+    return {
+        "int8_layers": fusion.int8_layers,
+        "weighted_layers": len(fusion.layers),
+        "fused_adds": fusion.fused_adds,
+    }
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
@@ -189,7 +208,12 @@ def export_onnx_component(
         "export_onnx",
         settings={"export": export, "engine": engine_facts(engine)},
         seed=seed,
-        inputs={"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path},
+        inputs={
+            "dataset": dataset.path,
+            "baseline": baseline.path,
+            "ptq": ptq.path,
+            "qat": qat.path,
+        },
         output=onnx.path,
         metrics_artifact=metrics,
     )

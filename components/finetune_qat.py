@@ -13,23 +13,32 @@ from components.settings import QATSettings
 
 
 def finetune_qat(
-    dataset: Path, baseline: Path, ptq: Path, out: Path, *, qat: QATSettings, seed: int, progress: Progress
+    dataset: Path,
+    baseline: Path,
+    ptq: Path,
+    out: Path,
+    *,
+    qat: QATSettings,
+    seed: int,
+    progress: Progress,
 ) -> dict[str, float]:
     """Fine-tune the calibrated model; keep the best epoch only if it beats that model by more than noise.
 
     Args:
         dataset: directory of the prepared data.
-        baseline: directory of the FP32 baseline, for the comparison and as the teacher of the distillation.
+        baseline: directory of the FP32 baseline, for the comparison and as the teacher of the
+            distillation.
         ptq: directory of the quantized and calibrated model.
-        out: existing empty directory; gets model.keras, plan.json, ranges.json, history.json, metrics.json,
-            predictions.npy.
+        out: existing empty directory; gets model.keras, plan.json, ranges.json, history.json,
+            metrics.json, predictions.npy.
         qat: epochs, rate and the like.
         seed: of shuffling and augmentation.
         progress: told of every batch.
 
     Returns:
-        Accuracy on the validation and test parts, its change against the baseline, and the epoch whose weights were
-        kept (0: the calibrated model, see :func:`components.runtime.history.is_clear_gain`).
+        Accuracy on the validation and test parts, its change against the baseline, and the epoch
+        whose weights were kept (0: the calibrated model, see
+        :func:`components.runtime.history.is_clear_gain`).
     """
     import numpy as np
 

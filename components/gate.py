@@ -1,6 +1,7 @@
 """The promotion gate: measurements in, a verdict with a reason for each check out.
 
-The gate fails closed: a figure that was not measured, or a check that was not run, counts against the engine.
+The gate fails closed: a figure that was not measured, or a check that was not run, counts against
+the engine.
 """
 
 from __future__ import annotations
@@ -65,13 +66,14 @@ def judge(
     """Judge an engine.
 
     Args:
-        results: Rows of the evaluation by name; ``fp32`` is the Keras reference, ``fp32_engine`` the engine that the
-            speedup is measured against. Accuracies in [0, 1], latencies in milliseconds.
+        results: Rows of the evaluation by name; ``fp32`` is the Keras reference, ``fp32_engine``
+            the engine that the speedup is measured against. Accuracies in [0, 1], latencies in
+            milliseconds.
         settings: The bounds.
-        infrastructure: The fresh-process check of the engine file: ``{"passed": bool, "message": str}``, or None if
-            it was not run.
-        verification: Findings about the exported graph, or None if nobody looked. One of severity ``error`` means that
-            it is not what the plan says.
+        infrastructure: The fresh-process check of the engine file: ``{"passed": bool, "message":
+            str}``, or None if it was not run.
+        verification: Findings about the exported graph, or None if nobody looked. One of severity
+            ``error`` means that it is not what the plan says.
         analysis: Findings of the fusion analysis, likewise.
         candidate: Name of the row that is judged.
 
@@ -88,7 +90,10 @@ def judge(
     reasons.append(_infrastructure(infrastructure))
     reasons.append(_verification(verification))
     reasons.append(_analysis(analysis))
-    return Verdict(verdict="promote" if all(reason.passed for reason in reasons) else "reject", reasons=tuple(reasons))
+    return Verdict(
+        verdict="promote" if all(reason.passed for reason in reasons) else "reject",
+        reasons=tuple(reasons),
+    )
 
 
 def speedup(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float | None:
@@ -97,16 +102,28 @@ def speedup(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float | Non
     return theirs / ours if ours and theirs else None
 
 
-def _accuracy_drop(row: Mapping[str, Any], reference: Mapping[str, Any], settings: GateSettings) -> Reason:
+def _accuracy_drop(
+    row: Mapping[str, Any], reference: Mapping[str, Any], settings: GateSettings
+) -> Reason:
     ours, theirs = _number(row.get("accuracy")), _number(reference.get("accuracy"))
     expected = f"at most {settings.max_accuracy_drop:.2%} below FP32 Keras"
     if ours is None or theirs is None:
         who = "The INT8 engine" if ours is None else "FP32 Keras"
         message = f"{who} has no measured accuracy, so the drop is unknown."
-        return Reason(check="accuracy_drop", passed=False, expected=expected, received="not measured", message=message)
+        return Reason(
+            check="accuracy_drop",
+            passed=False,
+            expected=expected,
+            received="not measured",
+            message=message,
+        )
     drop = theirs - ours
     passed = drop <= settings.max_accuracy_drop + _ROUNDING
-    moved = f"loses {drop * 100:.2f} percentage points against" if drop > _ROUNDING else "is no worse than"
+    moved = (
+        f"loses {drop * 100:.2f} percentage points against"
+        if drop > _ROUNDING
+        else "is no worse than"
+    )
     return Reason(
         check="accuracy_drop",
         passed=passed,
@@ -122,7 +139,11 @@ def _min_accuracy(row: Mapping[str, Any], bound: float) -> Reason:
     received = "not measured" if ours is None else f"{ours:.2%}"
     message = f"Accuracy of the INT8 engine: {received}; asked for: at least {bound:.2%}."
     return Reason(
-        check="min_accuracy", passed=passed, expected=f"at least {bound:.2%}", received=received, message=message
+        check="min_accuracy",
+        passed=passed,
+        expected=f"at least {bound:.2%}",
+        received=received,
+        message=message,
     )
 
 
@@ -132,11 +153,19 @@ def _int8_fraction(row: Mapping[str, Any], settings: GateSettings) -> Reason:
     expected = f"at least {bound:.0%} of the weighted layers in INT8"
     if int8 is None or not weighted:
         message = "The engine does not say in which precision its layers run."
-        return Reason(check="int8_fraction", passed=False, expected=expected, received="not measured", message=message)
+        return Reason(
+            check="int8_fraction",
+            passed=False,
+            expected=expected,
+            received="not measured",
+            message=message,
+        )
     received = f"{int8:.0f} of {weighted:.0f} ({int8 / weighted:.0%})"
     message = f"{int8:.0f} of {weighted:.0f} weighted layers run in INT8."
     passed = int8 / weighted >= bound - _ROUNDING
-    return Reason(check="int8_fraction", passed=passed, expected=expected, received=received, message=message)
+    return Reason(
+        check="int8_fraction", passed=passed, expected=expected, received=received, message=message
+    )
 
 
 def _speedup(row: Mapping[str, Any], reference: Mapping[str, Any], bound: float) -> Reason:
@@ -157,7 +186,9 @@ def _infrastructure(check: Mapping[str, Any] | None) -> Reason:
         received, message = "not run", "The engine file was not checked in a fresh process."
     else:
         received = "passed" if passed else "failed"
-        message = str(check.get("message") or f"The engine file, loaded in a fresh process: {received}.")
+        message = str(
+            check.get("message") or f"The engine file, loaded in a fresh process: {received}."
+        )
     return Reason(
         check="infrastructure",
         passed=passed,
@@ -189,16 +220,29 @@ def _analysis(findings: Sequence[Mapping[str, Any]] | None) -> Reason:
 
 def _errors(findings: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
     """Leave warnings and hints out: they cost speed, and the measurements speak for themselves."""
-    return None if findings is None else [item for item in findings if item.get("severity", "error") == "error"]
+    return (
+        None
+        if findings is None
+        else [item for item in findings if item.get("severity", "error") == "error"]
+    )
 
 
 def _findings(
-    check: str, findings: Sequence[Mapping[str, Any]] | None, *, expected: str, clean: str, unknown: str
+    check: str,
+    findings: Sequence[Mapping[str, Any]] | None,
+    *,
+    expected: str,
+    clean: str,
+    unknown: str,
 ) -> Reason:
     if findings is None:
-        return Reason(check=check, passed=False, expected=expected, received="not run", message=unknown)
+        return Reason(
+            check=check, passed=False, expected=expected, received="not run", message=unknown
+        )
     if not findings:
-        return Reason(check=check, passed=True, expected=expected, received="no findings", message=clean)
+        return Reason(
+            check=check, passed=True, expected=expected, received="no findings", message=clean
+        )
     first = findings[0]
     label = " ".join(str(first[key]) for key in ("code", "rule", "node") if first.get(key))
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""

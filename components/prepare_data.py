@@ -20,7 +20,9 @@ from qat_lib.preprocessing import Preprocessing
 _COLORS = {1: "gray", 3: "rgb"}
 
 
-def prepare_data(out: Path, *, data: DataSettings, seed: int, progress: Progress) -> dict[str, float]:
+def prepare_data(
+    out: Path, *, data: DataSettings, seed: int, progress: Progress
+) -> dict[str, float]:
     """Read the source, check it, split it, and write the data set into ``out``.
 
     Args:
@@ -30,7 +32,8 @@ def prepare_data(out: Path, *, data: DataSettings, seed: int, progress: Progress
         progress: receives the phases ``checking images`` and ``writing <part>``, and warnings.
 
     Returns:
-        Samples of each part, number of classes, images left out, images that occur in training and elsewhere.
+        Samples of each part, number of classes, images left out, images that occur in training and
+        elsewhere.
 
     Raises:
         DataError: the source is missing, broken or inconsistent; the message says what to do.
@@ -50,7 +53,11 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
         return read_digits(data)
     if data.kind == "folder":
         return read_folder(Path(data.path or "").expanduser(), data, progress, seed=seed)
-    arrays = read_keras_dataset(data) if data.kind == "keras" else read_npz(_local(data.path or ""), scratch, data)
+    arrays = (
+        read_keras_dataset(data)
+        if data.kind == "keras"
+        else read_npz(_local(data.path or ""), scratch, data)
+    )
     for name, part in arrays.parts.items():
         check_finite(name, part.x)
     return arrays
@@ -65,11 +72,18 @@ def _local(location: str) -> Path:
     return Path(location).expanduser()
 
 
-def _write(source: Source, out: Path, data: DataSettings, seed: int, progress: Progress) -> dict[str, float]:
+def _write(
+    source: Source, out: Path, data: DataSettings, seed: int, progress: Progress
+) -> dict[str, float]:
     dealt = deal(source, data, seed=seed)
-    digests = {split: source.write(out, split, part, indices, progress) for split, (part, indices) in dealt.items()}
+    digests = {
+        split: source.write(out, split, part, indices, progress)
+        for split, (part, indices) in dealt.items()
+    }
     trained = set(digests["train"])
-    duplicates = sum(digest in trained for split in digests if split != "train" for digest in digests[split])
+    duplicates = sum(
+        digest in trained for split in digests if split != "train" for digest in digests[split]
+    )
     if duplicates:
         progress.warn(
             f"{duplicates} images of the calibration, validation and test parts also occur, byte for byte, in the "

@@ -45,18 +45,20 @@ def promote(
         onnx: directory of export_onnx; its verification and its analysis are evidence.
         engines: directory of build_engine.
         evaluation: directory of evaluate; its results are evidence.
-        out: existing empty directory; receives ``verdict.json``, ``report.html``, and, if the engine is promoted,
+        out: existing empty directory; receives ``verdict.json``, ``report.html``, and, if the
+            engine is promoted,
             ``champion.onnx``: the graph that it was built from, which the tracking store registers.
         gate: the bounds.
         seed: the run's seed, for the report.
         progress: told about the two parts of the work, and warned of each check that failed.
 
     Returns:
-        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``, and where they were measured ``accuracy``,
-        ``accuracy_drop`` (FP32 Keras minus the engine) and ``speedup``.
+        ``promoted`` (1 or 0), ``checks`` and ``checks_failed``, and where they were measured
+        ``accuracy``, ``accuracy_drop`` (FP32 Keras minus the engine) and ``speedup``.
 
     Raises:
-        StepError: ``evaluation.json`` is missing or unreadable: without it there is nothing to judge.
+        StepError: ``evaluation.json`` is missing or unreadable: without it there is nothing to
+            judge.
     """
     progress.update("judging", 0, 2)
     measured = _mapping(_read(evaluation / "evaluation.json", required=True))
@@ -65,10 +67,15 @@ def promote(
         results,
         gate,
         infrastructure=_mapping(measured.get("infrastructure_check")) or None,
-        verification=_findings(_mapping(_read(onnx / "export.json")).get(CANDIDATE_VARIANT), "verification"),
+        verification=_findings(
+            _mapping(_read(onnx / "export.json")).get(CANDIDATE_VARIANT), "verification"
+        ),
         analysis=_findings(_read(onnx / "analysis.json"), "findings"),
     )
-    _write(out / "verdict.json", json.dumps({"model": _model_name(baseline), **verdict.to_dict()}, indent=1) + "\n")
+    _write(
+        out / "verdict.json",
+        json.dumps({"model": _model_name(baseline), **verdict.to_dict()}, indent=1) + "\n",
+    )
     if verdict.promoted:
         shutil.copyfile(onnx / CANDIDATE_VARIANT.onnx, out / "champion.onnx")
     for reason in verdict.reasons:
@@ -76,9 +83,17 @@ def promote(
             progress.warn(f"{reason.check}: {reason.message}")
     progress.update("reporting", 1, 2)
     folders = ReportFolders(
-        dataset=dataset, baseline=baseline, ptq=ptq, qat=qat, onnx=onnx, engines=engines, evaluation=evaluation
+        dataset=dataset,
+        baseline=baseline,
+        ptq=ptq,
+        qat=qat,
+        onnx=onnx,
+        engines=engines,
+        evaluation=evaluation,
     )
-    _write(out / "report.html", render_report(folders, verdict=verdict.to_dict(), gate=gate, seed=seed))
+    _write(
+        out / "report.html", render_report(folders, verdict=verdict.to_dict(), gate=gate, seed=seed)
+    )
     progress.update("reporting", 2, 2)
     return _metrics(verdict, results)
 
@@ -153,6 +168,11 @@ def promote_component(
     inputs = {"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path}
     inputs |= {"onnx": onnx.path, "engines": engines.path, "evaluation": evaluation.path}
     run_component(
-        "promote", settings={"gate": gate}, seed=seed, inputs=inputs, output=promotion.path, metrics_artifact=metrics
+        "promote",
+        settings={"gate": gate},
+        seed=seed,
+        inputs=inputs,
+        output=promotion.path,
+        metrics_artifact=metrics,
     )
     shutil.copyfile(f"{promotion.path}/report.html", report.path)

@@ -27,7 +27,8 @@ def quantize_model(
     Args:
         dataset: directory of the prepared data.
         baseline: directory of the FP32 baseline.
-        out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json, metrics.json.
+        out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json,
+            metrics.json.
         quantization: mode, spec, cases, calibrator, range policy, sign of the integers.
         export: only `target` is used; it determines signedness.
         engine: only `backend` is used; it determines the target.
@@ -35,7 +36,8 @@ def quantize_model(
         progress: told of every calibration batch.
 
     Returns:
-        Accuracy of the calibrated model on the validation and test parts, number of quantizers and skipped layers.
+        Accuracy of the calibrated model on the validation and test parts, number of quantizers and
+        skipped layers.
 
     Raises:
         SpecError, ConfigError: the spec or a case is wrong.
@@ -55,7 +57,9 @@ def quantize_model(
     unsigned = choose_unsigned(quantization, export, engine)
     network = qat_lib.load_model(model_file(baseline))
     spec = read_spec(quantization)
-    plan = qat_lib.plan_quantization(network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned)
+    plan = qat_lib.plan_quantization(
+        network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned
+    )
     plan = plan.with_range_policy(quantization.range_policy)
     quantized = qat_lib.apply_plan(network, plan)
     batches = math.ceil(load_info(dataset).splits["calibration"] / quantization.batch_size)
@@ -79,8 +83,12 @@ def quantize_model(
     }
     quantized.save(model_file(out))
     (out / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-    (out / "spec.json").write_text(json.dumps(spec.to_list() if spec else [], indent=1), encoding="utf-8")
-    (out / "ranges.json").write_text(json.dumps(describe_ranges(quantized, plan, report)), encoding="utf-8")
+    (out / "spec.json").write_text(
+        json.dumps(spec.to_list() if spec else [], indent=1), encoding="utf-8"
+    )
+    (out / "ranges.json").write_text(
+        json.dumps(describe_ranges(quantized, plan, report)), encoding="utf-8"
+    )
     (out / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     return metrics
 

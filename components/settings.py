@@ -1,7 +1,7 @@
 """The settings of each step: frozen, validated once, with the defaults of the main job.
 
-``pipelines.config.RunConfig`` puts them together; a step receives only the sections it reads, which is
-also what its cache key is made of.
+``pipelines.config.RunConfig`` puts them together; a step receives only the sections it reads, which
+is also what its cache key is made of.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ class Settings(BaseModel):
     """Base of every section: immutable, without secrets, and an unknown key is an error."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        hide_input_in_errors=True,
     )
 
     @model_validator(mode="after")
     def _can_be_stored(self) -> Settings:
         """Refuse what the files and records that hold a config can't hold, and what none of them should."""
         if (found := value_problem(self)) is not None:
-            raise PydanticCustomError("stored_value", "{path}: {problem}", {"path": found[0], "problem": found[1]})
+            raise PydanticCustomError(
+                "stored_value", "{path}: {problem}", {"path": found[0], "problem": found[1]}
+            )
         return self
 
 
@@ -50,7 +56,9 @@ class PreprocessingSettings(Settings):
     """How raw pixels become the model's input: ``(pixel * scale - mean) / std`` per channel."""
 
     scale: float | None = Field(
-        None, gt=0, description="Factor on raw pixels. Default: 1/255 for uint8 images, 1/16 for digits, 1 for floats."
+        None,
+        gt=0,
+        description="Factor on raw pixels. Default: 1/255 for uint8 images, 1/16 for digits, 1 for floats.",
     )
     mean: list[float] = Field(
         default_factory=lambda: [0.0],
@@ -58,7 +66,9 @@ class PreprocessingSettings(Settings):
         description="Mean per channel, after the scale; one value serves all channels.",
     )
     std: list[Annotated[float, Field(gt=0)]] = Field(
-        default_factory=lambda: [1.0], min_length=1, description="Standard deviation per channel, after the scale."
+        default_factory=lambda: [1.0],
+        min_length=1,
+        description="Standard deviation per channel, after the scale.",
     )
 
 
@@ -70,7 +80,9 @@ class DataSettings(Settings):
         description="digits (scikit-learn), npz (a file), folder (one sub-folder a class), keras (a tf.keras.datasets name).",
     )
     path: str | None = Field(None, description="The .npz file or the image folder.")
-    name: str | None = Field(None, description="The tf.keras.datasets name, such as mnist or cifar10.")
+    name: str | None = Field(
+        None, description="The tf.keras.datasets name, such as mnist or cifar10."
+    )
     classes: list[str] | None = Field(
         None, min_length=2, description="Class names in label order. Default: from the data."
     )
@@ -79,21 +91,31 @@ class DataSettings(Settings):
     )
     color: Literal["rgb", "gray"] = Field("rgb", description="Colour mode of an image folder.")
     test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="Share of the samples for the test part (unless the source has one)."
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of the samples for the test part (unless the source has one).",
     )
     validation_fraction: float = Field(
         0.1, gt=0, lt=1, description="Share of the remaining samples for the validation part."
     )
     calibration_samples: int = Field(
-        256, ge=1, description="Samples set aside for calibration; never trained on, never tested on."
+        256,
+        ge=1,
+        description="Samples set aside for calibration; never trained on, never tested on.",
     )
     limit: int | None = Field(
-        None, ge=10, description="Use at most this many samples of the source (stratified); for quick trials."
+        None,
+        ge=10,
+        description="Use at most this many samples of the source (stratified); for quick trials.",
     )
     skip_broken: bool = Field(
-        False, description="Leave out images that can't be read, with a warning, instead of stopping."
+        False,
+        description="Leave out images that can't be read, with a warning, instead of stopping.",
     )
-    preprocessing: PreprocessingSettings = Field(default_factory=lambda: PreprocessingSettings.model_validate({}))
+    preprocessing: PreprocessingSettings = Field(
+        default_factory=lambda: PreprocessingSettings.model_validate({})
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> DataSettings:
@@ -101,13 +123,21 @@ class DataSettings(Settings):
             raise ValueError(f"data.kind={self.kind} needs data.path")
         if self.kind == "keras" and not self.name:
             raise ValueError("data.kind=keras needs data.name, such as mnist or cifar10")
-        if "://" in (self.path or "") and not (self.kind == "npz" and str(self.path).startswith("s3://")):
+        if "://" in (self.path or "") and not (
+            self.kind == "npz" and str(self.path).startswith("s3://")
+        ):
             expected = (
-                "a file on this machine or s3://bucket/key" if self.kind == "npz" else "a local or mounted folder"
+                "a file on this machine or s3://bucket/key"
+                if self.kind == "npz"
+                else "a local or mounted folder"
             )
             raise ValueError(f"data.path: expected {expected}, received {self.path}")
-        if self.classes is not None and (twice := sorted({n for n in self.classes if self.classes.count(n) > 1})):
-            raise ValueError(f"data.classes: expected each name once, received {twice[0]!r} more than once")
+        if self.classes is not None and (
+            twice := sorted({n for n in self.classes if self.classes.count(n) > 1})
+        ):
+            raise ValueError(
+                f"data.classes: expected each name once, received {twice[0]!r} more than once"
+            )
         return self
 
 
@@ -126,7 +156,9 @@ class ModelSettings(Settings):
         None,
         description="Whether the model is trained already, so that the baseline step only evaluates. Default: true for a .keras file and when weights are given for the same classes.",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the builder.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments for the builder."
+    )
 
     @field_validator("options", mode="before")
     @classmethod
@@ -140,7 +172,9 @@ class ModelSettings(Settings):
         if (problem := _name_problem(self.name)) is not None:
             raise ValueError(f"model.name: {problem}, received {self.name!r}")
         if "://" in (self.weights or ""):
-            raise ValueError(f"model.weights: expected imagenet or a file on this machine, received {self.weights}")
+            raise ValueError(
+                f"model.weights: expected imagenet or a file on this machine, received {self.weights}"
+            )
         return self
 
 
@@ -163,7 +197,9 @@ class TrainingSettings(Settings):
 
     epochs: int = Field(60, ge=0, le=10_000)
     batch_size: Batch = 64
-    learning_rate: float = Field(2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero.")
+    learning_rate: float = Field(
+        2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero."
+    )
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
@@ -185,7 +221,9 @@ class QuantizationSettings(Settings):
     )
     calibrator: CalibratorName = "percentile"
     percentile: float = Field(99.99, gt=50, le=100)
-    range_policy: RangePolicy = Field("frozen", description="What happens to activation ranges during fine-tuning.")
+    range_policy: RangePolicy = Field(
+        "frozen", description="What happens to activation ranges during fine-tuning."
+    )
     unsigned: Switch = Field(
         "auto",
         description="Use unsigned INT8 for non-negative activations, such as those behind a ReLU: 255 steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless target or backend is tensorrt.",
@@ -194,7 +232,9 @@ class QuantizationSettings(Settings):
 
     @field_validator("spec")
     @classmethod
-    def _is_a_spec(cls, spec: list[dict[str, Any]] | str | None) -> list[dict[str, Any]] | str | None:
+    def _is_a_spec(
+        cls, spec: list[dict[str, Any]] | str | None
+    ) -> list[dict[str, Any]] | str | None:
         if isinstance(spec, list):
             QuantizationSpec.from_list(spec)
         return spec
@@ -225,13 +265,17 @@ class ExportSettings(Settings):
         description="What the files are for; auto follows engine.backend. A tensorrt file runs in every backend.",
     )
     opset: int = Field(17, ge=OLDEST_OPSET, le=NEWEST_OPSET)
-    weights: WeightForm = Field("int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6).")
+    weights: WeightForm = Field(
+        "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
+    )
     remainder: FloatPrecision = Field(
         "fp32",
         description="Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 and newer).",
     )
     parity_samples: int = Field(
-        512, ge=1, description="Samples of the test part on which ONNX Runtime is compared with Keras."
+        512,
+        ge=1,
+        description="Samples of the test part on which ONNX Runtime is compared with Keras.",
     )
 
 
@@ -239,7 +283,8 @@ class EngineSettings(Settings):
     """The engine build and its benchmark."""
 
     backend: BackendChoice = Field(
-        "auto", description="auto: TensorRT where a GPU and its library are, else OpenVINO, else ONNX Runtime."
+        "auto",
+        description="auto: TensorRT where a GPU and its library are, else OpenVINO, else ONNX Runtime.",
     )
     fp16: Switch = Field(
         "auto",
@@ -247,7 +292,9 @@ class EngineSettings(Settings):
     )
     batch_size: Batch = Field(32, description="The larger batch of the throughput figure.")
     threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all.")
-    benchmark_seconds: float = Field(2.0, gt=0, le=3600, description="Time for each latency figure.")
+    benchmark_seconds: float = Field(
+        2.0, gt=0, le=3600, description="Time for each latency figure."
+    )
     workspace_mib: int = Field(1024, ge=1, le=2**20)
     optimization_level: int = Field(3, ge=0, le=5)
 
@@ -266,7 +313,9 @@ class GateSettings(Settings):
         0.5, ge=0, le=1, description="Least share of the weighted layers that must run in INT8."
     )
     min_speedup: float | None = Field(
-        None, gt=0, description="Least ratio of the FP32 engine's median latency to the INT8 engine's."
+        None,
+        gt=0,
+        description="Least ratio of the FP32 engine's median latency to the INT8 engine's.",
     )
 
 
@@ -276,13 +325,15 @@ class TrackingSettings(Settings):
     uri: str | None = Field(None, description="Tracking URI. Default: SQLite beside the runs.")
     experiment: str = Field("qatline", min_length=1, max_length=500)
     required: bool = Field(
-        True, description="Whether a tracking store that can't be reached fails the run, or is only a warning."
+        True,
+        description="Whether a tracking store that can't be reached fails the run, or is only a warning.",
     )
 
     @field_validator("uri")
     @classmethod
     def _is_an_address(cls, uri: str | None) -> str | None:
-        # The value is not shown: "user:password@host", without a scheme, can't be told from other mistakes.
+        # The value is not shown: "user:password@host", without a scheme, can't be told from other
+        # mistakes.
         if uri is not None and not re.match(
             r"(https?://[^/]|(sqlite|postgresql|mysql|mssql)(\+\w+)?://|file:|databricks)", uri
         ):

@@ -1,9 +1,9 @@
 """The steps of the pipeline, in order: what each one hands on, and what of it is recorded.
 
-A step is a module ``components/<name>.py`` with a function ``<name>`` (what it does) and a component
-``<name>_component`` (its form for Kubeflow), and an entry of :data:`STEPS`. All else is derived. The names of
-the component's inputs wire the pipeline: they are artifacts of earlier steps or sections of the config. The
-function's signature says which settings the step reads.
+A step is a module ``components/<name>.py`` with a function ``<name>`` (what it does) and a
+component ``<name>_component`` (its form for Kubeflow), and an entry of :data:`STEPS`. All else is
+derived. The names of the component's inputs wire the pipeline: they are artifacts of earlier steps
+or sections of the config. The function's signature says which settings the step reads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from components.variants import CANDIDATE_VARIANT
 class TrackedOutputs:
     """Which files of a step's output directory are recorded, and as what. Each is a glob; a missing file is no error.
 
-    ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves. ``onnx``
-    are models with a signature. ``champion`` is a model to register under the name that ``verdict.json`` gives.
-    ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
+    ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves.
+    ``onnx`` are models with a signature. ``champion`` is a model to register under the name that
+    ``verdict.json`` gives. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
     objects to the keys in them that become tags, prefixed with the file's name; a name stands for
     all below it.
     """
@@ -41,7 +41,8 @@ class Step:
         name: name of its module and function, in ``components``.
         artifact: name of its output directory, which is also that of the inputs that read it.
         tracked: what the tracking server gets of its output.
-        machine_bound: whether its output depends on the processor or the GPU: no other machine may reuse it.
+        machine_bound: whether its output depends on the processor or the GPU: no other machine may
+            reuse it.
         help: what a user should know who gives the step's pod resources of its own.
     """
 
@@ -56,7 +57,9 @@ STEPS = (
     Step(
         name="prepare_data",
         artifact="dataset",
-        tracked=TrackedOutputs(artifacts=("dataset.json", "preprocessing.json"), dataset=("dataset.json",)),
+        tracked=TrackedOutputs(
+            artifacts=("dataset.json", "preprocessing.json"), dataset=("dataset.json",)
+        ),
     ),
     Step(
         name="train_baseline",
@@ -76,14 +79,16 @@ STEPS = (
         name="finetune_qat",
         artifact="qat",
         tracked=TrackedOutputs(
-            artifacts=("plan.json", "ranges.json", "history.json", "metrics.json"), history=("history.json",)
+            artifacts=("plan.json", "ranges.json", "history.json", "metrics.json"),
+            history=("history.json",),
         ),
     ),
     Step(
         name="export_onnx",
         artifact="onnx",
         tracked=TrackedOutputs(
-            artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"), onnx=(CANDIDATE_VARIANT.onnx,)
+            artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"),
+            onnx=(CANDIDATE_VARIANT.onnx,),
         ),
     ),
     Step(
@@ -94,7 +99,16 @@ STEPS = (
         tracked=TrackedOutputs(
             artifacts=("*.engine", "*.engine.json", "*.layers.json", "build.json"),
             # The target of an engine: what it may run on, and what it turned out to be.
-            tags={"*.engine.json": ("backend", "backend_version", "device", "digest", "precision", "quantized")},
+            tags={
+                "*.engine.json": (
+                    "backend",
+                    "backend_version",
+                    "device",
+                    "digest",
+                    "precision",
+                    "quantized",
+                )
+            },
         ),
     ),
     Step(
@@ -106,7 +120,9 @@ STEPS = (
     Step(
         name="promote",
         artifact="promotion",
-        tracked=TrackedOutputs(artifacts=("verdict.json", "report.html"), champion=("champion.onnx",)),
+        tracked=TrackedOutputs(
+            artifacts=("verdict.json", "report.html"), champion=("champion.onnx",)
+        ),
     ),
 )
 

@@ -12,7 +12,13 @@ from components.settings import ModelSettings, TrainingSettings
 
 
 def train_baseline(
-    dataset: Path, out: Path, *, model: ModelSettings, training: TrainingSettings, seed: int, progress: Progress
+    dataset: Path,
+    out: Path,
+    *,
+    model: ModelSettings,
+    training: TrainingSettings,
+    seed: int,
+    progress: Progress,
 ) -> dict[str, float]:
     """Train the model that the settings name and write it, its history and its test predictions into ``out``.
 
@@ -28,7 +34,8 @@ def train_baseline(
         Accuracy on the validation and test parts, number of parameters.
 
     Raises:
-        ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the data.
+        ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
+            data.
     """
     import numpy as np
 
@@ -42,7 +49,12 @@ def train_baseline(
     history = []
     if not trained:
         history = fitting.fit(
-            network, dataset, training, seed=seed, progress=progress, label_smoothing=training.label_smoothing
+            network,
+            dataset,
+            training,
+            seed=seed,
+            progress=progress,
+            label_smoothing=training.label_smoothing,
         )
     outputs = fitting.predict(network, dataset, "test")
     metrics = {

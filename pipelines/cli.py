@@ -1,7 +1,7 @@
 """The ``qatline`` command.
 
-Only typer and the standard library are imported here; each command imports what it needs when it runs, so that
-``qatline --help`` is quick.
+Only typer and the standard library are imported here; each command imports what it needs when it
+runs, so that ``qatline --help`` is quick.
 """
 
 from __future__ import annotations
@@ -30,11 +30,20 @@ app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
 _CONFIG, _PLACE, _SHOW = "What to run", "Where, and what to reuse", "What to show"
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="YAML config.", rich_help_panel=_CONFIG, show_default=False)
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="YAML config.", rich_help_panel=_CONFIG, show_default=False
+    ),
 ]
 ProfileOption = Annotated[
     list[str] | None,
-    typer.Option("--profile", "-p", help="Profile of the config.", rich_help_panel=_CONFIG, show_default=False),
+    typer.Option(
+        "--profile",
+        "-p",
+        help="Profile of the config.",
+        rich_help_panel=_CONFIG,
+        show_default=False,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -49,34 +58,55 @@ SetOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Folder of the runs (runs).", rich_help_panel=_PLACE, show_default=False),
+    typer.Option(
+        "--output",
+        "-o",
+        help="Folder of the runs (runs).",
+        rich_help_panel=_PLACE,
+        show_default=False,
+    ),
 ]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=_SHOW)]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=_SHOW)
+]
 
 
 @app.command(rich_help_panel="Runs")
 def run(
     run_id: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN_ID]", help="Run to resume (default: the latest).", show_default=False),
+        typer.Argument(
+            metavar="[RUN_ID]", help="Run to resume (default: the latest).", show_default=False
+        ),
     ] = None,
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Same as --set seed=N.", rich_help_panel=_CONFIG, show_default=False)
+        int | None,
+        typer.Option(
+            "--seed", help="Same as --set seed=N.", rich_help_panel=_CONFIG, show_default=False
+        ),
     ] = None,
     output: OutputOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume an interrupted run.", rich_help_panel=_PLACE)
     ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=_PLACE)
+        bool,
+        typer.Option(
+            "--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=_PLACE
+        ),
     ] = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=_SHOW)
+        bool,
+        typer.Option(
+            "--json", help="Print one JSON object and nothing else.", rich_help_panel=_SHOW
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=_SHOW)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=_SHOW)
+    ] = False,
     debug: DebugOption = False,
 ) -> None:
     """Run the whole pipeline on this machine: train, quantize, fine-tune, export, build, evaluate, promote."""
@@ -99,7 +129,9 @@ def run(
 
 @app.command("compile", rich_help_panel="Runs")
 def compile_(
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("pipeline.yaml"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
+        "pipeline.yaml"
+    ),
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
@@ -117,7 +149,10 @@ def compile_(
 @app.command(rich_help_panel="Runs")
 def compare(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False
+        ),
     ] = None,
     output: OutputOption = None,
     debug: DebugOption = False,
@@ -157,7 +192,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+        ),
     ] = False,
 ) -> None:
     """From a Keras model to a checked INT8 engine."""

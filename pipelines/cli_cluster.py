@@ -9,15 +9,23 @@ import typer
 
 from pipelines.cli_errors import reported
 
-app = typer.Typer(no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server.")
+app = typer.Typer(
+    no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
+)
 
 Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="URL of the KFP API.")]
 Namespace = Annotated[str, typer.Option(help="Namespace (multi-user servers).", show_default=False)]
-Token = Annotated[str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)]
+Token = Annotated[
+    str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)
+]
 Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
-Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)
+]
 Profile = Annotated[list[str] | None, typer.Option("--profile", "-p", show_default=False)]
-Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
@@ -29,7 +37,9 @@ def submit(
     set_: Set = None,
     experiment: Experiment = "qatline",
     name: Annotated[str, typer.Option(help="Name of the run.")] = "qatline",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Reuse no step of an earlier run.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Reuse no step of an earlier run.")
+    ] = False,
     namespace: Namespace = "",
     token: Token = None,
     debug: Debug = False,
@@ -67,7 +77,9 @@ def schedule(
 
         wanted = Schedule(name=name, cron=cron, max_concurrency=max_concurrency)
         loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
-        done = connect(host, namespace=namespace, token=token).apply_schedule(loaded, wanted, experiment=experiment)
+        done = connect(host, namespace=namespace, token=token).apply_schedule(
+            loaded, wanted, experiment=experiment
+        )
         typer.echo(f"Schedule {name}: {done}")
 
 
@@ -88,7 +100,9 @@ def unschedule(
 
 
 @app.command()
-def schedules(host: Host, namespace: Namespace = "", token: Token = None, debug: Debug = False) -> None:
+def schedules(
+    host: Host, namespace: Namespace = "", token: Token = None, debug: Debug = False
+) -> None:
     """List the schedules."""
     with reported(debug=debug):
         from pipelines.cluster import connect

@@ -10,14 +10,22 @@ import typer
 
 from pipelines.cli_errors import reported
 
-app = typer.Typer(no_args_is_help=True, help="Show or check a config, or write its schema for an editor.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show or check a config, or write its schema for an editor."
+)
 
 
 @app.command()
 def show(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)] = None,
-    profile: Annotated[list[str] | None, typer.Option("--profile", "-p", show_default=False)] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)
+    ] = None,
+    profile: Annotated[
+        list[str] | None, typer.Option("--profile", "-p", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Print the resolved config as YAML: defaults, file, profiles, then --set."""
@@ -33,7 +41,8 @@ def show(
 @app.command()
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write instead of stdout.", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", help="File to write instead of stdout.", show_default=False),
     ] = None,
 ) -> None:
     """Print the JSON schema of a config file."""

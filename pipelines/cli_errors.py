@@ -23,8 +23,8 @@ _BUG = "This is a bug in qatline. Run again with --debug and report what it show
 def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
     """Turn an exception into its message and exit code; show the traceback only with ``debug``.
 
-    With ``as_json`` the object ``{"error": {...}}`` also goes to stdout, so that a caller that parses stdout
-    always finds one object there.
+    With ``as_json`` the object ``{"error": {...}}`` also goes to stdout, so that a caller that
+    parses stdout always finds one object there.
     """
     try:
         yield
@@ -33,7 +33,9 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
     except KeyboardInterrupt as error:
         _say("Interrupted.")
         raise typer.Exit(130) from error
-    except BrokenPipeError as error:  # whoever read stdout has gone; Python would say so again at its own end
+    except (
+        BrokenPipeError
+    ) as error:  # whoever read stdout has gone; Python would say so again at its own end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from error
     except Exception as error:
@@ -53,13 +55,18 @@ def _known(error: Exception) -> QatlineError | None:
         return error
     if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:
         return MissingPackageError(hint)
-    if isinstance(error, OSError) and error.filename is not None:  # of a file that the user named, or of the disk
-        return StorageError(f"{error.filename}: {error.strerror or error}. Check the path, its rights and the disk.")
+    # Of a file that the user named, or of the disk.
+    if isinstance(error, OSError) and error.filename is not None:
+        return StorageError(
+            f"{error.filename}: {error.strerror or error}. Check the path, its rights and the disk."
+        )
     return None
 
 
 def _as_object(error: Exception) -> dict[str, Any]:
-    content: dict[str, Any] = {"error": {"type": type(error).__name__, "message": scrub(str(error))}}
+    content: dict[str, Any] = {
+        "error": {"type": type(error).__name__, "message": scrub(str(error))}
+    }
     folder = getattr(error, "folder", None)
     if folder is not None:
         content = {"run_id": folder.run_id, "run_dir": str(folder.path), **content}

@@ -1,6 +1,7 @@
 """Commands on single files: quantize, export, verify, analyze, build an engine, measure it.
 
-Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in ``model_views``.
+Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in
+``model_views``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ import typer
 from pipelines.cli_errors import reported
 from pipelines.cli_quantize import check_inputs, quantize
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
-from qat_lib.options import Backend, BackendChoice, EnginePrecision, FloatPrecision, Hint, WeightForm
+from qat_lib.options import (
+    Backend,
+    BackendChoice,
+    EnginePrecision,
+    FloatPrecision,
+    Hint,
+    WeightForm,
+)
 
 _PANEL = "Single files"
 
@@ -27,21 +35,37 @@ FailOn: TypeAlias = Literal["never", "error", "warning"]
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
     target: Annotated[Backend, typer.Option(help="Backend that will run the file.")] = "tensorrt",
-    opset: Annotated[int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")] = 17,
-    weights: Annotated[WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")] = "int8",
-    remainder: Annotated[FloatPrecision, typer.Option(help="Precision of non-quantized layers.")] = "fp32",
+    opset: Annotated[
+        int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")
+    ] = 17,
+    weights: Annotated[
+        WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
+    ] = "int8",
+    remainder: Annotated[
+        FloatPrecision, typer.Option(help="Precision of non-quantized layers.")
+    ] = "fp32",
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False),
     ] = None,
-    channels_first: Annotated[bool, typer.Option("--channels-first", help="Convert image inputs to NCHW.")] = False,
-    plan: Annotated[Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)] = None,
+    channels_first: Annotated[
+        bool, typer.Option("--channels-first", help="Convert image inputs to NCHW.")
+    ] = False,
+    plan: Annotated[
+        Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)
+    ] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Compare with Keras on the inputs in this .npy.", show_default=False)
+        Path | None,
+        typer.Option(help="Compare with Keras on the inputs in this .npy.", show_default=False),
     ] = None,
-    layers: Annotated[bool, typer.Option("--layers", help="With --check: compare every layer.")] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="With --check: compare every layer.")
+    ] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -84,7 +108,8 @@ def export(
 def verify(
     model: OnnxFile,
     plan: Annotated[
-        Path | None, typer.Option(help="plan.json with the expected quantizers.", show_default=False)
+        Path | None,
+        typer.Option(help="plan.json with the expected quantizers.", show_default=False),
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "error",
     json_: JsonOption = False,
@@ -99,7 +124,13 @@ def verify(
         findings = verify_onnx(model, plan)
         failed = gate(findings, fail_on)
         if json_:
-            _write_json({"model": str(model), "passed": not failed, "findings": [each.to_dict() for each in findings]})
+            _write_json(
+                {
+                    "model": str(model),
+                    "passed": not failed,
+                    "findings": [each.to_dict() for each in findings],
+                }
+            )
         else:
             model_views.show_findings(model, findings)
         if failed:
@@ -108,13 +139,20 @@ def verify(
 
 def analyze(
     model: OnnxFile,
-    html: Annotated[Path | None, typer.Option(help="Write the graph as an HTML file.", show_default=False)] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the graph as an HTML file.", show_default=False)
+    ] = None,
     compare: Annotated[
-        Path | None, typer.Option(help="Layer file of a built engine, to score the prediction.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Layer file of a built engine, to score the prediction.", show_default=False
+        ),
     ] = None,
     tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = "10",
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "never",
-    all_findings: Annotated[bool, typer.Option("--all", help="Show every finding, not one per kind.")] = False,
+    all_findings: Annotated[
+        bool, typer.Option("--all", help="Show every finding, not one per kind.")
+    ] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -144,33 +182,64 @@ def analyze(
 
 def build_engine(
     model: OnnxFile,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)] = None,
-    backend: Annotated[BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)
+    ] = None,
+    backend: Annotated[
+        BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")
+    ] = "auto",
     shapes: Annotated[
-        str, typer.Option(help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False)
+        str,
+        typer.Option(
+            help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False
+        ),
     ] = "",
-    max_batch: Annotated[int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")] = 32,
-    float_precision: Annotated[EnginePrecision, typer.Option(help="Precision of non-quantized layers.")] = "fp32",
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")
+    ] = 32,
+    float_precision: Annotated[
+        EnginePrecision, typer.Option(help="Precision of non-quantized layers.")
+    ] = "fp32",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
-    hint: Annotated[Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")] = "latency",
+    hint: Annotated[
+        Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")
+    ] = "latency",
     properties: Annotated[
         list[str] | None,
         typer.Option(
-            "--property", metavar="NAME=VALUE", help="Property of the OpenVINO CPU plugin.", show_default=False
+            "--property",
+            metavar="NAME=VALUE",
+            help="Property of the OpenVINO CPU plugin.",
+            show_default=False,
         ),
     ] = None,
-    workspace: Annotated[str, typer.Option(help="TensorRT workspace size, such as 4GiB.", show_default=False)] = "",
-    optimization_level: Annotated[int, typer.Option(min=0, max=5, help="0: fastest build; 5: fastest engine.")] = 3,
-    timing_cache: Annotated[Path | None, typer.Option(help="TensorRT timing cache file.", show_default=False)] = None,
+    workspace: Annotated[
+        str, typer.Option(help="TensorRT workspace size, such as 4GiB.", show_default=False)
+    ] = "",
+    optimization_level: Annotated[
+        int, typer.Option(min=0, max=5, help="0: fastest build; 5: fastest engine.")
+    ] = 3,
+    timing_cache: Annotated[
+        Path | None, typer.Option(help="TensorRT timing cache file.", show_default=False)
+    ] = None,
     hardware_compatible: Annotated[
-        bool, typer.Option("--hardware-compatible", help="TensorRT: portable across GPUs from Ampere on.")
+        bool,
+        typer.Option(
+            "--hardware-compatible", help="TensorRT: portable across GPUs from Ampere on."
+        ),
     ] = False,
     version_compatible: Annotated[
-        bool, typer.Option("--version-compatible", help="TensorRT: portable to later minor versions.")
+        bool,
+        typer.Option("--version-compatible", help="TensorRT: portable to later minor versions."),
     ] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Keep the data for per-layer timing.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Keep the data for per-layer timing.")
+    ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare with ONNX Runtime before writing the engine.")
+        bool,
+        typer.Option(
+            "--verify/--no-verify", help="Compare with ONNX Runtime before writing the engine."
+        ),
     ] = True,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -197,7 +266,9 @@ def build_engine(
             profile=profile,
         )
         with build_progress() as on_progress:
-            artifact = engines.build_engine(model, spec, output=output, verify=verify, on_progress=on_progress)
+            artifact = engines.build_engine(
+                model, spec, output=output, verify=verify, on_progress=on_progress
+            )
         if json_:
             _write_json(
                 {
@@ -211,11 +282,16 @@ def build_engine(
 
 
 def bench_engine(
-    engine: Annotated[Path, typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it.")],
+    engine: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it."),
+    ],
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Seconds per batch size.")] = 2.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="Seconds per batch size.")
+    ] = 2.0,
     layers: Annotated[bool, typer.Option("--layers", help="Also time each layer.")] = False,
     json_: JsonOption = False,
     debug: DebugOption = False,
@@ -226,11 +302,15 @@ def bench_engine(
         from qat_lib.engines import load_engine
 
         with load_engine(engine) as loaded:
-            latencies = [loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]]
+            latencies = [
+                loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]
+            ]
             timed = loaded.layers(timed=True) if layers else []
             if json_:
                 content = {"latencies": [each.to_dict() for each in latencies]}
-                _write_json({**content, "layers": [each.to_dict() for each in timed]} if layers else content)
+                _write_json(
+                    {**content, "layers": [each.to_dict() for each in timed]} if layers else content
+                )
             else:
                 model_views.show_latencies(loaded.manifest, latencies, timed)
 

@@ -16,28 +16,48 @@ _BLOCK = 256  # samples looked at together
 
 
 def quantize(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.keras", help="Keras model in floating point.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL.keras", help="Keras model in floating point.")
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Quantized model to write (default: only show the plan).")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Quantized model to write (default: only show the plan)."
+        ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="With --output: .npy of calibration inputs, as the model takes them.")
+        Path | None,
+        typer.Option(help="With --output: .npy of calibration inputs, as the model takes them."),
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="partial: only the layers that a spec or case names.")] = "full",
+    mode: Annotated[
+        Mode, typer.Option(help="partial: only the layers that a spec or case names.")
+    ] = "full",
     spec: Annotated[
         Path | None, typer.Option(help="YAML file of QuantizationSpec entries.", show_default=False)
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase")
+        list[str] | None,
+        typer.Option(help="Custom Q/DQ case (repeatable).", show_default="TensorRTQDQCase"),
     ] = None,
-    calibrator: Annotated[CalibratorName, typer.Option(help="Method that chooses the ranges.")] = "percentile",
-    percentile: Annotated[float, typer.Option(min=50, max=100, help="Percentile of absolute values.")] = 99.99,
+    calibrator: Annotated[
+        CalibratorName, typer.Option(help="Method that chooses the ranges.")
+    ] = "percentile",
+    percentile: Annotated[
+        float, typer.Option(min=50, max=100, help="Percentile of absolute values.")
+    ] = 99.99,
     unsigned: Annotated[
-        bool, typer.Option("--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT).")
+        bool,
+        typer.Option(
+            "--unsigned", help="Unsigned INT8 for non-negative activations (not TensorRT)."
+        ),
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
-    plan: Annotated[Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    plan: Annotated[
+        Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
@@ -67,7 +87,9 @@ def quantize(
             **({"cases": case} if case else {}),
         )
         network = qat_lib.load_model(model)
-        found = qat_lib.plan_quantization(network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned)
+        found = qat_lib.plan_quantization(
+            network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned
+        )
         content: dict[str, Any] = {"plan": found.to_dict()}
         report = None
         if output is not None and data is not None:
@@ -75,7 +97,12 @@ def quantize(
             check_inputs(network, inputs, data)
             quantized = qat_lib.apply_plan(network, found)
             report = qat_lib.calibrate(
-                quantized, inputs, calibrator, percentile=percentile, batch_size=batch_size, freeze=True
+                quantized,
+                inputs,
+                calibrator,
+                percentile=percentile,
+                batch_size=batch_size,
+                freeze=True,
             )
             model_views.write_model(output, quantized)
             content |= {"path": str(output), "samples": report.samples}
@@ -91,19 +118,23 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
     """Check that an array can be fed to a model.
 
     Raises:
-        DataError: The model has several inputs, or the array has another shape, no samples, or a value that is
-            not finite.
+        DataError: The model has several inputs, or the array has another shape, no samples, or a
+            value that is not finite.
     """
     from qat_lib.errors import DataError
 
     if len(model.inputs) != 1:
-        raise DataError(f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in Python.")
+        raise DataError(
+            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in Python."
+        )
     expected = tuple(model.inputs[0].shape)
     fits = len(expected) == inputs.ndim and all(
         want in (None, got) for want, got in zip(expected[1:], inputs.shape[1:], strict=True)
     )
     if inputs.dtype.kind not in "biuf":
-        raise DataError(f"Expected model inputs that are numbers. Received {inputs.dtype} in {path}.")
+        raise DataError(
+            f"Expected model inputs that are numbers. Received {inputs.dtype} in {path}."
+        )
     if not fits:
         shape = "x".join("n" if size is None else str(size) for size in expected)
         raise DataError(
@@ -113,7 +144,9 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
     if not len(inputs):
         raise DataError(f"Expected at least one sample. Received an array without any in {path}.")
     if not _all_finite(inputs):
-        raise DataError(f"Expected model inputs that are finite in float32. Received NaN or infinity in {path}.")
+        raise DataError(
+            f"Expected model inputs that are finite in float32. Received NaN or infinity in {path}."
+        )
 
 
 def _all_finite(inputs: Any) -> bool:

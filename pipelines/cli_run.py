@@ -39,22 +39,31 @@ def run_command(
     """Run or resume, and show the result.
 
     Raises:
-        QatlineError: Anything that a user can act on; the caller turns it into a message and an exit code.
+        QatlineError: Anything that a user can act on; the caller turns it into a message and an
+            exit code.
     """
     if run_id is not None and not resume:
-        raise ConfigError(f"Expected --resume with a run id, received {run_id!r} alone. Options start with --.")
+        raise ConfigError(
+            f"Expected --resume with a run id, received {run_id!r} alone. Options start with --."
+        )
     if resume and not cache:
         raise ConfigError("Expected --resume or --no-cache, received both: a run keeps its store.")
     given = load_config(config, profiles=profiles, overrides=overrides)
     if output is not None:
-        given = build_config({**given.to_dict(), "output": str(output.absolute())}, source="--output")
+        given = build_config(
+            {**given.to_dict(), "output": str(output.absolute())}, source="--output"
+        )
     _check_environment(given)
     # With --json stdout belongs to the object alone.
     stream = sys.stderr if as_json else sys.stdout
     console = Console(file=stream, highlight=False)
     view = make_view(stream, quiet=quiet)
     if resume:
-        changed = config is not None or bool(profiles) or any(not text.startswith("output=") for text in overrides)
+        changed = (
+            config is not None
+            or bool(profiles)
+            or any(not text.startswith("output=") for text in overrides)
+        )
         folder = find_run(Path(given.output), run_id)
         _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
         outcome = resume_run(folder, given if changed else None, view)

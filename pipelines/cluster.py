@@ -1,8 +1,8 @@
 """Send the pipeline to a Kubeflow Pipelines server: runs, and schedules that are applied by name.
 
-The server knows a pipeline ``qatline`` with one version per content: the same code and config give the same version,
-so sending it twice uploads it once. A schedule can't be changed in place there; ``apply_schedule`` compares, and
-replaces it only where something differs.
+The server knows a pipeline ``qatline`` with one version per content: the same code and config give
+the same version, so sending it twice uploads it once. A schedule can't be changed in place there;
+``apply_schedule`` compares, and replaces it only where something differs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Schedule:
                 f"Expected cron with six fields, seconds first, such as '0 0 2 * * *'; received {self.cron!r}."
             )
         if not 1 <= self.max_concurrency <= 10:
-            raise ConfigError(f"Expected max_concurrency from 1 to 10, received {self.max_concurrency}.")
+            raise ConfigError(
+                f"Expected max_concurrency from 1 to 10, received {self.max_concurrency}."
+            )
 
 
 class Cluster:
@@ -78,7 +80,9 @@ class Cluster:
         self._host = host.rstrip("/")
         self._namespace = namespace or None
 
-    def submit(self, config: RunConfig, *, experiment: str, name: str, caching: bool = True) -> Submitted:
+    def submit(
+        self, config: RunConfig, *, experiment: str, name: str, caching: bool = True
+    ) -> Submitted:
         """Start one run.
 
         Raises:
@@ -97,8 +101,8 @@ class Cluster:
     ) -> Literal["created", "unchanged", "replaced"]:
         """Make the server's schedule of this name the given one.
 
-        Its runs don't use the cluster's cache: with unchanged arguments every step would be reused, whatever data
-        had come in.
+        Its runs don't use the cluster's cache: with unchanged arguments every step would be reused,
+        whatever data had come in.
 
         Raises:
             ConfigError: The cluster section does not fit the engine's backend.
@@ -111,7 +115,8 @@ class Cluster:
             wanted = (schedule.cron, schedule.max_concurrency, version, experiment_id, "ENABLED")
             if len(found) == 1 and _facts(found[0]) == wanted:
                 return "unchanged"
-            # The new one first: a server that refuses it must not leave the user without the old one.
+            # The new one first: a server that refuses it must not leave the user without the old
+            # one.
             self._client.create_recurring_run(
                 experiment_id,
                 schedule.name,
@@ -137,7 +142,9 @@ class Cluster:
             found = [job for job in jobs if job.display_name == name]
             if not found:
                 listed = ", ".join(sorted(job.display_name for job in jobs)) or "none"
-                raise ConfigError(f"Expected a schedule of this server ({listed}), received {name!r}.")
+                raise ConfigError(
+                    f"Expected a schedule of this server ({listed}), received {name!r}."
+                )
             for job in found:
                 self._client.delete_recurring_run(job.recurring_run_id)
 
@@ -153,7 +160,9 @@ class Cluster:
     def _schedules(self) -> Iterator[Any]:
         token = ""
         while True:
-            page = self._client.list_recurring_runs(page_token=token, page_size=_PAGE, namespace=self._namespace)
+            page = self._client.list_recurring_runs(
+                page_token=token, page_size=_PAGE, namespace=self._namespace
+            )
             yield from page.recurring_runs or ()
             token = page.next_page_token or ""
             if not token:
@@ -175,14 +184,18 @@ class Cluster:
                 ).pipeline_id
             token = ""
             while True:
-                page = self._client.list_pipeline_versions(pipeline, page_token=token, page_size=_PAGE)
+                page = self._client.list_pipeline_versions(
+                    pipeline, page_token=token, page_size=_PAGE
+                )
                 for version in page.pipeline_versions or ():
                     if version.display_name == name:
                         return str(pipeline), str(version.pipeline_version_id)
                 token = page.next_page_token or ""
                 if not token:
                     break
-            uploaded = self._client.upload_pipeline_version(str(package), name, pipeline_id=pipeline)
+            uploaded = self._client.upload_pipeline_version(
+                str(package), name, pipeline_id=pipeline
+            )
         return str(pipeline), str(uploaded.pipeline_version_id)
 
     @contextlib.contextmanager
@@ -195,9 +208,13 @@ class Cluster:
             with contextlib.redirect_stdout(io.StringIO()):
                 yield
         except ApiException as error:
-            raise ClusterError(f"The server {self._host} refused to {what}: {_reason(error)}") from error
+            raise ClusterError(
+                f"The server {self._host} refused to {what}: {_reason(error)}"
+            ) from error
         except HTTPError as error:
-            raise ClusterError(f"The server {self._host} went away: {error}. Could not {what}.") from error
+            raise ClusterError(
+                f"The server {self._host} went away: {error}. Could not {what}."
+            ) from error
 
 
 def connect(host: str, *, namespace: str = "", token: str | None = None) -> Cluster:
@@ -249,7 +266,13 @@ def _facts(job: Any) -> tuple[str, int, str, str, str]:
     """What makes a schedule the same: when, how often at once, what, where, and whether it is on."""
     cron = getattr(getattr(job.trigger, "cron_schedule", None), "cron", None) or ""
     version = getattr(job.pipeline_version_reference, "pipeline_version_id", None) or ""
-    return cron, int(job.max_concurrency or 1), version, job.experiment_id or "", str(job.status or "")
+    return (
+        cron,
+        int(job.max_concurrency or 1),
+        version,
+        job.experiment_id or "",
+        str(job.status or ""),
+    )
 
 
 def _reason(error: Any) -> str:

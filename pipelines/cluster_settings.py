@@ -1,7 +1,7 @@
 """The ``cluster`` section: what the pod of each step asks a cluster for.
 
-It concerns the place where the pipeline runs and nothing of what a step computes, so it is no parameter of the
-pipeline and part of no cache key; a run on this machine does not look at it.
+It concerns the place where the pipeline runs and nothing of what a step computes, so it is no
+parameter of the pipeline and part of no cache key; a run on this machine does not look at it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ _UNITS: dict[str, Decimal] = {
 def _cpu(value: Any) -> str:
     """Return a number of CPUs as Kubernetes writes it; YAML makes a number of ``4`` and ``0.5``."""
     if not re.fullmatch(r"\d+m|\d+(\.\d{1,3})?", str(value)) or not _amount(str(value)):
-        raise ValueError(f"expected a number of CPUs above 0, such as 4, 0.5 or 500m, received {value!r}")
+        raise ValueError(
+            f"expected a number of CPUs above 0, such as 4, 0.5 or 500m, received {value!r}"
+        )
     return str(value)
 
 
 def _memory(value: Any) -> str:
     """Return a size as Kubernetes and kfp both take it: a bare number would be bytes, which nobody means."""
     if not re.fullmatch(r"\d+([KMGTPE]i|[MGTPE])", str(value)) or not _amount(str(value)):
-        raise ValueError(f"expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received {value!r}")
+        raise ValueError(
+            f"expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received {value!r}"
+        )
     return str(value)
 
 
@@ -55,7 +59,9 @@ def _amount(quantity: str) -> Decimal:
 def _secret_key(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[\w.-]+", value):
         # The value is not shown: someone may have written the secret itself.
-        raise ValueError("expected a Kubernetes secret and its key, such as mlflow/password, received something else")
+        raise ValueError(
+            "expected a Kubernetes secret and its key, such as mlflow/password, received something else"
+        )
     return value
 
 
@@ -76,9 +82,13 @@ class Toleration(Settings):
     """A taint that a pod may be put beside."""
 
     key: str
-    operator: Literal["Exists", "Equal"] | None = Field(None, description="Default: Equal with a value, else Exists.")
+    operator: Literal["Exists", "Equal"] | None = Field(
+        None, description="Default: Equal with a value, else Exists."
+    )
     value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, description="Default: all.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Default: all."
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> Toleration:
@@ -95,13 +105,22 @@ class StepResources(Settings):
 
     cpu: Cpu | None = Field(None, description="CPUs that the pod is promised, such as 4 or 500m.")
     cpu_limit: Cpu | None = Field(None, description="CPUs that it may use at most.")
-    memory: Memory | None = Field(None, description="Memory that the pod is promised, such as 16Gi.")
+    memory: Memory | None = Field(
+        None, description="Memory that the pod is promised, such as 16Gi."
+    )
     memory_limit: Memory | None = Field(None, description="Memory beyond which it is killed.")
-    accelerator_type: ResourceName | None = Field(None, description="Name of the accelerator among a node's resources.")
-    accelerator_count: int | None = Field(None, ge=0, description="Accelerators of the pod; 0 = none.")
-    node_selector: dict[str, str] | None = Field(None, description="Labels that the node must have.")
+    accelerator_type: ResourceName | None = Field(
+        None, description="Name of the accelerator among a node's resources."
+    )
+    accelerator_count: int | None = Field(
+        None, ge=0, description="Accelerators of the pod; 0 = none."
+    )
+    node_selector: dict[str, str] | None = Field(
+        None, description="Labels that the node must have."
+    )
     tolerations: list[Toleration] | None = Field(
-        None, description="Taints that the node may have, each with key, operator, value and effect."
+        None,
+        description="Taints that the node may have, each with key, operator, value and effect.",
     )
 
     secret_env: dict[Variable, SecretKey] | None = Field(
@@ -119,7 +138,9 @@ class StepResources(Settings):
 _OVERRIDES: dict[str, Any] = {
     step.name: (StepResources | None, Field(None, description=step.help or None)) for step in STEPS
 }
-ClusterSteps = create_model("ClusterSteps", __base__=Settings, __doc__="Overrides by step.", **_OVERRIDES)
+ClusterSteps = create_model(
+    "ClusterSteps", __base__=Settings, __doc__="Overrides by step.", **_OVERRIDES
+)
 
 
 class ClusterSettings(StepResources):

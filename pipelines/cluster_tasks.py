@@ -13,11 +13,12 @@ from qat_lib.errors import ConfigError
 def for_pods(config: RunConfig) -> RunConfig:
     """Return the config with ``engine.backend: auto`` decided where build_engine gets an accelerator.
 
-    Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would export for another
-    backend than the one that the GPU of build_engine is for.
+    Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would
+    export for another backend than the one that the GPU of build_engine is for.
 
     Raises:
-        ConfigError: build_engine and evaluate get different accelerators, or the graphs can't be for TensorRT.
+        ConfigError: build_engine and evaluate get different accelerators, or the graphs can't be
+            for TensorRT.
     """
     build, evaluate = (config.cluster.of(step).accelerator for step in ("build_engine", "evaluate"))
     if config.engine.backend not in ("auto", "tensorrt"):
@@ -36,9 +37,15 @@ def for_pods(config: RunConfig) -> RunConfig:
             "auto, tensorrt or onnxruntime, received openvino. Change it, or set engine.backend=openvino and ask for "
             "no accelerator."
         )
-    if (problem := sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")) is not None:
-        raise ConfigError(f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto. {problem}")
-    return config.model_copy(update={"engine": config.engine.model_copy(update={"backend": "tensorrt"})})
+    if (
+        problem := sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")
+    ) is not None:
+        raise ConfigError(
+            f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto. {problem}"
+        )
+    return config.model_copy(
+        update={"engine": config.engine.model_copy(update={"backend": "tensorrt"})}
+    )
 
 
 def request(task: Any, resources: StepResources) -> None:
@@ -64,4 +71,6 @@ def request(task: Any, resources: StepResources) -> None:
         kubernetes.add_node_selector(task, label, value)
     for each in resources.tolerations or ():
         operator = each.operator or ("Exists" if each.value is None else "Equal")
-        kubernetes.add_toleration(task, key=each.key, operator=operator, value=each.value, effect=each.effect)
+        kubernetes.add_toleration(
+            task, key=each.key, operator=operator, value=each.value, effect=each.effect
+        )

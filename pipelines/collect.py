@@ -47,8 +47,8 @@ def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: int)
     Args:
         folder: The run.
         artifacts: The output directory of each step, by the artifact's name.
-        since: Size in bytes of the event file when this attempt began; what is before it belongs to attempts that were
-            cut short.
+        since: Size in bytes of the event file when this attempt began; what is before it belongs to
+            attempts that were cut short.
     """
     evaluation = _read(artifacts, "evaluation", "evaluation.json")
     verdict = _read(artifacts, "promotion", "verdict.json")
@@ -56,7 +56,9 @@ def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: int)
         "run_id": folder.run_id,
         "run_dir": str(folder.path),
         "steps": finished_steps(folder, since=since),
-        "results": {row: values for row in ROWS if (values := evaluation.get("results", {}).get(row))},
+        "results": {
+            row: values for row in ROWS if (values := evaluation.get("results", {}).get(row))
+        },
         "gate": {"verdict": verdict.get("verdict"), "reasons": verdict.get("reasons", [])},
         "report": _copy_report(folder, artifacts),
     }
@@ -65,7 +67,11 @@ def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: int)
 def finished_steps(folder: RunFolder, *, since: int) -> list[dict[str, Any]]:
     """Return name, status and seconds of each step whose end stands after byte ``since`` of the event file."""
     return [
-        {"name": event["step"], "status": event.get("status", "executed"), "seconds": event.get("seconds")}
+        {
+            "name": event["step"],
+            "status": event.get("status", "executed"),
+            "seconds": event.get("seconds"),
+        }
         for event in EventTail(path=folder.events_file, offset=since).read()
         if event.get("event") == "step_finished"
     ]
@@ -78,7 +84,9 @@ def _read(artifacts: dict[str, Path], name: str, file: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StepError(f"Expected {file} from the step that writes {name!r}; {path} can't be read: {error}") from error
+        raise StepError(
+            f"Expected {file} from the step that writes {name!r}; {path} can't be read: {error}"
+        ) from error
     return content if isinstance(content, dict) else {}
 
 

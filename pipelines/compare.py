@@ -44,13 +44,24 @@ def compare_runs(names: Sequence[str], *, output: Path, console: Console | None 
         table.add_row(escape(key), *(escape(record.params.get(key, "-")) for record in records))
     table.add_section()
     table.add_row("verdict", *(record.tags.get("qatline.verdict", "-") for record in records))
-    measured = {row: title for row, title in ROWS.items() if any(f"{row}.accuracy" in r.metrics for r in records)}
+    measured = {
+        row: title
+        for row, title in ROWS.items()
+        if any(f"{row}.accuracy" in r.metrics for r in records)
+    }
     for row, title in measured.items():
-        table.add_row(f"{title}: accuracy", *(_shown(record.metrics, row, "accuracy") for record in records))
+        table.add_row(
+            f"{title}: accuracy", *(_shown(record.metrics, row, "accuracy") for record in records)
+        )
     for row, title in measured.items():
         if row != REFERENCE:
-            table.add_row(f"{title}: p50 ms", *(_shown(record.metrics, row, "latency_ms_p50") for record in records))
-    table.add_row("QAT INT8 engine: size", *(_shown(record.metrics, CANDIDATE, "bytes") for record in records))
+            table.add_row(
+                f"{title}: p50 ms",
+                *(_shown(record.metrics, row, "latency_ms_p50") for record in records),
+            )
+    table.add_row(
+        "QAT INT8 engine: size", *(_shown(record.metrics, CANDIDATE, "bytes") for record in records)
+    )
     (console or Console(highlight=False)).print(table)
 
 
@@ -63,7 +74,9 @@ def _latest(output: Path) -> list[RunFolder]:
 
 def _record(folder: RunFolder) -> Any:
     if not folder.tracking_file.exists():
-        raise ConfigError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
+        raise ConfigError(
+            f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early."
+        )
     tracking = read_record(folder.tracking_file)
     with translated(f"run {folder.run_id} can't be read from {scrub(tracking['uri'])}"):
         from mlflow import MlflowClient

@@ -19,10 +19,12 @@ from qat_lib.output_files import check_output
 def compile_pipeline(config: RunConfig, output: Path) -> None:
     """Write ``output``: the main pipeline, with ``config`` as the defaults of its parameters.
 
-    The file is checked against the schemas of the IR and of its executors, which kfp's own compiler does not do.
+    The file is checked against the schemas of the IR and of its executors, which kfp's own compiler
+    does not do.
 
     Raises:
-        ConfigError: The file can't be written, or the cluster section does not fit the engine's backend.
+        ConfigError: The file can't be written, or the cluster section does not fit the engine's
+            backend.
     """
     check_output(output)
     text = pipeline_ir(config)
@@ -36,10 +38,10 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
     """Return the compiled main pipeline as YAML text, the same text for the same config.
 
     Args:
-        config: The defaults of the parameters. Its tracking server reaches the steps as environment variables, its
-            cluster section as what their pods ask for.
-        caching: Whether the cluster may reuse a step that ran with the same arguments. It sees neither new data
-            behind an unchanged path nor new code behind an unchanged image tag.
+        config: The defaults of the parameters. Its tracking server reaches the steps as environment
+            variables, its cluster section as what their pods ask for.
+        caching: Whether the cluster may reuse a step that ran with the same arguments. It sees
+            neither new data behind an unchanged path nor new code behind an unchanged image tag.
 
     Raises:
         ConfigError: The cluster section does not fit the engine's backend.
@@ -66,8 +68,8 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
         )
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     check_ir(documents)
-    # Written anew: kfp heads the file with the defaults in an order that changes from process to process, and a
-    # server's versions are known by what their text is.
+    # Written anew: kfp heads the file with the defaults in an order that changes from process to
+    # process, and a server's versions are known by what their text is.
     return yaml.safe_dump_all(documents, sort_keys=False)
 
 

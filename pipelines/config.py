@@ -1,8 +1,8 @@
 """RunConfig: everything one run depends on, validated once.
 
-A config is laid in this order, later wins: the defaults, the YAML file, its profiles in the order they are
-asked for, then ``--set`` options. Relative paths in a file are relative to that file's folder; those of
-``--set`` are relative to the working directory.
+A config is laid in this order, later wins: the defaults, the YAML file, its profiles in the order
+they are asked for, then ``--set`` options. Relative paths in a file are relative to that file's
+folder; those of ``--set`` are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ PATH_KEYS: tuple[tuple[str, ...], ...] = (
 )
 """Where a config may hold a path."""
 
-SECTIONS: tuple[str, ...] = ("data", "model", "training", "quantization", "qat", "export", "engine", "gate")
+SECTIONS: tuple[str, ...] = (
+    "data",
+    "model",
+    "training",
+    "quantization",
+    "qat",
+    "export",
+    "engine",
+    "gate",
+)
 """The sections that are parameters of the pipeline; the others concern the place where it runs."""
 
 
@@ -51,12 +60,22 @@ class RunConfig(Settings):
         60
     """
 
-    seed: int = Field(0, ge=0, lt=2**31, description="Seed of splits, initial weights, shuffling and augmentation.")
-    output: str = Field("runs", description="Folder of the runs, their shared step store and the default MLflow store.")
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="Seed of splits, initial weights, shuffling and augmentation.",
+    )
+    output: str = Field(
+        "runs",
+        description="Folder of the runs, their shared step store and the default MLflow store.",
+    )
     data: settings.DataSettings = Field(default_factory=settings.DataSettings)
     model: settings.ModelSettings = Field(default_factory=settings.ModelSettings)
     training: settings.TrainingSettings = Field(default_factory=settings.TrainingSettings)
-    quantization: settings.QuantizationSettings = Field(default_factory=settings.QuantizationSettings)
+    quantization: settings.QuantizationSettings = Field(
+        default_factory=settings.QuantizationSettings
+    )
     qat: settings.QATSettings = Field(default_factory=settings.QATSettings)
     export: settings.ExportSettings = Field(default_factory=settings.ExportSettings)
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
@@ -103,8 +122,9 @@ class RunConfig(Settings):
     def pipeline_parameters(self) -> dict[str, Any]:
         """Return the arguments of the pipeline: the seed and one dict per section that its steps read.
 
-        kfp takes no null inside a dict, so a key without a value is left out; its default is null in every section.
-        The options of a model are the builder's, where null means something: they go as JSON text.
+        kfp takes no null inside a dict, so a key without a value is left out; its default is null
+        in every section. The options of a model are the builder's, where null means something: they
+        go as JSON text.
         """
         sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
         options = sections["model"]["options"]
@@ -117,7 +137,8 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
     """Validate plain data.
 
     Raises:
-        ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its path.
+        ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its
+            path.
     """
     check_keys(values, RunConfig, source=source)
     try:
@@ -150,7 +171,11 @@ def load_config(
     layers.append(("--set", here, _parse_overrides(overrides)))
     for source, base, content in layers:
         # A section whose every line is commented out is empty, not wrong.
-        layer = {key: value for key, value in content.items() if value is not None or key not in _EMPTY_ALLOWED}
+        layer = {
+            key: value
+            for key, value in content.items()
+            if value is not None or key not in _EMPTY_ALLOWED
+        }
         check_keys(layer, RunConfig, source=source)
         values = _merge(values, _absolute_paths(layer, base))
     if "output" not in values:
@@ -160,15 +185,21 @@ def load_config(
     return build_config(values, source=sources)
 
 
-def _file_layers(path: Path | None, profiles: Sequence[str]) -> list[tuple[str, Path, dict[str, Any]]]:
+def _file_layers(
+    path: Path | None, profiles: Sequence[str]
+) -> list[tuple[str, Path, dict[str, Any]]]:
     if path is None:
         if profiles:
-            raise ConfigError(f"Expected --config with --profile {profiles[0]}: profiles are part of a config file.")
+            raise ConfigError(
+                f"Expected --config with --profile {profiles[0]}: profiles are part of a config file."
+            )
         return []
     base = read_yaml_mapping(path)
     folder = path.resolve().parent
     known = base.pop("profiles", None) or {}
-    if not isinstance(known, dict) or not all(isinstance(layer, dict) or layer is None for layer in known.values()):
+    if not isinstance(known, dict) or not all(
+        isinstance(layer, dict) or layer is None for layer in known.values()
+    ):
         raise ConfigError(f"{path}: expected 'profiles' to map each name to a part of a config.")
     # A typing error in a profile is found at once, not on the day the profile is used.
     for name, layer in known.items():
@@ -177,7 +208,9 @@ def _file_layers(path: Path | None, profiles: Sequence[str]) -> list[tuple[str, 
     for name in profiles:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
-            raise ConfigError(f"{path}: expected a profile of this file ({listed}), received {name!r}.")
+            raise ConfigError(
+                f"{path}: expected a profile of this file ({listed}), received {name!r}."
+            )
         layers.append((f"{path}, profile {name}", folder, known[name] or {}))
     return layers
 
@@ -188,7 +221,9 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         key, equals, raw = text.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(parts):
-            raise ConfigError(f"Expected --set section.key=value, such as training.epochs=5; received {text!r}.")
+            raise ConfigError(
+                f"Expected --set section.key=value, such as training.epochs=5; received {text!r}."
+            )
         layer: Any = parse_config(raw, f"--set {key}")
         for part in reversed(parts):
             layer = {part: layer}
@@ -200,7 +235,9 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 

@@ -18,7 +18,10 @@ _LONGEST = 200  # characters of a value in a message
 def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
     """Raise a ConfigError that names each unknown key and the nearest known one, with full paths."""
     known = list(known_paths(model))
-    problems = [f"unknown key {path!r}; {_suggest(path, known)}" for path in _unknown(values, model, prefix="")]
+    problems = [
+        f"unknown key {path!r}; {_suggest(path, known)}"
+        for path in _unknown(values, model, prefix="")
+    ]
     if problems:
         raise ConfigError(_message(source, problems))
 
@@ -47,7 +50,11 @@ def describe_problems(error: ValidationError, source: str) -> str:
             expected[message if message.startswith(path) else f"{path}: {message}"] = []
             continue
         template = _EXPECTED.get(item["type"])
-        wanted = template.format(**item.get("ctx", {})) if template else message[:1].lower() + message[1:]
+        wanted = (
+            template.format(**item.get("ctx", {}))
+            if template
+            else message[:1].lower() + message[1:]
+        )
         expected.setdefault(path, []).append(wanted)
         received.setdefault(path, _shown(item["input"]))
     lines = [
@@ -65,13 +72,17 @@ def _shown(value: Any) -> str:
 
 def _names_a_type(part: int | str) -> bool:
     """Whether a part of an error's location is a member of a union rather than a key."""
-    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or part.startswith(("list[", "dict[")))
+    return isinstance(part, str) and (
+        part in ("str", "int", "float", "bool") or part.startswith(("list[", "dict["))
+    )
 
 
 def _message(source: str, problems: list[str]) -> str:
     if len(problems) == 1:
         return f"{source}: {problems[0]}"
-    return "\n".join([f"{source}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)])
+    return "\n".join(
+        [f"{source}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)]
+    )
 
 
 def _unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -89,13 +100,17 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType):
-        return next((found for part in get_args(annotation) if (found := _section(part)) is not None), None)
+        return next(
+            (found for part in get_args(annotation) if (found := _section(part)) is not None), None
+        )
     return None
 
 
 def _suggest(path: str, known: list[str]) -> str:
     parent, _, name = path.rpartition(".")
-    siblings = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == parent}
+    siblings = {
+        other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == parent
+    }
     everywhere = {other.rpartition(".")[2]: other for other in reversed(known)}
     # The sibling first, then the right key in the wrong place.
     for names in (siblings, everywhere):

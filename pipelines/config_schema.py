@@ -19,7 +19,10 @@ def config_schema() -> dict[str, Any]:
     schema = RunConfig.model_json_schema()
     definitions = schema.pop("$defs")
     overlay = {key: value for key, value in schema.items() if key != "title"}
-    definitions["Profile"] = {**overlay, "description": "A part of a config that --profile lays over the base."}
+    definitions["Profile"] = {
+        **overlay,
+        "description": "A part of a config that --profile lays over the base.",
+    }
     schema["properties"]["profiles"] = {
         "type": "object",
         "additionalProperties": {"$ref": "#/$defs/Profile"},

@@ -1,7 +1,8 @@
 """Check a compiled pipeline without a cluster.
 
-kfp's loader accepts an unknown field inside an executor or a platform config, and a reference to something that
-is not there. So: the three schemas (pipeline, executors, kubernetes config), then the references of the graph.
+kfp's loader accepts an unknown field inside an executor or a platform config, and a reference to
+something that is not there. So: the three schemas (pipeline, executors, kubernetes config), then
+the references of the graph.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def check_ir(documents: Sequence[Mapping[str, Any]]) -> None:
     """
     problems = [*_schema_problems(documents), *graph_problems(documents[0])]
     if problems:
-        raise ExportError("The compiled pipeline is not valid:\n" + "\n".join(f"  - {each}" for each in problems))
+        raise ExportError(
+            "The compiled pipeline is not valid:\n" + "\n".join(f"  - {each}" for each in problems)
+        )
 
 
 def _schema_problems(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -30,14 +33,23 @@ def _schema_problems(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
     spec, platform = documents[0], documents[1] if len(documents) > 1 else {}
     executors = spec.get("deploymentSpec", {}).get("executors", {})
-    kubernetes = platform.get("platforms", {}).get("kubernetes", {}).get("deploymentSpec", {}).get("executors", {})
+    kubernetes = (
+        platform.get("platforms", {})
+        .get("kubernetes", {})
+        .get("deploymentSpec", {})
+        .get("executors", {})
+    )
     targets: list[tuple[str, Any, Any]] = [("pipeline", spec, pipeline_spec_pb2.PipelineSpec())]
     targets += [
         (f"executor {name}", value, pipeline_spec_pb2.PipelineDeploymentConfig.ExecutorSpec())
         for name, value in executors.items()
     ]
     targets += [
-        (f"kubernetes config of {name}", value, kubernetes_executor_config_pb2.KubernetesExecutorConfig())
+        (
+            f"kubernetes config of {name}",
+            value,
+            kubernetes_executor_config_pb2.KubernetesExecutorConfig(),
+        )
         for name, value in kubernetes.items()
     ]
     for name, value, message in targets:

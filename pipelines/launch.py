@@ -1,9 +1,10 @@
 """The launcher: one process that runs one pipeline with kfp.local, step by step.
 
-``python -m pipelines.launch RUN_DIR`` is started by ``pipelines.local``, which shows what happens here. It is a
-process of its own because kfp prints to stdout and leaves ``print`` patched, and because a light parent shows
-the first line at once while this one still imports kfp. What the steps need to know reaches them through the
-environment: where events go, which step store to use, which MLflow run is the parent.
+``python -m pipelines.launch RUN_DIR`` is started by ``pipelines.local``, which shows what happens
+here. It is a process of its own because kfp prints to stdout and leaves ``print`` patched, and
+because a light parent shows the first line at once while this one still imports kfp. What the steps
+need to know reaches them through the environment: where events go, which step store to use, which
+MLflow run is the parent.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def main(arguments: list[str]) -> int:
     follow_parent(int(arguments[1]))
     signal.signal(signal.SIGTERM, _end_with_children)
     os.environ[EVENTS_VARIABLE] = str(folder.events_file)
-    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stdout,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
     try:
         # kfp leaves a temporary folder of each step behind; here they go with the run.
         with temporary_folder(folder.run_id):
@@ -65,7 +70,14 @@ def main(arguments: list[str]) -> int:
         reason = as_storage_error(error, folder.path) if is_disk_full(error) else error
         known = isinstance(reason, QatlineError)
         exit_code = reason.exit_code if isinstance(reason, QatlineError) else 1
-        emit("error", "", type=type(reason).__name__, message=str(reason), exit_code=exit_code, expected=known)
+        emit(
+            "error",
+            "",
+            type=type(reason).__name__,
+            message=str(reason),
+            exit_code=exit_code,
+            expected=known,
+        )
         with contextlib.suppress(OSError):  # the log may lie on the disk that is full
             traceback.print_exc()
         return exit_code
@@ -87,7 +99,8 @@ def launch(folder: RunFolder) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # What runs here is nobody else's business; a user who wants MLflow's usage reports can say so.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with a killed step.
+    # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with
+    # a killed step.
     os.environ["PYTHONUNBUFFERED"] = "1"
     sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
     emit("message", "", message="loading the pipeline")
@@ -136,10 +149,15 @@ def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root:
 
     root.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        # Images don't matter here, and the local runner takes no resource requests: both are meant for a cluster.
+        # Images don't matter here, and the local runner takes no resource requests: both are meant
+        # for a cluster.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"kfp\.")
         warnings.filterwarnings("ignore", category=UserWarning, module=r"kfp\.")
-        local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(root), raise_on_error=True)
+        local.init(
+            runner=local.SubprocessRunner(use_venv=False),
+            pipeline_root=str(root),
+            raise_on_error=True,
+        )
         try:
             pipeline(**_known(pipeline, parameters))
         except RuntimeError as error:

@@ -1,7 +1,7 @@
 """Run a pipeline on this machine: make or resume a run folder, start the launcher, show how it goes.
 
-This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock, and the
-launcher and its steps end when it does.
+This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock,
+and the launcher and its steps end when it does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _FULL = 1 << 20  # bytes; with less than that left nothing can be written that m
 class RunFailedError(QatlineError):
     """A run ended before its result; the message names the step, and what to do."""
 
-    def __init__(self, message: str, *, folder: RunFolder, step: str, exit_code: int, log_tail: str) -> None:
+    def __init__(
+        self, message: str, *, folder: RunFolder, step: str, exit_code: int, log_tail: str
+    ) -> None:
         super().__init__(message)
         self.folder = folder
         self.step = step
@@ -110,12 +112,15 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
         finally:
             clear_temporary(folder.run_id)  # of a launcher that was killed
         if code != 0 or not folder.result_file.exists():
-            with contextlib.suppress(OSError):  # a disk that is full is what ended the run, not how it is reported
+            # A disk that is full is what ended the run, not how it is reported.
+            with contextlib.suppress(OSError):
                 folder.finish("failed")
             raise _failure(folder, progress, code, log_start)
         folder.finish("finished")
         result = json.loads(folder.result_file.read_text(encoding="utf-8"))
-    return RunOutcome(folder=folder, result=result, seconds=time.monotonic() - started, warnings=progress.warnings)
+    return RunOutcome(
+        folder=folder, result=result, seconds=time.monotonic() - started, warnings=progress.warnings
+    )
 
 
 def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) -> RunOutcome:
@@ -136,7 +141,8 @@ def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) 
 
 def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
     folder.log_file.parent.mkdir(parents=True, exist_ok=True)
-    # Python would look into the working directory first, and the user's own "components" there would stand in for ours.
+    # Python would look into the working directory first, and the user's own "components" there
+    # would stand in for ours.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     with folder.log_file.open("ab") as log:
         return subprocess.Popen(
@@ -145,14 +151,17 @@ def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,
-            # A group of its own: Ctrl-C reaches this process alone, which then ends the group in order.
+            # A group of its own: Ctrl-C reaches this process alone, which then ends the group in
+            # order.
             start_new_session=True,
             # As long as the launcher lives the folder stays held, even if this process is killed.
             pass_fds=(lock,),
         )
 
 
-def _follow(process: subprocess.Popen[bytes], tail: EventTail, progress: RunProgress, view: ProgressView) -> int:
+def _follow(
+    process: subprocess.Popen[bytes], tail: EventTail, progress: RunProgress, view: ProgressView
+) -> int:
     try:
         while True:
             code = process.poll()
@@ -227,6 +236,10 @@ def _log_tail(path: Path, start: int) -> str:
         return ""
     with path.open("rb") as stream:
         stream.seek(max(start, path.stat().st_size - 100_000))
-        lines = [line for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-    traces = [place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+        lines = [
+            line for line in stream.read().decode(errors="replace").splitlines() if line.strip()
+        ]
+    traces = [
+        place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line
+    ]
     return "\n".join(lines[traces[-1] :][:_LOG_TAIL] if traces else lines[-_LOG_TAIL:])

@@ -40,7 +40,9 @@ def read_inputs(path: Path) -> Any:
         return load_npy(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}.") from error
+        raise DataError(
+            f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}."
+        ) from error
 
 
 def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
@@ -75,13 +77,18 @@ def write_model(path: Path, model: Any) -> None:
         beside.unlink(missing_ok=True)
 
 
-def show_quantization(plan: QuantizationPlan, output: Path | None, report: CalibrationReport | None) -> None:
+def show_quantization(
+    plan: QuantizationPlan, output: Path | None, report: CalibrationReport | None
+) -> None:
     """Show a plan or, after a calibration, what was written."""
     console = _console()
     kinds = Counter(entry.kind for entry in plan.quantizers)
     counts = f"{len(plan.quantizers)} quantizers ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})"
     if output is not None and report is not None:
-        console.print(f"Wrote {escape(str(output))}: {counts}, calibrated on {report.samples} samples", soft_wrap=True)
+        console.print(
+            f"Wrote {escape(str(output))}: {counts}, calibrated on {report.samples} samples",
+            soft_wrap=True,
+        )
         return
     console.print(f"{escape(plan.model)}: {counts}")
     tensors = _table("tensor", "read by", text=True)
@@ -127,7 +134,8 @@ def show_findings(model: Path, findings: Sequence[Finding]) -> None:
         return
     counts = {severity: sum(each.severity == severity for each in findings) for severity in _STYLES}
     console.print(
-        f"{escape(str(model))}: " + ", ".join(f"{n} {_plural(name, n)}" for name, n in counts.items() if n),
+        f"{escape(str(model))}: "
+        + ", ".join(f"{n} {_plural(name, n)}" for name, n in counts.items() if n),
         soft_wrap=True,
     )
     _print_findings(console, findings)
@@ -137,7 +145,9 @@ def _plural(severity: str, count: int) -> str:
     return severity if severity == "info" or count == 1 else severity + "s"
 
 
-def show_analysis(report: FusionReport, comparison: Comparison | None, *, all_findings: bool) -> None:
+def show_analysis(
+    report: FusionReport, comparison: Comparison | None, *, all_findings: bool
+) -> None:
     """Show a prediction and, if there is one, how it scores against an engine."""
     from qat_lib.analysis.table import render
 
@@ -146,15 +156,26 @@ def show_analysis(report: FusionReport, comparison: Comparison | None, *, all_fi
     if comparison is None:
         return
     table = _table("against the engine", "")
-    table.add_row("layers found", f"{comparison.matched} of {comparison.matched + len(comparison.unmatched)}")
-    scores = {"precision": comparison.precision_score, "output": comparison.output_score, "adds": comparison.add_score}
+    table.add_row(
+        "layers found", f"{comparison.matched} of {comparison.matched + len(comparison.unmatched)}"
+    )
+    scores = {
+        "precision": comparison.precision_score,
+        "output": comparison.output_score,
+        "adds": comparison.add_score,
+    }
     for name, value in scores.items():
         table.add_row(f"{name} as predicted", "-" if value is None else f"{value:.1%}")
     table.add_row("layers", f"{comparison.engine_layers} (predicted {comparison.predicted_layers})")
-    table.add_row("conversions", f"{comparison.engine_conversions} (predicted {comparison.predicted_conversions})")
+    table.add_row(
+        "conversions",
+        f"{comparison.engine_conversions} (predicted {comparison.predicted_conversions})",
+    )
     console.print(table)
     for miss in comparison.mismatches:
-        console.print(f"  {escape(miss.node)}: {miss.what} predicted {miss.predicted}, found {miss.found}")
+        console.print(
+            f"  {escape(miss.node)}: {miss.what} predicted {miss.predicted}, found {miss.found}"
+        )
 
 
 def show_engine(artifact: EngineArtifact) -> None:
@@ -169,13 +190,20 @@ def show_engine(artifact: EngineArtifact) -> None:
         console.print(f"[yellow]warning[/]: {escape(warning)}")
 
 
-def show_latencies(manifest: EngineManifest, latencies: Sequence[Latency], layers: Sequence[EngineLayer]) -> None:
+def show_latencies(
+    manifest: EngineManifest, latencies: Sequence[Latency], layers: Sequence[EngineLayer]
+) -> None:
     """Show one row per batch size, and the layers by time."""
     console = _console()
     console.print(_described(manifest))
     table = _table("batch", "p50 ms", "p90 ms", "p99 ms", "samples/s", "requests")
     for each in latencies:
-        table.add_row(str(each.batch_size), *_times(each.end_to_end), f"{each.throughput:,.0f}", str(each.iterations))
+        table.add_row(
+            str(each.batch_size),
+            *_times(each.end_to_end),
+            f"{each.throughput:,.0f}",
+            str(each.iterations),
+        )
     console.print(table)
     computed = [(each.batch_size, each.compute) for each in latencies if each.compute is not None]
     if computed:
@@ -192,7 +220,9 @@ def show_latencies(manifest: EngineManifest, latencies: Sequence[Latency], layer
 
 
 def _times(percentiles: Percentiles) -> list[str]:
-    return [format_milliseconds(value) for value in (percentiles.p50, percentiles.p90, percentiles.p99)]
+    return [
+        format_milliseconds(value) for value in (percentiles.p50, percentiles.p90, percentiles.p99)
+    ]
 
 
 def _described(manifest: EngineManifest) -> str:
@@ -204,7 +234,9 @@ def _described(manifest: EngineManifest) -> str:
 def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
     for each in findings:
         style = _STYLES[each.severity]
-        console.print(f"[{style}]{each.code} {each.severity}[/] {escape(each.node)}: {escape(each.message)}")
+        console.print(
+            f"[{style}]{each.code} {each.severity}[/] {escape(each.node)}: {escape(each.message)}"
+        )
         if each.advice:
             console.print(f"    {escape(each.advice)}")
 
@@ -212,7 +244,9 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
 def _table(*headings: str, text: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place == 0 or text else "right", overflow="fold")
+        table.add_column(
+            heading, justify="left" if place == 0 or text else "right", overflow="fold"
+        )
     return table
 
 

@@ -1,6 +1,7 @@
 """What can be known before the first step: a run that a later step would refuse is refused before it trains.
 
-These are looks at names, files and installed packages: nothing is built, and neither Keras nor data are opened.
+These are looks at names, files and installed packages: nothing is built, and neither Keras nor data
+are opened.
 """
 
 from __future__ import annotations
@@ -49,7 +50,17 @@ def check_before_training(config: RunConfig) -> None:
 
 
 def _packages(config: RunConfig) -> Iterator[str]:
-    yield from ("kfp", "tensorflow", "keras", "tf2onnx", "onnx_ir", "onnx", "onnxruntime", "jinja2", "PIL")
+    yield from (
+        "kfp",
+        "tensorflow",
+        "keras",
+        "tf2onnx",
+        "onnx_ir",
+        "onnx",
+        "onnxruntime",
+        "jinja2",
+        "PIL",
+    )
     if config.data.kind == "digits":
         yield "sklearn"
     if os.environ.get(MODE_VARIABLE) != "off":
@@ -62,7 +73,9 @@ def _check_model(config: RunConfig) -> None:
     name = config.model.name
     if name.endswith(".keras"):
         if not Path(name).is_file():
-            raise ConfigError(f"model.name: expected a Keras file at {name}; there is none. Check the path.")
+            raise ConfigError(
+                f"model.name: expected a Keras file at {name}; there is none. Check the path."
+            )
     elif name.startswith(APPLICATIONS):
         _check_application(name.removeprefix(APPLICATIONS))
     elif ":" in name:
@@ -75,15 +88,23 @@ def _check_application(name: str) -> None:
     package = importlib.util.find_spec("keras")
     folders = package.submodule_search_locations if package is not None else None
     index = Path(next(iter(folders or [""]))) / "applications" / "__init__.py"
-    known = set(re.findall(r"\bimport\s+\w+\s+as\s+([A-Z]\w*)", index.read_text())) if index.is_file() else set()
+    known = (
+        set(re.findall(r"\bimport\s+\w+\s+as\s+([A-Z]\w*)", index.read_text()))
+        if index.is_file()
+        else set()
+    )
     if known and name not in known:
-        raise ConfigError(f"model.name: keras.applications has no {name!r}. {_nearest(name, known)}")
+        raise ConfigError(
+            f"model.name: keras.applications has no {name!r}. {_nearest(name, known)}"
+        )
 
 
 def _check_weights(config: RunConfig) -> None:
     weights = config.model.weights
     if weights is not None and weights != "imagenet" and not Path(weights).is_file():
-        raise ConfigError(f"model.weights: expected a weights file at {weights}; there is none. Check the path.")
+        raise ConfigError(
+            f"model.weights: expected a weights file at {weights}; there is none. Check the path."
+        )
 
 
 def _check_import(key: str, module: str, attribute: str) -> None:
@@ -100,7 +121,9 @@ def _check_import(key: str, module: str, attribute: str) -> None:
         folders = list(spec.submodule_search_locations or [])
     names = _top_names(Path(spec.origin)) if spec is not None and spec.origin else None
     if names is not None and attribute not in names:
-        raise ConfigError(f"{key}: the module {module!r} has no {attribute!r}. {_nearest(attribute, names)}")
+        raise ConfigError(
+            f"{key}: the module {module!r} has no {attribute!r}. {_nearest(attribute, names)}"
+        )
 
 
 def _top_names(path: Path) -> set[str] | None:

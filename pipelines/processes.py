@@ -18,8 +18,8 @@ _GRACE = 10.0  # seconds between asking a process group to end and ending it
 def follow_parent(parent: int, signal_number: int = signal.SIGTERM) -> None:
     """End this process when ``parent`` ends, however that happens.
 
-    Linux sends ``signal_number`` at once; a thread that watches the parent's id covers other systems and the
-    moment between the fork and this call.
+    Linux sends ``signal_number`` at once; a thread that watches the parent's id covers other
+    systems and the moment between the fork and this call.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):

@@ -27,7 +27,10 @@ class ProgressView(Protocol):
     def __enter__(self) -> ProgressView: ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
 
     def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
@@ -39,7 +42,11 @@ def make_view(stream: TextIO | None = None, *, quiet: bool = False) -> ProgressV
     if quiet:
         return SilentView()
     console = Console(file=stream or sys.stdout, highlight=False)
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else LineView(console)
+    return (
+        LiveView(console)
+        if console.is_terminal and not console.is_dumb_terminal
+        else LineView(console)
+    )
 
 
 class SilentView:
@@ -49,7 +56,10 @@ class SilentView:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         return None
 
@@ -101,14 +111,19 @@ class LiveView:
         self._console = console
         self._progress: RunProgress | None = None
         self._spinner = Spinner("dots")
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=8, transient=True
+        )
 
     def __enter__(self) -> LiveView:
         self._live.__enter__()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
@@ -119,16 +134,22 @@ class LiveView:
         if kind == "step_finished":
             step = progress.steps[name]
             style = "dim" if step.status == "reused" else ""
-            self._console.print(Text(f"  {_head(progress, name)} {_outcome(step)}", style=style), soft_wrap=True)
+            self._console.print(
+                Text(f"  {_head(progress, name)} {_outcome(step)}", style=style), soft_wrap=True
+            )
         elif kind == "warning":
-            self._console.print(Text(f"  warning: {progress.warnings[-1]}", style="yellow"), soft_wrap=True)
+            self._console.print(
+                Text(f"  warning: {progress.warnings[-1]}", style="yellow"), soft_wrap=True
+            )
 
     def _render(self) -> Table | Text:
         progress = self._progress
         step = progress.running if progress else None
         if progress is None or step is None:
             started = progress is not None and bool(progress.steps)
-            message = (progress.message if progress else "") or ("starting the next step" if started else "starting")
+            message = (progress.message if progress else "") or (
+                "starting the next step" if started else "starting"
+            )
             return _row(self._spinner, Text(message))
         elapsed = Text(f"{max(time.time() - step.started, 0.0):.0f} s", style="dim")
         head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), elapsed)
@@ -141,7 +162,14 @@ class LiveView:
             return head
         bar = ProgressBar(total=step.total or 1.0, completed=step.current, width=_BAR)
         left = Text(_left(step), style="cyan", no_wrap=True)
-        table.add_row(_row(Text(f"    {step.phase}", no_wrap=True), bar, Text(_metrics(step), no_wrap=True), left))
+        table.add_row(
+            _row(
+                Text(f"    {step.phase}", no_wrap=True),
+                bar,
+                Text(_metrics(step), no_wrap=True),
+                left,
+            )
+        )
         return table
 
 

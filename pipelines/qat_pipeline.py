@@ -1,7 +1,7 @@
 """The main pipeline: from data to a checked INT8 engine, eight steps.
 
-Each parameter is a section of ``RunConfig`` as a dict, so a step reads what it needs and nothing else; what a
-step does not read is not part of its cache key.
+Each parameter is a section of ``RunConfig`` as a dict, so a step reads what it needs and nothing
+else; what a step does not read is not part of its cache key.
 """
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
@@ -48,16 +48,22 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: 
         }
         artifacts: dict[str, Any] = {}
         for step in STEPS:
-            component = getattr(importlib.import_module(f"components.{step.name}"), f"{step.name}_component")
+            component = getattr(
+                importlib.import_module(f"components.{step.name}"), f"{step.name}_component"
+            )
             inputs = component.component_spec.inputs
-            task = component(**{name: _source(step, name, artifacts, parameters) for name in inputs})
+            task = component(
+                **{name: _source(step, name, artifacts, parameters) for name in inputs}
+            )
             prepare(task)
             artifacts[step.artifact] = task.outputs[step.artifact]
 
     return qat_pipeline
 
 
-def _source(step: Step, name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
+def _source(
+    step: Step, name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Any:
     """Return a component's input: the artifact of an earlier step, or the section ``name`` or ``name_settings``."""
     if name in artifacts:
         return artifacts[name]

@@ -37,13 +37,20 @@ def show_result(console: Console, result: Mapping[str, Any], *, seconds: float) 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return the table of the variants.
 
-    Accuracies are shares of the test part in percent, changes are percentage points against FP32 Keras, latencies
-    are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
+    Accuracies are shares of the test part in percent, changes are percentage points against FP32
+    Keras, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
     """
     batch = next((row["batch_size"] for row in results.values() if row.get("batch_size")), None)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
-    for heading in ("accuracy", "change", "size", "p50 / p99 ms", f"img/s @{batch}" if batch else "img/s", "INT8"):
+    for heading in (
+        "accuracy",
+        "change",
+        "size",
+        "p50 / p99 ms",
+        f"img/s @{batch}" if batch else "img/s",
+        "INT8",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     reference = (results.get(REFERENCE) or {}).get("accuracy")
     for key, title in ROWS.items():
@@ -61,9 +68,13 @@ def _cells(row: Mapping[str, Any], reference: float | None) -> list[str]:
         _NONE if accuracy is None else f"{accuracy:.2%}",
         _NONE if accuracy is None or reference is None else f"{(accuracy - reference) * 100:+.2f}",
         _NONE if row.get("bytes") is None else format_size(row["bytes"]),
-        _NONE if p50 is None else " / ".join(format_milliseconds(value) for value in (p50, p99) if value is not None),
+        _NONE
+        if p50 is None
+        else " / ".join(format_milliseconds(value) for value in (p50, p99) if value is not None),
         _NONE if row.get("throughput") is None else f"{row['throughput']:,.0f}",
-        _NONE if not weighted or row.get("int8_layers") is None else f"{row['int8_layers']}/{weighted}",
+        _NONE
+        if not weighted or row.get("int8_layers") is None
+        else f"{row['int8_layers']}/{weighted}",
     ]
 
 
@@ -73,9 +84,15 @@ def _show_gate(console: Console, gate: Mapping[str, Any]) -> None:
     verdict = (str(gate["verdict"]), "bold green" if promoted else "bold red")
     console.print(Text.assemble(("Gate: ", "bold"), verdict))
     for reason in gate.get("reasons") or []:
-        passed, message = (reason.get("passed"), reason.get("message")) if isinstance(reason, dict) else (None, reason)
+        passed, message = (
+            (reason.get("passed"), reason.get("message"))
+            if isinstance(reason, dict)
+            else (None, reason)
+        )
         mark = "pass" if passed else "FAIL" if passed is False else "    "
-        for number, part in enumerate(textwrap.wrap(str(message), max(console.width - 7, 20)) or [""]):
+        for number, part in enumerate(
+            textwrap.wrap(str(message), max(console.width - 7, 20)) or [""]
+        ):
             head = (f"  {mark if number == 0 else '    '} ", "green" if passed else "red")
             console.print(Text.assemble(head, part), soft_wrap=True)
 

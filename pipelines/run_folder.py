@@ -39,7 +39,8 @@ from qat_lib.errors import ConfigError, StorageError
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 
-_LOCK_PATIENCE = 2.0  # seconds; the launcher of a parent that was killed needs a moment to follow it
+# Seconds; the launcher of a parent that was killed needs a moment to follow it.
+_LOCK_PATIENCE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,9 @@ class RunFolder:
         try:
             return RunRecord(**read_record(self.record_file))
         except TypeError as error:
-            raise StorageError(f"{self.record_file} is of another version of qatline: {error}") from error
+            raise StorageError(
+                f"{self.record_file} is of another version of qatline: {error}"
+            ) from error
 
     def settle(self) -> RunRecord:
         """Read ``run.json``; a run that is said to be running and whose process is gone becomes an interrupted one.
@@ -175,7 +178,8 @@ class RunFolder:
     def hold(self, patience: float = _LOCK_PATIENCE) -> Iterator[int]:
         """Hold the folder against other processes; yield the lock's file descriptor.
 
-        The operating system drops the lock when the last process that has the descriptor ends, however it ends.
+        The operating system drops the lock when the last process that has the descriptor ends,
+        however it ends.
 
         Raises:
             StorageError: Another process holds it.
@@ -198,7 +202,9 @@ class RunFolder:
                 return
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
-                    holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                    holder = (
+                        os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                    )
                     raise StorageError(
                         f"The run folder {self.path} is held by another process (pid {holder}). "
                         "Wait until that run has ended, or start another one."
@@ -218,8 +224,13 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
     unfinished = RunFolder(path=work)
     try:
         unfinished.log_file.parent.mkdir()
-        write_text(unfinished.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
-        unfinished.write_record(RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version))
+        write_text(
+            unfinished.config_file,
+            yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True),
+        )
+        unfinished.write_record(
+            RunRecord(run_id=run_id, pipeline=pipeline, cache=cache, version=version)
+        )
         return RunFolder(path=work.rename(output / run_id))
     except OSError as error:
         raise as_storage_error(error, output / run_id) from error
@@ -232,16 +243,20 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
 
     Args:
         output: The folder of the runs.
-        run_id: A run's name in ``output``, or the path of its folder; None for the latest unfinished.
+        run_id: A run's name in ``output``, or the path of its folder; None for the latest
+            unfinished.
 
     Raises:
         ConfigError: There is no such run.
     """
-    records = sorted(output.absolute().glob("[!.]*/run.json"))  # a hidden folder is one that is being made
+    # A hidden folder is one that is being made.
+    records = sorted(output.absolute().glob("[!.]*/run.json"))
     runs = [RunFolder(path=path.parent) for path in records]
     if run_id is not None:
         return _named_run(runs, output, run_id)
-    created = {run.path: record.created for run in runs if (record := run.settle()).status != "finished"}
+    created = {
+        run.path: record.created for run in runs if (record := run.settle()).status != "finished"
+    }
     if not created:
         raise ConfigError(f"Expected an unfinished run in {output}; there is none to resume.")
     return RunFolder(path=max(created, key=created.__getitem__))
@@ -254,7 +269,9 @@ def _named_run(runs: Sequence[RunFolder], output: Path, run_id: str) -> RunFolde
     if (Path(run_id) / "run.json").is_file():
         return RunFolder(path=Path(run_id).absolute())
     listed = ", ".join(run.run_id for run in runs[-5:]) or "none"
-    raise ConfigError(f"Expected a run of {output}, received {run_id!r}. Its latest runs: {listed}.")
+    raise ConfigError(
+        f"Expected a run of {output}, received {run_id!r}. Its latest runs: {listed}."
+    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -283,7 +300,11 @@ def read_record(path: Path) -> dict[str, Any]:
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value})
+        flat.update(
+            _flat(value, f"{prefix}{key}.")
+            if isinstance(value, dict) and value
+            else {prefix + key: value}
+        )
     return flat
 
 

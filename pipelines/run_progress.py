@@ -62,7 +62,9 @@ class RunProgress:
     @property
     def running(self) -> StepProgress | None:
         """The step that has started and not ended."""
-        return next((step for step in reversed(self.steps.values()) if step.status == "running"), None)
+        return next(
+            (step for step in reversed(self.steps.values()) if step.status == "running"), None
+        )
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take one event in; unknown kinds are left alone, so that old readers read new runs."""
@@ -81,7 +83,9 @@ class RunProgress:
             step = self.steps.setdefault(name, StepProgress(name=name, started=time))
             step.waiting_for = str(event.get("holder", ""))
         elif kind == "progress":
-            self._advance(self.steps.setdefault(name, StepProgress(name=name, started=time)), event, time)
+            self._advance(
+                self.steps.setdefault(name, StepProgress(name=name, started=time)), event, time
+            )
         elif kind == "step_finished":
             step = self.steps.setdefault(name, StepProgress(name=name, started=time))
             step.status = str(event.get("status", "executed"))
@@ -90,7 +94,9 @@ class RunProgress:
         elif kind == "stopped":
             self.stopped = name
         elif kind == "warning":
-            self.warnings.append(f"{name}: {event.get('message', '')}" if name else str(event.get("message", "")))
+            self.warnings.append(
+                f"{name}: {event.get('message', '')}" if name else str(event.get("message", ""))
+            )
         elif kind == "error":
             self.errors.append(dict(event))
             if name in self.steps:
@@ -101,8 +107,14 @@ class RunProgress:
     def _advance(step: StepProgress, event: Mapping[str, Any], time: float) -> None:
         phase, current = str(event.get("phase", "")), float(event.get("current") or 0.0)
         if phase != step.phase:
-            # The pace counts from the first report: what came before it, such as imports, is no part of it.
-            step.phase, step.phase_started, step.phase_first, step.metrics = phase, time, current, {}
+            # The pace counts from the first report: what came before it, such as imports, is no
+            # part of it.
+            step.phase, step.phase_started, step.phase_first, step.metrics = (
+                phase,
+                time,
+                current,
+                {},
+            )
         step.now, step.current = time, current
         step.total = float(event.get("total") or 0.0)
         step.metrics = {**step.metrics, **(event.get("metrics") or {})}

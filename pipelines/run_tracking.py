@@ -1,8 +1,8 @@
 """The MLflow run of a whole pipeline run, with a child for each step.
 
-A step that is executed opens its own child run, through the environment that is set here. A step that is reused
-stays quick and imports no MLflow; its child run is written here, from what the step left in the store, so that
-every run looks whole. A child that a killed step left RUNNING is closed.
+A step that is executed opens its own child run, through the environment that is set here. A step
+that is reused stays quick and imports no MLflow; its child run is written here, from what the step
+left in the store, so that every run looks whole. A child that a killed step left RUNNING is closed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
     Raises:
         TrackingError: The store can't be used, and ``tracking.required`` is true.
     """
-    os.environ.pop(_RUN_VARIABLE, None)  # a run of the caller's is not ours: the steps would all write into it
+    # A run of the caller's is not ours: the steps would all write into it.
+    os.environ.pop(_RUN_VARIABLE, None)
     if os.environ.get(MODE_VARIABLE) == "off":
         yield NullParentRun()
         return
@@ -96,7 +97,10 @@ def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=uri)
-        run_id = _reopened(client, folder) or client.create_run(experiment, run_name=folder.run_id).info.run_id
+        run_id = (
+            _reopened(client, folder)
+            or client.create_run(experiment, run_name=folder.run_id).info.run_id
+        )
         run = _MlflowParentRun(client, run_id, experiment, folder, config)
         run.begin()
     write_json(folder.tracking_file, {"uri": uri, "experiment_id": experiment, "run_id": run_id})
@@ -116,7 +120,9 @@ def _reopened(client: Any, folder: RunFolder) -> str | None:
 
 
 class _MlflowParentRun:
-    def __init__(self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig) -> None:
+    def __init__(
+        self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig
+    ) -> None:
         self._client = client
         self._writer = MlflowWriter(client, run_id)
         self._run_id = run_id
@@ -130,7 +136,9 @@ class _MlflowParentRun:
         close_dead_runs(self._client, self._experiment)
         values = self._config.to_dict()
         del values["cluster"]  # what pods would ask for; nothing of this run depends on it
-        params = {name: value for key in values for name, value in flatten(values[key], key).items()}
+        params = {
+            name: value for key in values for name, value in flatten(values[key], key).items()
+        }
         self._writer.log_params(params)
         self._writer.set_tags({_FOLDER_TAG: str(self._folder.path), **environment_tags()})
         self._writer.log_artifact(self._folder.config_file)

@@ -30,7 +30,9 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
     """
     folder = find_run(output, run)
     if not folder.tracking_file.exists():
-        raise TrackingError(f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early.")
+        raise TrackingError(
+            f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early."
+        )
     tracking = read_record(folder.tracking_file)
     check_address(tracking["uri"], f"the tracking URI of run {folder.run_id}")
     place = f"#/experiments/{tracking['experiment_id']}/runs/{tracking['run_id']}"
@@ -41,11 +43,23 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
         webbrowser.open(url)
         return
     if missing_packages(["mlflow"]):
-        raise MissingPackageError(f"MLflow's UI needs the package mlflow. {install_hint(['mlflow'])}")
+        raise MissingPackageError(
+            f"MLflow's UI needs the package mlflow. {install_hint(['mlflow'])}"
+        )
     console.print(f"http://127.0.0.1:{port}/{place}", soft_wrap=True)
-    console.print("Starting MLflow; open the address above once it says that it is running. Ctrl-C ends it.")
+    console.print(
+        "Starting MLflow; open the address above once it says that it is running. Ctrl-C ends it."
+    )
     # Without it the server starts seven more processes, for jobs that nothing here uses.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     sys.stdout.flush()
-    arguments = ["ui", "--backend-store-uri", tracking["uri"], "--host", "127.0.0.1", "--port", str(port)]
+    arguments = [
+        "ui",
+        "--backend-store-uri",
+        tracking["uri"],
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     os.execv(sys.executable, [sys.executable, "-m", "mlflow", *arguments])

@@ -33,5 +33,7 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         received = "a list" if isinstance(content, list) else repr(content)[:100]
-        raise ConfigError(f"{path}: expected a mapping such as 'training: {{epochs: 5}}', received {received}.")
+        raise ConfigError(
+            f"{path}: expected a mapping such as 'training: {{epochs: 5}}', received {received}."
+        )
     return content

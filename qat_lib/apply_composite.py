@@ -11,7 +11,9 @@ from qat_lib.quantize_wrappers import CompositeQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import inner_layers, inner_wrapper
 
 
-def wrap_composite(name: str, layer: Any, original: Any, entries: Sequence[QuantizerEntry]) -> CompositeQuantizeWrapper:
+def wrap_composite(
+    name: str, layer: Any, original: Any, entries: Sequence[QuantizerEntry]
+) -> CompositeQuantizeWrapper:
     """Return ``layer`` in a wrapper with the quantizers of ``entries``.
 
     Args:
@@ -58,7 +60,11 @@ def _input(entry: QuantizerEntry, inner: Mapping[str, Any]) -> dict[str, Any]:
         raise PlanError(f"The plan names no reader of {entry.tensor!r}: give its consumers.")
     for path in readers:
         _find(entry, path, inner)
-    options = {"num_bits": entry.num_bits, "range_policy": entry.range_policy, "calibrator": entry.calibrator}
+    options = {
+        "num_bits": entry.num_bits,
+        "range_policy": entry.range_policy,
+        "calibrator": entry.calibrator,
+    }
     return {"name": entry.name, "readers": readers, "options": options}
 
 

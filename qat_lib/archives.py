@@ -1,7 +1,7 @@
 """Open a zip archive that anyone may have made, after its directory is known to be bounded and sound.
 
-The sizes in the directory bound what reading gives: Python's ``zipfile`` stops there and then compares the
-checksum. (Of the compressions it knows, only deflate is unpacked piece by piece.)
+The sizes in the directory bound what reading gives: Python's ``zipfile`` stops there and then
+compares the checksum. (Of the compressions it knows, only deflate is unpacked piece by piece.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def open_archive(stream: BinaryIO, wanted: Collection[str] | None = None) -> zip
         wanted: names of the members that will be read, whose sizes are added up; None for all.
 
     Raises:
-        ValueError: it is no zip archive, is damaged, or asks for more than is allowed; the text says why.
+        ValueError: it is no zip archive, is damaged, or asks for more than is allowed; the text
+            says why.
         OSError: the file can't be read.
     """
     size = stream.seek(0, os.SEEK_END)
@@ -42,7 +43,9 @@ def open_archive(stream: BinaryIO, wanted: Collection[str] | None = None) -> zip
         raise ValueError(f"it is no zip archive, or only a part of one ({error})") from error
     members = archive.infolist()
     _check_names(members)
-    read = members if wanted is None else [member for member in members if member.filename in wanted]
+    read = (
+        members if wanted is None else [member for member in members if member.filename in wanted]
+    )
     for member in read:
         _check_member(member)
     if sum(member.compress_size for member in members) > size:
@@ -82,11 +85,15 @@ def _check_directory_size(stream: BinaryIO, size: int) -> None:
             raise ValueError("it is no zip archive, or only a part of one")
         (length,) = struct.unpack("<Q", record[40:48])
     if length > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"its directory has {length:,} bytes, expected at most {MAX_DIRECTORY_BYTES:,}")
+        raise ValueError(
+            f"its directory has {length:,} bytes, expected at most {MAX_DIRECTORY_BYTES:,}"
+        )
 
 
 def _check_names(members: list[zipfile.ZipInfo]) -> None:
-    name, times = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
+    name, times = (
+        Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
+    )
     if times > 1:
         raise ValueError(f"it holds {times} members named {name!r}, expected each name once")
     for member in members:

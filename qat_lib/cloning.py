@@ -22,7 +22,8 @@ def clone_operation(operation: Any, name: str) -> Any:
     if not isinstance(operation, keras.layers.Layer):
         return _clone_plain(operation, name)
     if isinstance(operation, keras.layers.Lambda):
-        # Lambda's configuration holds code, which safe mode refuses; in one process the function itself will do.
+        # Lambda's configuration holds code, which safe mode refuses; in one process the function
+        # itself will do.
         return keras.layers.Lambda(
             operation.function,
             output_shape=operation._output_shape,
@@ -85,7 +86,8 @@ def constructor_arguments(layer: Any) -> dict[str, Any] | None:
 def sound_config(layer: Any) -> dict[str, Any]:
     """Return a configuration by which the layer's class can make it again, if there is one: its own, or the arguments.
 
-    A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in keras_hub.
+    A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in
+    keras_hub.
     """
     config: dict[str, Any] = layer.get_config()
     recorded = constructor_arguments(layer)
@@ -109,7 +111,8 @@ def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
     """Call a copy on what the original was called on.
 
     Raises:
-        UnsupportedModelError: it fails, as a layer does whose class needs more than its configuration says.
+        UnsupportedModelError: it fails, as a layer does whose class needs more than its
+            configuration says.
     """
     try:
         return layer(*args, **kwargs)

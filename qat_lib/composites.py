@@ -16,7 +16,17 @@ from qat_lib.quantize_wrappers.inner import inner_layers
 logger = logging.getLogger("qat_lib")
 
 MOVERS = frozenset(
-    {"Identity", "Reshape", "Transpose", "Squeeze", "ExpandDims", "StridedSlice", "StopGradient", "Cast", "Unpack"}
+    {
+        "Identity",
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "ExpandDims",
+        "StridedSlice",
+        "StopGradient",
+        "Cast",
+        "Unpack",
+    }
 )
 """TensorFlow's operations that only move values, or change their data type."""
 
@@ -38,7 +48,9 @@ class Composite:
     opaque: Mapping[str, str]
 
 
-def trace_composite(layer: Any, call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]) -> Composite:
+def trace_composite(
+    layer: Any, call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]
+) -> Composite:
     """Return what the inner layers of a composite read in one call.
 
     Args:
@@ -62,7 +74,8 @@ def trace_composite(layer: Any, call: Any, shapes: Mapping[str, Any], dtypes: Ma
             return [x for x in keras.tree.flatten(layer(*args, **kwargs)) if tf.is_tensor(x)]
 
     eager = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)  # functions inside, such as a grouped convolution's, are traced in place
+    # Functions inside, such as a grouped convolution's, are traced in place.
+    tf.config.run_functions_eagerly(True)
     try:
         tf.function(forward, autograph=False).get_concrete_function(*specs)
     except Exception as error:  # a user's call may raise anything; the layer then stays as it is  # noqa: BLE001
@@ -71,7 +84,10 @@ def trace_composite(layer: Any, call: Any, shapes: Mapping[str, Any], dtypes: Ma
         return Composite(layers=inner, inputs={}, groups=(), opaque=dict.fromkeys(inner, reason))
     finally:
         tf.config.run_functions_eagerly(eager)
-    return _composite(inner, {path: [_source(x, graphs[0], inputs) for x in found] for path, found in reads.items()})
+    return _composite(
+        inner,
+        {path: [_source(x, graphs[0], inputs) for x in found] for path, found in reads.items()},
+    )
 
 
 @contextmanager
@@ -79,7 +95,13 @@ def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iter
     """Note what each inner layer is called with."""
     for path, layer in inner.items():
 
-        def listen(inputs: Any, *args: Any, _call: Any = layer.call, _found: Any = reads[path], **kwargs: Any) -> Any:
+        def listen(
+            inputs: Any,
+            *args: Any,
+            _call: Any = layer.call,
+            _found: Any = reads[path],
+            **kwargs: Any,
+        ) -> Any:
             _found.append(inputs)
             return _call(inputs, *args, **kwargs)
 
@@ -144,4 +166,6 @@ def _composite(inner: Mapping[str, Any], sources: Mapping[str, list[Any]]) -> Co
             inside.append(tuple(paths))
     order = list(sources)
     inside.sort(key=lambda paths: order.index(paths[0]))
-    return Composite(layers=inner, inputs=dict(sorted(inputs.items())), groups=tuple(inside), opaque=opaque)
+    return Composite(
+        layers=inner, inputs=dict(sorted(inputs.items())), groups=tuple(inside), opaque=opaque
+    )

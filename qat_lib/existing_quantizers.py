@@ -22,7 +22,8 @@ def quantizer_on(graph: LayerGraph, tensor: str) -> Call | None:
 def own_quantizers(call: Call) -> tuple[int, ...]:
     """Return the inputs that the call quantizes itself: that of a TensorQuantizer, those of a wrapper used by hand.
 
-    A TensorQuantizer with a range for each channel is none of a tensor as a whole, and does not count.
+    A TensorQuantizer with a range for each channel is none of a tensor as a whole, and does not
+    count.
     """
     operation = call.operation
     if isinstance(operation, TensorQuantizer):

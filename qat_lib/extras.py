@@ -11,7 +11,16 @@ _PACKAGES = {
     "tensorrt": ("cuda",),
     "data": ("sklearn", "PIL"),
     "report": ("jinja2", "markupsafe"),
-    "pipeline": ("kfp", "mlflow", "boto3", "botocore", "google", "kfp_server_api", "kubernetes", "urllib3"),
+    "pipeline": (
+        "kfp",
+        "mlflow",
+        "boto3",
+        "botocore",
+        "google",
+        "kfp_server_api",
+        "kubernetes",
+        "urllib3",
+    ),
 }
 _EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 

@@ -69,7 +69,9 @@ def read_npz_headers(archive: zipfile.ZipFile) -> int:
             try:
                 total += read_header(stream, member.file_size).nbytes
             except ValueError as error:
-                raise ValueError(f"in its array {member.filename.removesuffix('.npy')!r} {error}") from error
+                raise ValueError(
+                    f"in its array {member.filename.removesuffix('.npy')!r} {error}"
+                ) from error
     return total
 
 
@@ -90,7 +92,9 @@ def _classes(archive: zipfile.ZipFile) -> set[str]:
         names.add(name if isinstance(name, str) else "")
         layers += "build_config" in value or "inbound_nodes" in value
     if layers > MAX_LAYERS:
-        raise ValueError(f"its {_CONFIG} describes {layers:,} layers, expected at most {MAX_LAYERS:,}")
+        raise ValueError(
+            f"its {_CONFIG} describes {layers:,} layers, expected at most {MAX_LAYERS:,}"
+        )
     return names
 
 

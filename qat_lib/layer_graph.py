@@ -1,7 +1,8 @@
 """LayerGraph: a read-only view of a Functional or Sequential model as a flat graph of calls and tensors.
 
-Nested models are flattened, shared layers appear once for each call. This is the one module that reads Keras's
-graph records (`Function._nodes_by_depth`, `Node.arguments`): Keras has no public view of them.
+Nested models are flattened, shared layers appear once for each call. This is the one module that
+reads Keras's graph records (`Function._nodes_by_depth`, `Node.arguments`): Keras has no public view
+of them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ class Call:
     """One call of a layer or operation.
 
     Attributes:
-        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls of a shared one.
-        layer: unique name of the layer, prefixed by its nested model's name where two models use one name.
+        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls
+            of a shared one.
+        layer: unique name of the layer, prefixed by its nested model's name where two models use
+            one name.
         operation: the Keras layer or operation itself.
         inputs: names of the tensors that it reads, in the order of its arguments.
         outputs: names of the tensors that it makes: ``"<call>:<index>"``.
@@ -49,7 +52,11 @@ class Call:
     @property
     def core(self) -> Any:
         """The layer that does the work: the one inside of a quantize wrapper, else the operation itself."""
-        return self.operation.layer if isinstance(self.operation, BaseQuantizeWrapper) else self.operation
+        return (
+            self.operation.layer
+            if isinstance(self.operation, BaseQuantizeWrapper)
+            else self.operation
+        )
 
     @property
     def class_name(self) -> str:
@@ -89,7 +96,8 @@ class LayerGraph:
         self.shapes: dict[str, tuple[int | None, ...]] = builder.shapes
         self.dtypes: dict[str, str] = builder.dtypes
         self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
-        """Tensors that each nested model reads and makes, by the model's name; of a shared one, of all its calls."""
+        """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
+        all its calls."""
 
     @cached_property
     def by_name(self) -> dict[str, Call]:
@@ -102,7 +110,9 @@ class LayerGraph:
 
     @cached_property
     def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
-        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for call in self.calls for tensor in call.outputs}
+        found: dict[str, list[tuple[Call, int]]] = {
+            tensor: [] for call in self.calls for tensor in call.outputs
+        }
         for call in self.calls:
             for index, tensor in enumerate(call.inputs):
                 found[tensor].append((call, index))
@@ -112,7 +122,10 @@ class LayerGraph:
     def composites(self) -> dict[str, Composite]:
         """The layers without a wrapper that have weighted layers inside, by name, as their first call shows them."""
         found = [(name, operation) for name, operation in self.layers() if is_composite(operation)]
-        return {name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes) for name, x in found}
+        return {
+            name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes)
+            for name, x in found
+        }
 
     def producer(self, tensor: str) -> Call:
         """Return the call that makes ``tensor``."""
@@ -194,7 +207,10 @@ class _Flattener:
             self.names[id(outer)] = self.names[id(own)]
         read, made = self.nested.get(node.operation.name, ((), ()))
         read += tuple(self.names[id(t)] for t in node.input_tensors)
-        self.nested[node.operation.name] = (read, made + tuple(self.names[id(t)] for t in node.outputs))
+        self.nested[node.operation.name] = (
+            read,
+            made + tuple(self.names[id(t)] for t in node.outputs),
+        )
 
     def _add_call(self, node: Any, training: bool | None, prefix: str) -> None:
         layer = self._layer_name(node.operation, prefix)
@@ -221,7 +237,9 @@ class _Flattener:
         known = self._layers.get(id(operation))
         if known is not None:
             return known
-        name = base = operation.name if operation.name not in self._used else f"{prefix}{operation.name}"
+        name = base = (
+            operation.name if operation.name not in self._used else f"{prefix}{operation.name}"
+        )
         suffix = 1
         while name in self._used:
             name, suffix = f"{base}_{suffix}", suffix + 1

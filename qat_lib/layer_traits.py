@@ -79,11 +79,22 @@ WIDE_MAXIMA = (
     layers.AdaptiveMaxPooling3D,
 )
 WIDE_WINDOW = 16
-"""Values from which on a window is wide. A percentile of 99.99 costs the maxima of 4 values nothing, of 16 values 3 dB
-of the signal to the noise (normal and Laplace), of 576 values 17 to 21 dB."""
+"""Values from which on a window is wide. A percentile of 99.99 costs the maxima of 4 values
+nothing, of 16 values 3 dB of the signal to the noise (normal and Laplace), of 576 values 17 to 21
+dB."""
 
 # Bare operations (keras.ops) that only move values.
-MOVING_OPERATORS = ("Reshape", "Transpose", "Squeeze", "ExpandDims", "GetItem", "Relu", "Flip", "Tile", "Repeat")
+MOVING_OPERATORS = (
+    "Reshape",
+    "Transpose",
+    "Squeeze",
+    "ExpandDims",
+    "GetItem",
+    "Relu",
+    "Flip",
+    "Tile",
+    "Repeat",
+)
 
 CONVOLUTIONS = (
     layers.Conv1D,
@@ -114,13 +125,19 @@ def is_identity(operation: Any) -> bool:
     """Whether the operation passes its one input on unchanged at inference."""
     if isinstance(operation, layers.Activation):
         return bool(operation.activation is keras.activations.linear)
-    return isinstance(operation, IDENTITY) or type(operation).__name__ in ("StochasticDepth", "DropConnect")
+    return isinstance(operation, IDENTITY) or type(operation).__name__ in (
+        "StochasticDepth",
+        "DropConnect",
+    )
 
 
 def is_relu(operation: Any) -> bool:
     """Whether the operation is a plain ReLU, which keeps a symmetric grid; a capped or leaky one does not."""
-    if type(operation).__name__ == "ReLU":  # the layer, and what keras.activations.relu leaves in a graph
-        return bool(operation.max_value is None and not operation.negative_slope and not operation.threshold)
+    # The layer, and what keras.activations.relu leaves in a graph.
+    if type(operation).__name__ == "ReLU":
+        return bool(
+            operation.max_value is None and not operation.negative_slope and not operation.threshold
+        )
     if isinstance(operation, layers.Activation):
         return bool(operation.activation is keras.activations.relu)
     return False
@@ -145,5 +162,9 @@ def preserves_range(operation: Any) -> bool:
     if isinstance(operation, layers.Resizing):
         return bool(operation.interpolation == "nearest" and not operation.antialias)
     if not isinstance(operation, layers.Layer):
-        return is_zero_pad(operation) or is_relu(operation) or type(operation).__name__ in MOVING_OPERATORS
+        return (
+            is_zero_pad(operation)
+            or is_relu(operation)
+            or type(operation).__name__ in MOVING_OPERATORS
+        )
     return isinstance(operation, RANGE_PRESERVING) or is_relu(operation) or is_identity(operation)

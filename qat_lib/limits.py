@@ -1,7 +1,7 @@
 """How much a file may ask for before it is refused, and the variables that allow more.
 
-A small file can ask for any amount of memory: it names sizes, or it is compressed. What it asks for is
-read from its headers and compared with these limits before anything is decoded.
+A small file can ask for any amount of memory: it names sizes, or it is compressed. What it asks for
+is read from its headers and compared with these limits before anything is decoded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ UNPACKED_FLOOR = 256 << 20
 """Bytes that any archive may unpack to."""
 
 UNPACKED_RATIO = 16
-"""How many times its own size an archive may unpack to, if that is more than :data:`UNPACKED_FLOOR`."""
+"""How many times its own size an archive may unpack to, if that is more than
+:data:`UNPACKED_FLOOR`."""
 
 IMAGE_PIXELS = 50_000_000
 """Pixels of one image: a camera of 50 megapixels."""
 
 MODEL_BYTES = 2 << 30
-"""Bytes of the weights of a model that a config names: ConvNeXtXLarge, the largest of Keras's, has 1.4 GB."""
+"""Bytes of the weights of a model that a config names: ConvNeXtXLarge, the largest of Keras's, has
+1.4 GB."""
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -68,5 +70,7 @@ def _from_environment(variable: str) -> int | None:
         return None
     match = re.fullmatch(r"(\d{1,18})\s*(?:([KMGT])i?B?|B)?", text, re.IGNORECASE | re.ASCII)
     if match is None:
-        raise ConfigError(f"{variable}: expected a whole number such as 2000000 or 4GiB. Received: {text!r}.")
+        raise ConfigError(
+            f"{variable}: expected a whole number such as 2000000 or 4GiB. Received: {text!r}."
+        )
     return int(match[1]) * _UNITS[(match[2] or "").upper()]

@@ -23,12 +23,13 @@ _SPARE_BYTES = 64 << 20
 def load_model(path: str | Path) -> Any:
     """Load a ``.keras`` file, quantized or not, in safe mode and without compiling it.
 
-    What the file asks for is checked first. It may unpack to 256 MiB, or to 16 times its size where that is
-    more; the environment variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another limit.
+    What the file asks for is checked first. It may unpack to 256 MiB, or to 16 times its size where
+    that is more; the environment variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another
+    limit.
 
     Raises:
-        UnsupportedModelError: the file is missing, damaged, asks for more memory than is allowed, or holds code
-            (a Lambda layer) that safe mode refuses.
+        UnsupportedModelError: the file is missing, damaged, asks for more memory than is allowed,
+            or holds code (a Lambda layer) that safe mode refuses.
     """
     file = Path(path)
     archive = _inspect(file)
@@ -42,14 +43,20 @@ def load_model(path: str | Path) -> Any:
             reason = f"its configuration asks for {budget.refused}, but its weights take {archive.weight_bytes:,} bytes"
         elif archive.holds_code:
             reason = "it holds a Lambda layer, whose code safe mode does not run. Replace it by a layer class"
-        raise UnsupportedModelError(f"The model file {str(file)!r} can't be loaded: {reason}.") from error
+        raise UnsupportedModelError(
+            f"The model file {str(file)!r} can't be loaded: {reason}."
+        ) from error
     return model
 
 
 def bind_weights(model: Any) -> None:
     """Tell every weight quantizer which variable it follows (building the wrapper does so already)."""
     for layer in model._flatten_layers():
-        if isinstance(layer, WeightedBaseQuantizeWrapper) and layer.weight_quantizers and layer.kernels:
+        if (
+            isinstance(layer, WeightedBaseQuantizeWrapper)
+            and layer.weight_quantizers
+            and layer.kernels
+        ):
             for kernel, quantizer in zip(layer.kernels, layer.weight_quantizers, strict=True):
                 quantizer.bind_weight(layer.kernel_variable(kernel))
 
@@ -64,9 +71,13 @@ def _inspect(file: Path) -> KerasArchive:
     except ConfigError:
         raise
     except FileNotFoundError as error:
-        raise UnsupportedModelError(f"There is no model file {str(file)!r}: expected a .keras file.") from error
+        raise UnsupportedModelError(
+            f"There is no model file {str(file)!r}: expected a .keras file."
+        ) from error
     except OSError as error:
-        raise UnsupportedModelError(f"The model file {str(file)!r} can't be read: {error.strerror}.") from error
+        raise UnsupportedModelError(
+            f"The model file {str(file)!r} can't be read: {error.strerror}."
+        ) from error
     except ValueError as error:
         raise UnsupportedModelError(
             f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip archive, but "

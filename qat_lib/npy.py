@@ -41,7 +41,8 @@ def read_header(stream: IO[bytes], size: int) -> NpyHeader:
     """Read the header at the beginning of ``stream``, which holds ``size`` bytes in all.
 
     Raises:
-        ValueError: there is none, it names an impossible array, or objects, or more than the file holds.
+        ValueError: there is none, it names an impossible array, or objects, or more than the file
+            holds.
     """
     start = stream.read(8)
     if not start:
@@ -54,7 +55,9 @@ def read_header(stream: IO[bytes], size: int) -> NpyHeader:
     length = stream.read(width)
     text_bytes = int.from_bytes(length, "little")
     if text_bytes > _LONGEST_HEADER:
-        raise ValueError(f"its header has {text_bytes:,} bytes, expected at most {_LONGEST_HEADER:,}")
+        raise ValueError(
+            f"its header has {text_bytes:,} bytes, expected at most {_LONGEST_HEADER:,}"
+        )
     text = stream.read(text_bytes)
     try:
         shape, _, dtype = parse(io.BytesIO(length + text))
@@ -75,7 +78,9 @@ def load_npy(path: str | Path) -> npt.NDArray[Any]:
     with open_regular(path) as stream:
         header = read_header(stream, os.fstat(stream.fileno()).st_size)
     # NumPy can't map nothing.
-    array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if header.nbytes else None, allow_pickle=False)
+    array: npt.NDArray[Any] = np.load(
+        path, mmap_mode="r" if header.nbytes else None, allow_pickle=False
+    )
     return array
 
 

@@ -11,10 +11,13 @@ from qat_lib.errors import ConfigError
 from qat_lib.regular_files import describe_kind
 
 
-def check_output(path: str | os.PathLike[str], *, inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
+def check_output(
+    path: str | os.PathLike[str], *, inputs: Iterable[str | os.PathLike[str]] = ()
+) -> None:
     """Refuse an output path at which a file must not be put.
 
-    A result is written beside its place and renamed, which would replace a device or a FIFO as it does a file.
+    A result is written beside its place and renamed, which would replace a device or a FIFO as it
+    does a file.
 
     Args:
         path: path of the file to write; it may be there already, as a regular file.
@@ -26,13 +29,23 @@ def check_output(path: str | os.PathLike[str], *, inputs: Iterable[str | os.Path
     place = Path(path)
     try:
         found = place.stat()
-    except (FileNotFoundError, NotADirectoryError):  # whoever writes says what is wrong with the folder
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+    ):  # whoever writes says what is wrong with the folder
         return
-    except (OSError, ValueError) as error:  # a loop of links, a folder that can't be searched, a NUL in the name
-        raise ConfigError(f"Expected a path to write a file to. Received: {str(path)!r} ({error}).") from error
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # a loop of links, a folder that can't be searched, a NUL in the name
+        raise ConfigError(
+            f"Expected a path to write a file to. Received: {str(path)!r} ({error})."
+        ) from error
     if not stat.S_ISREG(found.st_mode):
         kind = describe_kind(found.st_mode)
-        raise ConfigError(f"Expected the path of a file to write. Received: {path}, which is {kind}.")
+        raise ConfigError(
+            f"Expected the path of a file to write. Received: {path}, which is {kind}."
+        )
     for source in inputs:
         if Path(source).exists() and os.path.samefile(place, source):
             raise ConfigError(

@@ -34,13 +34,15 @@ class QuantizerEntry:
     Attributes:
         name: name of the TensorQuantizer layer, in Keras and in ONNX.
         kind: ``"activation"``, ``"weight"``, or ``"internal"`` for a tensor inside of a layer.
-        tensor: ``"<call>:<output>"`` for an activation, ``"<layer>/<weight>"`` for a weight or internal tensor; of a
-            layer inside of another ``"<layer>/<inner layer>/<weight>"``.
-        consumers: who reads the quantized tensor (empty for a weight), of an internal one ``"<layer>/<inner layer>"``.
+        tensor: ``"<call>:<output>"`` for an activation, ``"<layer>/<weight>"`` for a weight or
+            internal tensor; of a layer inside of another ``"<layer>/<inner layer>/<weight>"``.
+        consumers: who reads the quantized tensor (empty for a weight), of an internal one
+            ``"<layer>/<inner layer>"``.
         channel_axes: axes with a range of their own, in Keras's layout; None = one range.
         group: name of the tied group that shares this quantizer's range, or None.
         num_bits: width of the integers.
-        unsigned: whether the integers are unsigned (255 steps over ``[0, amax]``), which TensorRT does not run.
+        unsigned: whether the integers are unsigned (255 steps over ``[0, amax]``), which TensorRT
+            does not run.
         calibrator: calibrator of this tensor; None = the one given to ``calibrate``.
         range_policy: what training does to the range.
         reason: why the tensor is quantized.
@@ -73,7 +75,9 @@ class QuantizerEntry:
                     f"Quantizer {self.name!r}: expected {key} to be one of {known}. Received: {value!r:.100}."
                 )
         if not 2 <= self.num_bits <= 16:
-            raise PlanError(f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: {self.num_bits!r:.100}.")
+            raise PlanError(
+                f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: {self.num_bits!r:.100}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +94,8 @@ class SkippedLayer:
 class QuantizationPlan:
     """What :func:`qat_lib.apply_plan` will do to a model.
 
-    It is plain data: print it, compare it (:meth:`diff`), write it (:meth:`to_json`), read it back, change it
-    (:meth:`without`), and apply it.
+    It is plain data: print it, compare it (:meth:`diff`), write it (:meth:`to_json`), read it back,
+    change it (:meth:`without`), and apply it.
     """
 
     model: str
@@ -112,14 +116,17 @@ class QuantizationPlan:
         """
         known = {entry.name for entry in self.quantizers}
         if missing := [name for name in names if name not in known]:
-            raise PlanError(f"The plan has no quantizer {missing[0]!r}. Names: {', '.join(sorted(known))}.")
+            raise PlanError(
+                f"The plan has no quantizer {missing[0]!r}. Names: {', '.join(sorted(known))}."
+            )
         return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
 
     def with_range_policy(self, policy: str) -> QuantizationPlan:
         """Return a plan in which every activation whose policy the spec left open (``"ema"``) has ``policy``."""
         open_policy = [e.kind != "weight" and e.range_policy == "ema" for e in self.quantizers]
         changed = [
-            replace(e, range_policy=policy) if o else e for e, o in zip(self.quantizers, open_policy, strict=True)
+            replace(e, range_policy=policy) if o else e
+            for e, o in zip(self.quantizers, open_policy, strict=True)
         ]
         return replace(self, quantizers=tuple(changed))
 
@@ -147,7 +154,8 @@ class QuantizationPlan:
             "mode": self.mode,
             "quantizers": [_entry_dict(entry) for entry in self.quantizers],
             "skipped": [
-                {"layer": s.layer, "class": s.class_name, "reason": s.reason, "detail": s.detail} for s in self.skipped
+                {"layer": s.layer, "class": s.class_name, "reason": s.reason, "detail": s.detail}
+                for s in self.skipped
             ],
             "wrapped": list(self.wrapped),
         }
@@ -164,9 +172,13 @@ class QuantizationPlan:
             PlanError: the data is no plan, or one of another version.
         """
         try:
-            _check_keys("the plan", data, ("version", "model", "mode", "quantizers", "skipped", "wrapped"))
+            _check_keys(
+                "the plan", data, ("version", "model", "mode", "quantizers", "skipped", "wrapped")
+            )
             if data["version"] != PLAN_VERSION:
-                raise PlanError(f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}.")
+                raise PlanError(
+                    f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}."
+                )
             return cls(
                 model=_checked("model", data["model"], str),
                 mode=_checked("mode", data["mode"], str),
@@ -175,7 +187,9 @@ class QuantizationPlan:
                 wrapped=tuple(_checked("wrapped", name, str) for name in data.get("wrapped", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise PlanError(f"This is not a quantization plan: {type(error).__name__}: {error}.") from error
+            raise PlanError(
+                f"This is not a quantization plan: {type(error).__name__}: {error}."
+            ) from error
 
     @classmethod
     def from_json(cls, text: str) -> QuantizationPlan:
@@ -264,7 +278,9 @@ def _quantizer(item: dict[str, Any]) -> QuantizerEntry:
         kind=_checked("kind", item["kind"], str),
         tensor=_checked("tensor", item["tensor"], str),
         consumers=tuple(_consumer(consumer) for consumer in item.get("consumers", ())),
-        channel_axes=None if axes is None else tuple(_checked("channel_axes", axis, int) for axis in axes),
+        channel_axes=None
+        if axes is None
+        else tuple(_checked("channel_axes", axis, int) for axis in axes),
         group=_text_or_none("group", item.get("group")),
         num_bits=_checked("bits", item.get("bits", 8), int),
         unsigned=_checked("unsigned", item.get("unsigned", False), bool),
@@ -275,7 +291,9 @@ def _quantizer(item: dict[str, Any]) -> QuantizerEntry:
 
 
 def _consumer(item: dict[str, Any]) -> Consumer:
-    return Consumer(layer=_checked("layer", item["layer"], str), input=_checked("input", item["input"], int))
+    return Consumer(
+        layer=_checked("layer", item["layer"], str), input=_checked("input", item["input"], int)
+    )
 
 
 def _skipped(item: dict[str, Any]) -> SkippedLayer:
@@ -294,5 +312,8 @@ def _readers(entry: QuantizerEntry) -> str:
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
     rows = list(rows)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

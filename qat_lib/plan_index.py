@@ -18,7 +18,8 @@ class PlanIndex:
 
     Attributes:
         wrapped: names of the layers that get a wrapper.
-        reads: the entry of the quantizer that an input reads through, by the call's name and the input's number.
+        reads: the entry of the quantizer that an input reads through, by the call's name and the
+            input's number.
         of_layer: the entries of the weights and inner tensors of each layer.
     """
 
@@ -44,14 +45,18 @@ class PlanIndex:
                 continue
             _check_tensor(entry, graph, layers)
             if entry.tensor in quantized:
-                raise PlanError(f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has one.")
+                raise PlanError(
+                    f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has one."
+                )
             quantized.add(entry.tensor)
             for consumer in entry.consumers:
                 _check_consumer(entry.tensor, consumer, graph)
                 reads[consumer.layer, consumer.input] = entry
         wrapped = frozenset(plan.wrapped) | frozenset(of_layer)
         if unknown := wrapped - layers.keys():
-            raise PlanError(f"The plan names the layer {min(unknown)!r}, which the model does not have.")
+            raise PlanError(
+                f"The plan names the layer {min(unknown)!r}, which the model does not have."
+            )
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
 
 
@@ -62,9 +67,13 @@ def _check_unsigned(entry: QuantizerEntry) -> None:
 
 def _check_tensor(entry: QuantizerEntry, graph: LayerGraph, layers: Mapping[str, Any]) -> None:
     if entry.tensor not in graph.shapes:
-        raise PlanError(f"The plan names the tensor {entry.tensor!r}, which the model does not have.")
+        raise PlanError(
+            f"The plan names the tensor {entry.tensor!r}, which the model does not have."
+        )
     if not isinstance(layers.get(entry.name), TensorQuantizer | None):
-        raise PlanError(f"The plan calls a quantizer {entry.name!r}, as a layer of the model is called.")
+        raise PlanError(
+            f"The plan calls a quantizer {entry.name!r}, as a layer of the model is called."
+        )
 
 
 def _check_consumer(tensor: str, consumer: Consumer, graph: LayerGraph) -> None:

@@ -1,7 +1,8 @@
 """How raw pixels become the model's input: one definition for training, calibration, parity and engines.
 
-An engine that is fed differently from how the model was trained is the commonest silent error in this
-field. So the definition is a value that is saved next to the model and applied by NumPy everywhere.
+An engine that is fed differently from how the model was trained is the commonest silent error in
+this field. So the definition is a value that is saved next to the model and applied by NumPy
+everywhere.
 """
 
 from __future__ import annotations
@@ -59,12 +60,18 @@ class Preprocessing:
         """Check every value once."""
         shape = self.image_shape
         if not _all(int, shape) or len(shape) != 3 or min(shape) < 1:
-            raise DataError(f"image_shape: expected (height, width, channels), received {shape!r:.100}")
+            raise DataError(
+                f"image_shape: expected (height, width, channels), received {shape!r:.100}"
+            )
         if self.dtype not in ("uint8", "float32"):
-            raise DataError(f"dtype of raw images: expected uint8 or float32, received {self.dtype!r:.100}")
+            raise DataError(
+                f"dtype of raw images: expected uint8 or float32, received {self.dtype!r:.100}"
+            )
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not _all(float, values) or len(values) not in (1, shape[-1]):
-                raise DataError(f"{name}: expected 1 or {shape[-1]} finite values, received {values!r:.100}")
+                raise DataError(
+                    f"{name}: expected 1 or {shape[-1]} finite values, received {values!r:.100}"
+                )
         if not _all(float, (self.scale,)) or self.scale <= 0 or min(self.std) <= 0:
             raise DataError(
                 f"scale and std must be above zero; received scale={self.scale!r:.100}, std={self.std!r:.100}"
@@ -81,7 +88,9 @@ class Preprocessing:
         """
         if batch.shape[1:] != self.image_shape or batch.dtype.name != self.dtype:
             expected = f"{self.dtype} (batch, {', '.join(map(str, self.image_shape))})"
-            raise DataError(f"raw images: expected {expected}, received {batch.dtype.name} {batch.shape}")
+            raise DataError(
+                f"raw images: expected {expected}, received {batch.dtype.name} {batch.shape}"
+            )
         # astype always copies here, so the steps below may work in place.
         out: FloatBatch = batch.astype(np.float32)
         out *= np.float32(self.scale)
@@ -105,8 +114,12 @@ class Preprocessing:
         known = {field.name for field in fields(cls)}
         if not isinstance(data, Mapping) or "image_shape" not in data or not set(data) <= known:
             received = sorted(map(repr, data)) if isinstance(data, Mapping) else type(data).__name__
-            raise DataError(f"preprocessing: expected the keys {sorted(known)}, received {received}")
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()}
+            raise DataError(
+                f"preprocessing: expected the keys {sorted(known)}, received {received}"
+            )
+        values: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()
+        }
         return cls(**values)
 
     def save(self, path: Path) -> None:
@@ -129,6 +142,8 @@ class Preprocessing:
 def _all(kind: type, values: Any) -> bool:
     """Return whether values are a tuple of whole numbers (``int``) or of finite ones (``float``)."""
     wanted = Integral if kind is int else Real
-    if not isinstance(values, tuple | list) or any(isinstance(v, bool) or not isinstance(v, wanted) for v in values):
+    if not isinstance(values, tuple | list) or any(
+        isinstance(v, bool) or not isinstance(v, wanted) for v in values
+    ):
         return False
     return all(abs(value) <= FLOAT32_MAX for value in values)  # false for NaN, too

@@ -34,13 +34,16 @@ def quantize_model(
         model: a Functional or Sequential Keras model, nested ones included; it is not changed.
         quantization_mode: ``"full"`` (default) or ``"partial"``.
         quantization_spec: which layers to treat differently from the default.
-        custom_qdq_cases: objects that decide by pattern; see :class:`qat_lib.CustomQDQInsertionCase`.
-        unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in place of 127.
-            Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
+        custom_qdq_cases: objects that decide by pattern; see
+            :class:`qat_lib.CustomQDQInsertionCase`.
+        unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in
+            place of 127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed
+            integers only.
 
     Returns:
-        An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export. If ``model`` is
-        compiled, the copy is compiled likewise, with an optimizer of its own; compile it again to change that.
+        An ordinary Keras model with the same weights, to compile, calibrate, fit, save and export.
+        If ``model`` is compiled, the copy is compiled likewise, with an optimizer of its own;
+        compile it again to change that.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
@@ -53,7 +56,9 @@ def quantize_model(
         >>> [layer.name for layer in qat_lib.quantize_model(model).layers[-2:]]
         ['quant_conv', 'conv']
     """
-    plan = plan_quantization(model, quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned)
+    plan = plan_quantization(
+        model, quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned
+    )
     quantized = apply_plan(model, plan)
     _compile_like(model, quantized)
     return quantized
@@ -68,8 +73,12 @@ def _compile_like(model: Any, quantized: Any) -> None:
             warnings.simplefilter("ignore")  # Keras's, about a lambda, is about files
             config = keras.saving.deserialize_keras_object(model.get_compile_config())
         quantized.compile(**config)
-    except Exception as error:  # a loss without a configuration fails in many ways; compiling by hand is left  # noqa: BLE001
-        logger.info("The quantized model is not compiled: the original's configuration can't be copied: %s", error)
+    # A loss without a configuration fails in many ways; compiling by hand is left.
+    except Exception as error:  # noqa: BLE001
+        logger.info(
+            "The quantized model is not compiled: the original's configuration can't be copied: %s",
+            error,
+        )
 
 
 def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, TensorQuantizer]:
@@ -79,5 +88,7 @@ def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, Tensor
         model: a quantized model.
         pattern: a regular expression that a name must match whole; None = all.
     """
-    found = {q.name: q for layer in model._flatten_layers() if isinstance(q := layer, TensorQuantizer)}
+    found = {
+        q.name: q for layer in model._flatten_layers() if isinstance(q := layer, TensorQuantizer)
+    }
     return {name: q for name, q in found.items() if pattern is None or re.fullmatch(pattern, name)}

@@ -11,7 +11,13 @@ import keras
 import numpy as np
 
 from qat_lib.apply_composite import wrap_composite
-from qat_lib.cloning import call_copy, clone_by_arguments, clone_operation, copy_state, has_same_variables
+from qat_lib.cloning import (
+    call_copy,
+    clone_by_arguments,
+    clone_operation,
+    copy_state,
+    has_same_variables,
+)
 from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.layer_graph import Call, LayerGraph, functional_of
@@ -59,7 +65,9 @@ class _Rebuild:
         for call in self.graph.calls:
             if call.is_input:
                 self._add_input(call)
-            elif isinstance(call.operation, TensorQuantizer) and (entry := self._arrives_quantized(call, 0)):
+            elif isinstance(call.operation, TensorQuantizer) and (
+                entry := self._arrives_quantized(call, 0)
+            ):
                 self._replace(call.operation, entry)
                 self.tensors[call.outputs[0]] = self._read(call, 0)
             else:
@@ -68,7 +76,9 @@ class _Rebuild:
             _take_over(self.layers[name], replaced)
         function = functional_of(self.graph.model)
         inputs = self._packed(function._inputs_struct, [self.tensors[t] for t in self.graph.inputs])
-        return _class_of(self.graph.model)(inputs, self._outputs(function), name=self.graph.model.name)
+        return _class_of(self.graph.model)(
+            inputs, self._outputs(function), name=self.graph.model.name
+        )
 
     def _packed(self, structure: Any, tensors: Sequence[Any]) -> Any:
         return keras.tree.pack_sequence_as(structure, list(tensors))
@@ -76,8 +86,9 @@ class _Rebuild:
     def _outputs(self, function: Any) -> Any:
         """Return the output tensors, under the names that they have in the model.
 
-        Losses, metrics and ONNX outputs go by these names, and Keras takes them from the layers that make the tensors:
-        so a tensor that is made by a wrapper passes through an Identity of the wrapped layer's name.
+        Losses, metrics and ONNX outputs go by these names, and Keras takes them from the layers
+        that make the tensors: so a tensor that is made by a wrapper passes through an Identity of
+        the wrapped layer's name.
         """
         taken = {tensor._keras_history.operation.name for tensor in self.tensors.values()}
         named: dict[str, Any] = {}
@@ -100,7 +111,11 @@ class _Rebuild:
     def _add_call(self, call: Call) -> None:
         layer = self._layer(call)
         args, kwargs = call.fill(lambda index: self._read(call, index))
-        if call.training is not None and isinstance(layer, keras.layers.Layer) and layer._call_has_training_arg:
+        if (
+            call.training is not None
+            and isinstance(layer, keras.layers.Layer)
+            and layer._call_has_training_arg
+        ):
             kwargs["training"] = call.training
         outputs = call_copy(layer, args, kwargs)
         if (copy := self.unfilled.pop(call.layer, None)) is not None:
@@ -109,7 +124,9 @@ class _Rebuild:
                 outputs = call_copy(layer, args, kwargs)
                 copy = layer.layer if call.layer in self.plan.wrapped else layer
             copy_state(call.operation, copy)
-            for quantizer in layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ():
+            for quantizer in (
+                layer.weight_quantizers if isinstance(layer, BaseQuantizeWrapper) else ()
+            ):
                 quantizer.fit_weight()
         for name, tensor in zip(call.outputs, keras.tree.flatten(outputs), strict=True):
             self.tensors[name] = tensor
@@ -138,7 +155,9 @@ class _Rebuild:
                 "range_policy": entry.range_policy,
                 "calibrator": entry.calibrator,
             }
-            self.layers[entry.name] = TensorQuantizer(**({} if old is None else old.get_config()) | options)
+            self.layers[entry.name] = TensorQuantizer(
+                **({} if old is None else old.get_config()) | options
+            )
         quantizer: TensorQuantizer = self.layers[entry.name]
         return quantizer
 
@@ -173,7 +192,9 @@ class _Rebuild:
         copy = clone_by_arguments(call.operation, call.layer)
         if copy is None:
             return layer
-        self.layers[call.layer] = self._wrap(call.layer, copy) if call.layer in self.plan.wrapped else copy
+        self.layers[call.layer] = (
+            self._wrap(call.layer, copy) if call.layer in self.plan.wrapped else copy
+        )
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
@@ -187,16 +208,25 @@ class _Rebuild:
         wrapper = REGISTRY.find(type(layer))
         if wrapper is None and is_composite(self.old_layers[name]):
             return wrap_composite(
-                self._wrapper_name(name), layer, self.old_layers[name], self.plan.of_layer.get(name, [])
+                self._wrapper_name(name),
+                layer,
+                self.old_layers[name],
+                self.plan.of_layer.get(name, []),
             )
         if wrapper is None:
-            raise PlanError(f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}.")
+            raise PlanError(
+                f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}."
+            )
         entries = self.plan.of_layer.get(name, [])
         weights = [e for e in entries if e.kind == "weight"]
         internal = [e for e in entries if e.kind == "internal"]
         own = {"internal": set(wrapper.internal_names)}
         if weights:
-            own["weight"] = set(wrapper(layer).planned_weights()) if hasattr(wrapper, "planned_weights") else set()
+            own["weight"] = (
+                set(wrapper(layer).planned_weights())
+                if hasattr(wrapper, "planned_weights")
+                else set()
+            )
         for entry in entries:
             if (part := entry.tensor.partition("/")[2]) not in own[entry.kind]:
                 raise PlanError(
@@ -271,4 +301,8 @@ def _input_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
     if not entries:
         return {}
     first = entries[0]
-    return {"num_bits": first.num_bits, "range_policy": first.range_policy, "calibrator": first.calibrator}
+    return {
+        "num_bits": first.num_bits,
+        "range_policy": first.range_policy,
+        "calibrator": first.calibrator,
+    }

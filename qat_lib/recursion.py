@@ -14,8 +14,8 @@ ROOM = 8_000
 def deep_graphs() -> Iterator[None]:
     """Let Python nest more calls while the block runs.
 
-    EfficientNetV2L with quantizers is more than 1,000 layers deep: Python's usual limit. Calls from Python code
-    to Python code, as these are, take no room on the C stack.
+    EfficientNetV2L with quantizers is more than 1,000 layers deep: Python's usual limit. Calls from
+    Python code to Python code, as these are, take no room on the C stack.
     """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, ROOM))

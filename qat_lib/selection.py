@@ -1,7 +1,7 @@
 """Which entry of which spec, if any, decides about a layer.
 
-A layer named explicitly wins over a regular expression, that over its class, any of them over the default table;
-the user over a case. With all else equal the last entry wins, and the last case.
+A layer named explicitly wins over a regular expression, that over its class, any of them over the
+default table; the user over a case. With all else equal the last entry wins, and the last case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Selector:
     """
 
     def __init__(
-        self, mode: str, spec: QuantizationSpec | None, cases: Iterable[tuple[str, QuantizationSpec]] = ()
+        self,
+        mode: str,
+        spec: QuantizationSpec | None,
+        cases: Iterable[tuple[str, QuantizationSpec]] = (),
     ) -> None:
         self.mode = mode
         ranked = [(name, case.layers) for name, case in reversed(list(cases))]
@@ -88,7 +91,11 @@ def class_for(name: str) -> Any:
     found = REGISTRY.class_named(name)
     if found is None:
         near = difflib.get_close_matches(name, REGISTRY.class_names(), n=3)
-        hint = f" Did you mean {', '.join(near)}?" if near else f" Supported: {', '.join(REGISTRY.class_names())}."
+        hint = (
+            f" Did you mean {', '.join(near)}?"
+            if near
+            else f" Supported: {', '.join(REGISTRY.class_names())}."
+        )
         raise SpecError(
             f"No wrapper supports the layer class {name!r}.{hint} "
             f"To add one, define a class named {name}QuantizeWrapper that derives from a base wrapper."
@@ -113,4 +120,6 @@ def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], mod
         near = difflib.get_close_matches(entry.name, layers, n=3)
         hint = f" Nearest: {', '.join(near)}." if near else ""
         what = "pattern" if entry.is_regex else "layer"
-        logger.warning("The spec names the %s %r, which %s does not have.%s", what, entry.name, model, hint)
+        logger.warning(
+            "The spec names the %s %r, which %s does not have.%s", what, entry.name, model, hint
+        )

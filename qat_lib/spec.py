@@ -34,7 +34,8 @@ class LayerConfig:
 
     Attributes:
         name: a layer's name, a Keras class's name, or a regular expression for layer names.
-        is_keras_class: whether ``name`` is a class, such as ``"Add"``; subclasses and Keras's aliases count.
+        is_keras_class: whether ``name`` is a class, such as ``"Add"``; subclasses and Keras's
+            aliases count.
         is_regex: whether ``name`` is a regular expression that must match the whole layer name.
         quantize_input: whether the layer's inputs are quantized.
         quantize_weight: whether its weights are (layers without weights ignore it).
@@ -42,9 +43,11 @@ class LayerConfig:
         num_bits: width of the integers, 2 to 16; None = 8. TensorRT and OpenVINO run 8.
         per_channel: whether weights get one range for each output channel; None = yes.
         calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
-        range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's default.
-        weight_range_policy: what it does to those of its weights: ``"current"`` they are always the weights' own,
-            ``"learned"`` they begin there and are trained, ``"frozen"`` they stay there; None = ``"current"``.
+        range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's
+            default.
+        weight_range_policy: what it does to those of its weights: ``"current"`` they are always the
+            weights' own, ``"learned"`` they begin there and are trained, ``"frozen"`` they stay
+            there; None = ``"current"``.
     """
 
     name: str
@@ -63,20 +66,34 @@ class LayerConfig:
     def __post_init__(self) -> None:
         """Check every value once."""
         if not isinstance(self.name, str) or not self.name:
-            raise SpecError(f"A spec entry needs the name of a layer or class, as a string. Received: {self.name!r}.")
+            raise SpecError(
+                f"A spec entry needs the name of a layer or class, as a string. Received: {self.name!r}."
+            )
         for key in ("is_keras_class", "is_regex", "quantize_input", "quantize_weight"):
             if not isinstance(getattr(self, key), bool):
-                raise SpecError(f"{key} of {self.name!r} must be true or false. Received: {getattr(self, key)!r}.")
+                raise SpecError(
+                    f"{key} of {self.name!r} must be true or false. Received: {getattr(self, key)!r}."
+                )
         if self.is_keras_class and self.is_regex:
-            raise SpecError(f"{self.name!r} can't be a class and a regular expression at once: choose one.")
+            raise SpecError(
+                f"{self.name!r} can't be a class and a regular expression at once: choose one."
+            )
         self.__dict__["quantization_index"] = _index_tuple(self.name, self.quantization_index)
-        if self.num_bits is not None and not (isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16):
-            raise SpecError(f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: {self.num_bits!r}.")
+        if self.num_bits is not None and not (
+            isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16
+        ):
+            raise SpecError(
+                f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: {self.num_bits!r}."
+            )
         if self.per_channel is not None and not isinstance(self.per_channel, bool):
-            raise SpecError(f"per_channel of {self.name!r} must be true or false. Received: {self.per_channel!r}.")
+            raise SpecError(
+                f"per_channel of {self.name!r} must be true or false. Received: {self.per_channel!r}."
+            )
         _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
         _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
-        _check_choice(self.name, "weight_range_policy", self.weight_range_policy, WEIGHT_RANGE_POLICIES)
+        _check_choice(
+            self.name, "weight_range_policy", self.weight_range_policy, WEIGHT_RANGE_POLICIES
+        )
         if self.is_regex:
             try:
                 re.compile(self.name)
@@ -94,7 +111,9 @@ class LayerConfig:
         if key not in known:
             raise AttributeError(f"Expected an attribute of {', '.join(known)}. Received: {key!r}.")
         is_complete = len(self.__dict__) == len(known)
-        changed = LayerConfig(**{**self.__dict__, key: value}).__dict__[key] if is_complete else value
+        changed = (
+            LayerConfig(**{**self.__dict__, key: value}).__dict__[key] if is_complete else value
+        )
         self.__dict__[key] = changed
 
     @property
@@ -105,7 +124,11 @@ class LayerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as plain data, without what is at its default."""
-        plain = {key: value for key, value in asdict(self).items() if value != _DEFAULTS.get(key, object())}
+        plain = {
+            key: value
+            for key, value in asdict(self).items()
+            if value != _DEFAULTS.get(key, object())
+        }
         if "quantization_index" in plain:
             plain["quantization_index"] = list(plain["quantization_index"])
         return plain
@@ -121,7 +144,9 @@ def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
         return (ALL,)
     items = [value] if isinstance(value, Integral) and not isinstance(value, bool) else value
     is_list = isinstance(items, Sequence) and not isinstance(items, str)
-    if not is_list or any(isinstance(i, bool) or not isinstance(i, Integral) or int(i) < 0 for i in items):
+    if not is_list or any(
+        isinstance(i, bool) or not isinstance(i, Integral) or int(i) < 0 for i in items
+    ):
         raise SpecError(
             f"quantization_index of {name!r} must be input numbers, counted from 0, or ['all']. Received: {value!r}."
         )
@@ -130,7 +155,9 @@ def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
 
 def _check_choice(name: str, key: str, value: Any, choices: Sequence[str]) -> None:
     if value is not None and value not in choices:
-        raise SpecError(f"{key} of {name!r} must be one of {', '.join(choices)}. Received: {value!r}.")
+        raise SpecError(
+            f"{key} of {name!r} must be one of {', '.join(choices)}. Received: {value!r}."
+        )
 
 
 @dataclass
@@ -143,9 +170,9 @@ class QuantizationSpec:
         >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
         ['conv2d_1', 'Add', 'block3_.*']
 
-    A layer's own name wins over a regular expression, that over its class, and any of them over the default;
-    among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both False the layer is left
-    alone.
+    A layer's own name wins over a regular expression, that over its class, and any of them over the
+    default; among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both
+    False the layer is left alone.
     """
 
     layers: list[LayerConfig] = field(default_factory=list)
@@ -167,8 +194,9 @@ class QuantizationSpec:
     ) -> QuantizationSpec:
         """Add one entry, or several at once when ``name`` is a list.
 
-        With a list of names, every other argument is one value for all of them or a list of equal length. For
-        ``quantization_index`` that list holds one item (None, a number or a list of numbers) for each name.
+        With a list of names, every other argument is one value for all of them or a list of equal
+        length. For ``quantization_index`` that list holds one item (None, a number or a list of
+        numbers) for each name.
 
         Returns:
             The spec itself, so that calls can be chained.
@@ -196,7 +224,10 @@ class QuantizationSpec:
         columns = {key: _column(key, value, names) for key, value in values.items()}
         # A list, not a generator: where one entry is wrong, none is added.
         self.layers.extend(
-            [LayerConfig(name=n, **{key: column[i] for key, column in columns.items()}) for i, n in enumerate(names)]
+            [
+                LayerConfig(name=n, **{key: column[i] for key, column in columns.items()})
+                for i, n in enumerate(names)
+            ]
         )
         return self
 
@@ -212,7 +243,9 @@ class QuantizationSpec:
             SpecError: an entry is not a mapping or has an unknown key.
         """
         if isinstance(entries, (str, bytes, dict)) or not isinstance(entries, Iterable):
-            raise SpecError(f"A quantization spec is a list of entries. Received: {type(entries).__name__}.")
+            raise SpecError(
+                f"A quantization spec is a list of entries. Received: {type(entries).__name__}."
+            )
         return cls([_entry(item) for item in entries])
 
     def to_yaml(self, path: str | Path | None = None) -> str:
@@ -271,7 +304,9 @@ def _column(key: str, value: Any, names: list[str]) -> list[Any]:
     if not isinstance(value, (list, tuple)):
         return [value] * len(names)
     if len(value) != len(names):
-        raise SpecError(f"{key} must be one value or a list of {len(names)}, as name is. Received {len(value)} values.")
+        raise SpecError(
+            f"{key} must be one value or a list of {len(names)}, as name is. Received {len(value)} values."
+        )
     return list(value)
 
 
@@ -279,7 +314,9 @@ def _entry(item: Any) -> LayerConfig:
     if isinstance(item, LayerConfig):
         return item
     if not isinstance(item, dict):
-        raise SpecError(f"An entry of a quantization spec is a mapping with at least 'name'. Received: {item!r}.")
+        raise SpecError(
+            f"An entry of a quantization spec is a mapping with at least 'name'. Received: {item!r}."
+        )
     known = {f.name for f in fields(LayerConfig)}
     unknown = sorted(set(map(str, item)) - known)
     if unknown or "name" not in item:

@@ -1,7 +1,8 @@
 """Read YAML as a config wants it: plain values, no key twice, ``1e-4`` is a number, and nothing out of proportion.
 
-A few hundred bytes of YAML can stand for gigabytes, through aliases of aliases; a nested list can exhaust the
-stack, and a long number the processor. Sizes are counted while the document is composed, before anything is built.
+A few hundred bytes of YAML can stand for gigabytes, through aliases of aliases; a nested list can
+exhaust the stack, and a long number the processor. Sizes are counted while the document is
+composed, before anything is built.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _StrictLoader(yaml.SafeLoader):
         if tag is None or tag in _PLAIN
     }
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN or tag == f"{_TAG}merge"]
+        first: [
+            (tag, pattern) for tag, pattern in resolvers if tag in _PLAIN or tag == f"{_TAG}merge"
+        ]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -66,12 +69,19 @@ class _StrictLoader(yaml.SafeLoader):
         depth = 1 + max((depth for _, depth in extents), default=0)
         if values > _VALUES or depth > _DEPTH:
             bound = f"{_VALUES} values" if values > _VALUES else f"{_DEPTH} levels"
-            raise _problem(f"expected at most {bound}, aliases counted each time, received more", node)
+            raise _problem(
+                f"expected at most {bound}, aliases counted each time, received more", node
+            )
         return values, depth
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         # The patterns of numbers take quadratic time on a long row of digits.
-        if kind is yaml.ScalarNode and implicit[0] and len(value) > _NUMBER and value[0] in "+-.0123456789":
+        if (
+            kind is yaml.ScalarNode
+            and implicit[0]
+            and len(value) > _NUMBER
+            and value[0] in "+-.0123456789"
+        ):
             raise _problem(
                 f"expected a number of at most {_NUMBER} characters, received {len(value)}; quote it if text is meant",
                 self,
@@ -88,7 +98,9 @@ def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, 
             continue
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            raise _problem(f"expected a text key, received {str(key)[:100]}; quote it if it is meant", key_node)
+            raise _problem(
+                f"expected a text key, received {str(key)[:100]}; quote it if it is meant", key_node
+            )
         if key in seen:
             raise _problem(f"the key {key!r} is given twice", key_node)
         seen.add(key)
@@ -114,15 +126,21 @@ def parse_yaml(text: str, source: str, *, error: type[QatlineError]) -> Any:
         error: What is raised.
 
     Raises:
-        QatlineError: ``error``: the text is not YAML, holds a key twice, asks for another type, or is out of
-            proportion: more than 512 KiB, 50 levels, or 100,000 values with aliases counted each time.
+        QatlineError: ``error``: the text is not YAML, holds a key twice, asks for another type, or
+            is out of
+            proportion: more than 512 KiB, 50 levels, or 100,000 values with aliases counted each
+            time.
     """
     if len(text) > LIMIT:
-        raise error(f"{source}: expected YAML of at most {LIMIT >> 10} KiB, received {len(text) >> 10} KiB.")
+        raise error(
+            f"{source}: expected YAML of at most {LIMIT >> 10} KiB, received {len(text) >> 10} KiB."
+        )
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - derived from SafeLoader
     except yaml.YAMLError as problem:
-        raise error(f"{_place(problem, source)}: {getattr(problem, 'problem', None) or problem}") from problem
+        raise error(
+            f"{_place(problem, source)}: {getattr(problem, 'problem', None) or problem}"
+        ) from problem
     except ValueError as problem:  # such as !!int with text, or a number in base 60 without digits
         raise error(f"{source}: expected YAML: {problem}") from problem
 
@@ -149,4 +167,6 @@ def _problem(text: str, where: Any) -> yaml.MarkedYAMLError:
 
 def _place(error: yaml.YAMLError, source: str) -> str:
     mark = getattr(error, "problem_mark", None)
-    return f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark is not None else source
+    return (
+        f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark is not None else source
+    )

@@ -16,24 +16,30 @@ JSON_BYTES = 16 * MIB
 """Largest JSON file: parsed, it takes up to 30 times its size."""
 
 
-def read_text(path: str | Path, *, what: str, error: type[QatlineError], limit: int = 64 * MIB) -> str:
+def read_text(
+    path: str | Path, *, what: str, error: type[QatlineError], limit: int = 64 * MIB
+) -> str:
     """Read a regular file of UTF-8 text; a byte order mark is left out.
 
     Args:
         path: The file.
         what: What it should hold, with its article, for the messages.
         error: What is raised.
-        limit: Its largest size, in bytes. Reading a pipe or a device would never end, or take all memory.
+        limit: Its largest size, in bytes. Reading a pipe or a device would never end, or take all
+            memory.
 
     Raises:
-        QatlineError: ``error``: the file is missing, no regular file, too large, can't be read or is no UTF-8.
+        QatlineError: ``error``: the file is missing, no regular file, too large, can't be read or
+            is no UTF-8.
     """
     try:
         content = read_regular(path, limit)
     except FileNotFoundError as missing:
         raise error(f"Expected {what} at {path}; there is none. Check the path.") from missing
     except (OSError, ValueError) as problem:
-        raise error(f"Could not read {what} {path}: {getattr(problem, 'strerror', None) or problem}.") from problem
+        raise error(
+            f"Could not read {what} {path}: {getattr(problem, 'strerror', None) or problem}."
+        ) from problem
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -64,7 +70,12 @@ def parse_json(text: str, source: str, *, error: type[QatlineError], unique: boo
 
 
 def read_json(
-    path: str | Path, *, what: str, error: type[QatlineError], limit: int = JSON_BYTES, unique: bool = True
+    path: str | Path,
+    *,
+    what: str,
+    error: type[QatlineError],
+    limit: int = JSON_BYTES,
+    unique: bool = True,
 ) -> Any:
     """Read a JSON file; see :func:`read_text` and :func:`parse_json`."""
     text = read_text(path, what=what, error=error, limit=limit)

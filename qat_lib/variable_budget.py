@@ -51,7 +51,8 @@ def variable_budget(allowed: int) -> Iterator[VariableBudget]:
 def _shape(initial_value: Any) -> tuple[int, ...]:
     """Return a variable's shape without making its value.
 
-    Keras hands over a function that belongs to the variable, whose shape is known. Any other is traced.
+    Keras hands over a function that belongs to the variable, whose shape is known. Any other is
+    traced.
     """
     if not callable(initial_value):
         return tuple(initial_value.shape)

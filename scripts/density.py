@@ -2,7 +2,8 @@
 
     python scripts/density.py            # print the figures; exit 1 where one is past its limit
 
-Comprehensions and conditional expressions are counted per thousand lines of code (no blanks, comments or docstrings).
+Comprehensions and conditional expressions are counted per thousand lines of code (no blanks,
+comments or docstrings).
 """
 
 from __future__ import annotations
@@ -93,7 +94,11 @@ def _count_module(text: str, name: str, counts: Counts) -> None:
 def _docstring_lines(tree: ast.Module) -> Iterator[int]:
     """Yield the lines of docstrings, those below assignments included."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
@@ -114,7 +119,9 @@ def main() -> int:
         limit = LIMITS.get(name)
         is_past = limit is not None and value > limit
         past = past or is_past
-        sys.stdout.write(f"{name:<42}{value:8.1f}" + (f"  limit {limit:g}" if limit is not None else ""))
+        sys.stdout.write(
+            f"{name:<42}{value:8.1f}" + (f"  limit {limit:g}" if limit is not None else "")
+        )
         sys.stdout.write("  PAST\n" if is_past else "\n")
     for module, lines in counts.modules.items():
         if lines > LIMITS["longest module, lines"]:

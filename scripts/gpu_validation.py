@@ -3,15 +3,17 @@
 
     python scripts/gpu_validation.py [-o gpu_validation.json] [--onnx DIR] [--seconds 3]
 
-Needs Linux, an NVIDIA GPU with a driver for CUDA 12, and a package index; no CUDA toolkit and no TensorFlow. Where the
-interpreter that runs it has a supported TensorRT, that one is used. Otherwise the script makes a virtual environment
-with CPython 3.10 (a python3.10 on PATH, pyenv's, or uv's) and installs TensorRT 8.6 there: a wheel of 819 MB, which is
-the one version whose whole library the package index serves, and cuBLAS and cuDNN, which its plugin library names.
+Needs Linux, an NVIDIA GPU with a driver for CUDA 12, and a package index; no CUDA toolkit and no
+TensorFlow. Where the interpreter that runs it has a supported TensorRT, that one is used. Otherwise
+the script makes a virtual environment with CPython 3.10 (a python3.10 on PATH, pyenv's, or uv's)
+and installs TensorRT 8.6 there: a wheel of 819 MB, which is the one version whose whole library the
+package index serves, and cuBLAS and cuDNN, which its plugin library names.
 
-FP32, FP16 and INT8 engines are built of ResNet-50 (random weights) and of the default network: the ``fp32.onnx`` and
-``qat.onnx`` in ``--onnx`` (a run's export_onnx directory), or where there are none a network of the same kind with
-random weights. For each engine the file says: latency at batch 1 and 32, layers by precision, how far its outputs are
-from ONNX Runtime's and how many labels agree, and for INT8 how many of the predicted fusions came true.
+FP32, FP16 and INT8 engines are built of ResNet-50 (random weights) and of the default network: the
+``fp32.onnx`` and ``qat.onnx`` in ``--onnx`` (a run's export_onnx directory), or where there are
+none a network of the same kind with random weights. For each engine the file says: latency at batch
+1 and 32, layers by precision, how far its outputs are from ONNX Runtime's and how many labels
+agree, and for INT8 how many of the predicted fusions came true.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ TENSORRT_86 = ["tensorrt==8.6.0", "nvidia-cublas-cu12", "nvidia-cudnn-cu12<9"]
 BATCHES = (1, 32)
 
 
-# ---------------------------------------------------------------------- an environment that has TensorRT
+# ---------------------------------------------------------------------- an environment that has
+# TensorRT
 def find_tensorrt_here() -> str | None:
     """Return why this interpreter can't run engines; None where it can."""
     sys.path.insert(0, str(REPOSITORY))
@@ -58,15 +61,23 @@ def has_driver() -> bool:
 
 def find_python310() -> str:
     """Return a CPython 3.10."""
-    candidates = [shutil.which("python3.10"), *map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python"))]
+    candidates = [
+        shutil.which("python3.10"),
+        *map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python")),
+    ]
     if shutil.which("uv"):
-        found = subprocess.run(["uv", "python", "find", "3.10"], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["uv", "python", "find", "3.10"], capture_output=True, text=True, check=False
+        )
         candidates.append(found.stdout.strip() or None)
-    for candidate in filter(None, candidates):  # pyenv's shims are on PATH also for versions that are switched off
+    # Pyenv's shims are on PATH also for versions that are switched off.
+    for candidate in filter(None, candidates):
         asked = [candidate, "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 10))"]
         if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
             return candidate
-    raise SystemExit("TensorRT 8.6 needs CPython 3.10. Install it (python3.10, pyenv, or: uv python install 3.10).")
+    raise SystemExit(
+        "TensorRT 8.6 needs CPython 3.10. Install it (python3.10, pyenv, or: uv python install 3.10)."
+    )
 
 
 def run_in_environment(directory: Path, arguments: list[str]) -> int:
@@ -79,11 +90,15 @@ def run_in_environment(directory: Path, arguments: list[str]) -> int:
         subprocess.run([*install, *REQUIREMENTS, *TENSORRT_86], check=True)
         (directory / "complete").touch()
     command = [str(python), __file__, "--here", *arguments]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False).returncode
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False
+    ).returncode
 
 
 # ---------------------------------------------------------------------- the networks
-def write_networks(directory: Path, exported: Path | None, *, wide_weights: bool, small: bool) -> dict[str, Any]:
+def write_networks(
+    directory: Path, exported: Path | None, *, wide_weights: bool, small: bool
+) -> dict[str, Any]:
     """Write the ONNX files and return their paths by network and precision.
 
     Args:
@@ -100,12 +115,16 @@ def write_networks(directory: Path, exported: Path | None, *, wide_weights: bool
     for name, network in {"default": digits, **({} if small else {"resnet50": RESNET50})}.items():
         precisions: tuple[Any, ...] = ("fp32", "fp16", "int8")
         networks[name] = {
-            precision: write_network(directory / f"{name}-{precision}.onnx", network, precision, weights=form)
+            precision: write_network(
+                directory / f"{name}-{precision}.onnx", network, precision, weights=form
+            )
             for precision in precisions
         }
     if exported is not None:
         int8 = directory / "default-exported-int8.onnx"
-        widen_weights(exported / "qat.onnx", int8) if wide_weights else shutil.copy(exported / "qat.onnx", int8)
+        widen_weights(exported / "qat.onnx", int8) if wide_weights else shutil.copy(
+            exported / "qat.onnx", int8
+        )
         networks["default"] |= {"fp32": exported / "fp32.onnx", "int8": int8}
     return networks
 
@@ -123,15 +142,27 @@ def widen_weights(source: Path, target: Path) -> None:
         if node.op_type == "DequantizeLinear" and node.input[0] in tensors:
             levels = numpy_helper.to_array(tensors[node.input[0]])
             scale = numpy_helper.to_array(tensors[node.input[1]])
-            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-            shape = [-1 if i == axis else 1 for i in range(levels.ndim)] if scale.ndim else [1] * levels.ndim
+            axis = next(
+                (attribute.i for attribute in node.attribute if attribute.name == "axis"), 1
+            )
+            shape = (
+                [-1 if i == axis else 1 for i in range(levels.ndim)]
+                if scale.ndim
+                else [1] * levels.ndim
+            )
             weights = levels.astype(scale.dtype) * scale.reshape(shape)
             if not np.array_equal(np.rint(weights / scale.reshape(shape)), levels):
-                raise SystemExit(f"{source}: the weights of {node.name} can't be written as FP32 + Q without a change")
+                raise SystemExit(
+                    f"{source}: the weights of {node.name} can't be written as FP32 + Q without a change"
+                )
             wide, quantized = f"{node.input[0]}/wide", f"{node.input[0]}/quantized"
             model.graph.initializer.append(numpy_helper.from_array(weights, wide))
             inputs = [wide, *node.input[1:]]
-            nodes.append(helper.make_node("QuantizeLinear", inputs, [quantized], f"{node.name}/Quantize", axis=axis))
+            nodes.append(
+                helper.make_node(
+                    "QuantizeLinear", inputs, [quantized], f"{node.name}/Quantize", axis=axis
+                )
+            )
             model.graph.initializer.remove(tensors.pop(node.input[0]))
             node.input[0] = quantized
         nodes.append(node)
@@ -142,7 +173,9 @@ def widen_weights(source: Path, target: Path) -> None:
 
 
 # ---------------------------------------------------------------------- measurements
-def validate(networks: dict[str, Any], directory: Path, *, typed: bool, seconds: float) -> list[dict[str, Any]]:
+def validate(
+    networks: dict[str, Any], directory: Path, *, typed: bool, seconds: float
+) -> list[dict[str, Any]]:
     """Build, check and measure every engine; a failure becomes a row with its reason."""
     from qat_lib.errors import QatlineError
 
@@ -151,7 +184,9 @@ def validate(networks: dict[str, Any], directory: Path, *, typed: bool, seconds:
         for precision in ("fp32", "fp16", "int8"):
             # Up to TensorRT 8.6 FP16 is a flag on the FP32 graph, later it is the graph's type.
             onnx = (
-                files["fp16"] if precision == "fp16" and typed else files["fp32" if precision == "fp16" else precision]
+                files["fp16"]
+                if precision == "fp16" and typed
+                else files["fp32" if precision == "fp16" else precision]
             )
             wanted = "fp16" if precision == "fp16" and not typed else "fp32"
             row: dict[str, Any] = {"network": name, "precision": precision, "onnx": onnx.name}
@@ -171,7 +206,11 @@ def measure(onnx: Path, path: Path, float_precision: Any, seconds: float) -> dic
 
     cache = path.parent / "timing.cache"
     spec = BuildSpec(
-        backend="tensorrt", float_precision=float_precision, max_batch=max(BATCHES), timing_cache=cache, profile=True
+        backend="tensorrt",
+        float_precision=float_precision,
+        max_batch=max(BATCHES),
+        timing_cache=cache,
+        profile=True,
     )
     artifact = build_engine(onnx, spec, output=path)
     row: dict[str, Any] = {
@@ -182,14 +221,17 @@ def measure(onnx: Path, path: Path, float_precision: Any, seconds: float) -> dic
         "check": asdict(check_engine(path, onnx)),
     }
     with load_engine(path) as engine:
-        row["latency"] = [engine.benchmark(batch_size=size, seconds=seconds).to_dict() for size in BATCHES]
+        row["latency"] = [
+            engine.benchmark(batch_size=size, seconds=seconds).to_dict() for size in BATCHES
+        ]
     if artifact.manifest.quantized:
         from qat_lib.analysis import analyze_onnx
         from qat_lib.analysis.comparison import compare
 
         row["prediction"] = compare(analyze_onnx(onnx), layers_path(path)).to_dict()
     row["layers"] = [
-        {"name": layer.name, "precision": layer.precision, "ms": layer.time_ms} for layer in artifact.layers
+        {"name": layer.name, "precision": layer.precision, "ms": layer.time_ms}
+        for layer in artifact.layers
     ]
     return row
 
@@ -222,14 +264,22 @@ def run_here(options: argparse.Namespace) -> int:
         directory = Path(name)
         wide = "int8" not in capabilities.weights
         networks = write_networks(directory, options.onnx, wide_weights=wide, small=options.small)
-        rows = validate(networks, directory, typed=capabilities.strongly_typed, seconds=options.seconds)
+        rows = validate(
+            networks, directory, typed=capabilities.strongly_typed, seconds=options.seconds
+        )
     results = {
         "tensorrt": version,
         "device": dict(backend.device()),
-        "host": {"cpu": cpu_device()["name"], "python": platform.python_version(), "system": platform.platform()},
+        "host": {
+            "cpu": cpu_device()["name"],
+            "python": platform.python_version(),
+            "system": platform.platform(),
+        },
         "git": git_state(REPOSITORY),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "default_network": "exported by a run" if options.onnx else "of the same kind, random weights",
+        "default_network": "exported by a run"
+        if options.onnx
+        else "of the same kind, random weights",
         "engines": rows,
     }
     options.output.write_text(json.dumps(results, indent=1) + "\n")
@@ -239,12 +289,18 @@ def run_here(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("gpu_validation.json"))
-    parser.add_argument("--onnx", type=Path, help="a run's export_onnx directory, with fp32.onnx and qat.onnx")
+    parser.add_argument(
+        "--onnx", type=Path, help="a run's export_onnx directory, with fp32.onnx and qat.onnx"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each benchmark")
     parser.add_argument("--small", action="store_true", help="leave out ResNet-50")
-    parser.add_argument("--environment", type=Path, default=Path.home() / ".cache" / "qatline" / "tensorrt-8.6")
+    parser.add_argument(
+        "--environment", type=Path, default=Path.home() / ".cache" / "qatline" / "tensorrt-8.6"
+    )
     parser.add_argument("--here", action="store_true", help="use this interpreter, whatever it has")
     options = parser.parse_args(arguments)
     if options.here:
@@ -255,7 +311,9 @@ def main(arguments: list[str]) -> int:
     if find_tensorrt_here() is None:
         return run_here(options)
     if not has_driver():
-        raise SystemExit("There is no NVIDIA driver here: nothing to validate on. Run this on a machine with a GPU.")
+        raise SystemExit(
+            "There is no NVIDIA driver here: nothing to validate on. Run this on a machine with a GPU."
+        )
     return run_in_environment(options.environment, arguments)
 
 

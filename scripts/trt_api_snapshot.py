@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Write down the API surface of the TensorRT Python bindings, without TensorRT and without a GPU.
 
-A bindings wheel holds one extension module. It needs NVIDIA's libraries by name, but takes only a few C functions
-from them, the factories that the public headers declare (NvInfer*.h, NvOnnxParser.h). This script unpacks the
-extension into a temporary directory, puts an empty library in place of each of NVIDIA's (every function returns
-NULL), imports the extension in a child process, and writes classes, methods with parameter names and types,
-properties and enum members as JSON. Docstrings and binaries are not kept: the wheels' licence forbids passing them on.
+A bindings wheel holds one extension module. It needs NVIDIA's libraries by name, but takes only a
+few C functions from them, the factories that the public headers declare (NvInfer*.h,
+NvOnnxParser.h). This script unpacks the extension into a temporary directory, puts an empty library
+in place of each of NVIDIA's (every function returns NULL), imports the extension in a child
+process, and writes classes, methods with parameter names and types, properties and enum members as
+JSON. Docstrings and binaries are not kept: the wheels' licence forbids passing them on.
 
     python scripts/trt_api_snapshot.py make WHEEL [-o FILE]   write the snapshot of one wheel
     python scripts/trt_api_snapshot.py diff OLD.json NEW.json print what differs between two snapshots
 
-Needs the CPython version of the wheel's tag (3.10 for 8.6, 3.11 for 10 and 11 as pinned in the tests), gcc and
-binutils. The wheels come from ``pip download --no-deps`` of tensorrt-cu12-bindings==10.16.1.11,
-tensorrt-cu13-bindings==11.4.0.106 and tensorrt==8.6.0.
+Needs the CPython version of the wheel's tag (3.10 for 8.6, 3.11 for 10 and 11 as pinned in the
+tests), gcc and binutils. The wheels come from ``pip download --no-deps`` of
+tensorrt-cu12-bindings==10.16.1.11, tensorrt-cu13-bindings==11.4.0.106 and tensorrt==8.6.0.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def make_snapshot(wheel: Path) -> Surface:
 def _unpack(wheel: Path, root: Path) -> Path:
     """Unpack only the extension module; NVIDIA's own libraries, where a wheel holds them, stay where they are."""
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if re.fullmatch(r"tensorrt[^/]*/tensorrt[^/]*\.so", name)]
+        names = [
+            name
+            for name in archive.namelist()
+            if re.fullmatch(r"tensorrt[^/]*/tensorrt[^/]*\.so", name)
+        ]
         if len(names) != 1:
             raise SystemExit(f"{wheel.name}: expected one extension module, found {names}")
         return Path(archive.extract(names[0], root))
@@ -63,7 +68,9 @@ def _unpack(wheel: Path, root: Path) -> Path:
 def _compile_stubs(extension: Path, root: Path) -> list[Path]:
     """Compile one library for each of NVIDIA's that the extension needs; the first one defines every function."""
     sonames = _NEEDED.findall(_output("readelf", "-dW", str(extension)))
-    functions = "".join(f"void *{name}(void) {{ return 0; }}\n" for name in _missing_functions(extension))
+    functions = "".join(
+        f"void *{name}(void) {{ return 0; }}\n" for name in _missing_functions(extension)
+    )
     made = []
     for index, soname in enumerate(sonames):
         source, library = root / f"{soname}.c", root / soname
@@ -75,7 +82,12 @@ def _compile_stubs(extension: Path, root: Path) -> list[Path]:
 
 def _missing_functions(extension: Path) -> list[str]:
     """Return the undefined functions that neither this interpreter nor the C++ runtime provides."""
-    known = [ctypes.CDLL(None), ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL("libm.so.6"), ctypes.CDLL("libgcc_s.so.1")]
+    known = [
+        ctypes.CDLL(None),
+        ctypes.CDLL("libstdc++.so.6"),
+        ctypes.CDLL("libm.so.6"),
+        ctypes.CDLL("libgcc_s.so.1"),
+    ]
     found = []
     for line in _output("nm", "-D", "--undefined-only", str(extension)).splitlines():
         kind, name = line.split()[-2:]
@@ -104,7 +116,9 @@ def _describe(extension: Path, stubs: list[str]) -> Surface:
         if name.startswith("_"):
             continue
         if isinstance(value, type) and hasattr(value, "__members__"):
-            surface["enums"][name] = {member: int(item) for member, item in value.__members__.items()}
+            surface["enums"][name] = {
+                member: int(item) for member, item in value.__members__.items()
+            }
         elif isinstance(value, type) and value.__module__.startswith("tensorrt"):
             surface["classes"][name] = _class_surface(value)
         elif callable(value) and not isinstance(value, type):
@@ -117,7 +131,11 @@ def _describe(extension: Path, stubs: list[str]) -> Surface:
 
 
 def _class_surface(kind: type) -> Surface:
-    found: Surface = {"bases": [base.__name__ for base in kind.__mro__[1:] if base.__module__.startswith("tensorrt")]}
+    found: Surface = {
+        "bases": [
+            base.__name__ for base in kind.__mro__[1:] if base.__module__.startswith("tensorrt")
+        ]
+    }
     found |= {"methods": {}, "properties": {}, "enums": {}}
     for name, raw in sorted(vars(kind).items()):
         value = getattr(kind, name)
@@ -129,7 +147,9 @@ def _class_surface(kind: type) -> Surface:
             found["enums"][name] = {member: int(item) for member, item in value.__members__.items()}
         elif callable(value):
             found["methods"][name] = _signatures(value.__doc__)
-        elif hasattr(type(value), "__members__"):  # enum members are repeated as attributes of the outer class
+        elif hasattr(
+            type(value), "__members__"
+        ):  # enum members are repeated as attributes of the outer class
             found.setdefault("members", []).append(name)
     return {key: value for key, value in found.items() if value}
 
@@ -141,7 +161,10 @@ def _signatures(text: str | None) -> list[Surface]:
         match = _SIGNATURE.match(line.strip())
         if match and match["parameters"] != "*args, **kwargs":
             found.append(
-                {"parameters": _parameters(match["parameters"]), "returns": _MODULE_PREFIX.sub("", match["returns"])}
+                {
+                    "parameters": _parameters(match["parameters"]),
+                    "returns": _MODULE_PREFIX.sub("", match["returns"]),
+                }
             )
     return found
 
@@ -172,7 +195,10 @@ def dump(surface: Surface) -> str:
     lines.append(f' "null_builder": {json.dumps(surface.get("null_builder"))},')
     sections = []
     for section in ("enums", "classes", "functions"):
-        rows = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(surface[section].items())]
+        rows = [
+            f"  {json.dumps(name)}: {json.dumps(value)}"
+            for name, value in sorted(surface[section].items())
+        ]
         sections.append(f' "{section}": {{\n' + ",\n".join(rows) + "\n }")
     return "\n".join([*lines, ",\n".join(sections), "}"]) + "\n"
 
@@ -190,7 +216,11 @@ def differences(old: Surface, new: Surface) -> list[str]:
 
 
 def _flat(surface: Surface) -> dict[str, Any]:
-    flat = {f"{name}.{member}": value for name, enum in surface["enums"].items() for member, value in enum.items()}
+    flat = {
+        f"{name}.{member}": value
+        for name, enum in surface["enums"].items()
+        for member, value in enum.items()
+    }
     flat |= surface["functions"]
     for name, kind in surface["classes"].items():
         flat[name] = kind.get("bases", [])
@@ -204,7 +234,9 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["_describe"]:
         json.dump(_describe(Path(arguments[1]), arguments[2:]), sys.stdout)
         return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("make", help="write the snapshot of one wheel")
     make.add_argument("wheel", type=Path)
@@ -214,7 +246,9 @@ def main(arguments: list[str]) -> int:
     compare.add_argument("new", type=Path)
     options = parser.parse_args(arguments)
     if options.command == "diff":
-        lines = differences(json.loads(options.old.read_text()), json.loads(options.new.read_text()))
+        lines = differences(
+            json.loads(options.old.read_text()), json.loads(options.new.read_text())
+        )
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         return 0
     text = dump(make_snapshot(options.wheel))

@@ -76,7 +76,9 @@ def image_folder(tmp_path: Path) -> Callable[..., Path]:
     """Make a folder of small PNG images: ``make(classes, count, size=(height, width))``."""
     from PIL import Image
 
-    def make(classes: tuple[str, ...] = ("cat", "dog"), count: int = 12, size: tuple[int, int] = (6, 8)) -> Path:
+    def make(
+        classes: tuple[str, ...] = ("cat", "dog"), count: int = 12, size: tuple[int, int] = (6, 8)
+    ) -> Path:
         generator = np.random.default_rng(7)
         root = tmp_path / "images"
         for name in classes:

@@ -37,16 +37,22 @@ def check_part(name: str, x: Array, y: Array) -> Part:
     if x.ndim == 3:
         x = x[..., None]
     if len(x) == 0:
-        raise DataError(f"{name} images: expected at least one sample, received the shape {x.shape}")
+        raise DataError(
+            f"{name} images: expected at least one sample, received the shape {x.shape}"
+        )
     if min(x.shape[1:]) < 1:
-        raise DataError(f"{name} images: expected a size of at least 1 in each dimension, received {x.shape}")
+        raise DataError(
+            f"{name} images: expected a size of at least 1 in each dimension, received {x.shape}"
+        )
     if x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] and x.shape[2] > 4:
         raise DataError(
             f"{name} images: {x.shape} looks like (samples, channels, height, width); expected the channels last: "
             "np.transpose(x, (0, 2, 3, 1))"
         )
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
-        raise DataError(f"{name} images: expected uint8 or a floating type, received {x.dtype}: convert them first")
+        raise DataError(
+            f"{name} images: expected uint8 or a floating type, received {x.dtype}: convert them first"
+        )
     return Part(x=x, y=_check_labels(name, y, len(x)))
 
 
@@ -54,7 +60,8 @@ def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> 
     """Check what concerns all parts: one shape and data type, one set of classes. Return the classes' names.
 
     Raises:
-        DataError: parts differ, only one class, a label beyond the classes, a class without samples.
+        DataError: parts differ, only one class, a label beyond the classes, a class without
+            samples.
     """
     train = parts["train"]
     for name, part in parts.items():
@@ -70,12 +77,18 @@ def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> 
         )
     for name, part in parts.items():
         if (top := int(part.y.max())) >= count:
-            raise DataError(f"{name} labels: expected 0 to {count - 1} ({count} classes), received {top}")
+            raise DataError(
+                f"{name} labels: expected 0 to {count - 1} ({count} classes), received {top}"
+            )
     present = np.bincount(train.y, minlength=count)
     if np.count_nonzero(present) < 2:
-        raise DataError(f"labels: expected at least two classes, received only class {int(train.y[0])}")
+        raise DataError(
+            f"labels: expected at least two classes, received only class {int(train.y[0])}"
+        )
     if (absent := int(present.argmin())) >= 0 and present[absent] == 0:
-        raise DataError(f"labels: class {absent} of 0 to {count - 1} has no sample; expected every index to be used")
+        raise DataError(
+            f"labels: class {absent} of 0 to {count - 1} has no sample; expected every index to be used"
+        )
     return tuple(classes) if classes else tuple(str(index) for index in range(count))
 
 
@@ -90,7 +103,9 @@ def check_finite(name: str, x: Array) -> None:
     for start, chunk in chunks(x):
         bad = ~np.isfinite(chunk).reshape(len(chunk), -1).all(axis=1)
         if bad.any():
-            raise DataError(f"{name} images: sample {start + int(bad.argmax())} holds NaN or infinity")
+            raise DataError(
+                f"{name} images: sample {start + int(bad.argmax())} holds NaN or infinity"
+            )
 
 
 def chunks(x: Array) -> Iterator[tuple[int, Array]]:
@@ -111,7 +126,9 @@ def _check_labels(name: str, y: Array, samples: int) -> npt.NDArray[np.int64]:
     if not (np.issubdtype(y.dtype, np.integer) or np.issubdtype(y.dtype, np.floating)):
         raise DataError(f"{name} labels: expected integers, received {y.dtype}")
     if np.issubdtype(y.dtype, np.floating) and (bad := ~np.isfinite(y) | (y != np.floor(y))).any():
-        raise DataError(f"{name} labels: expected whole numbers, received values such as {y[bad][0]}")
+        raise DataError(
+            f"{name} labels: expected whole numbers, received values such as {y[bad][0]}"
+        )
     if (low := y.min()) < 0:
         raise DataError(f"{name} labels: expected 0, 1, 2, ..., received {low}")
     if y.max() > np.iinfo(np.int32).max:

@@ -75,7 +75,9 @@ class ArraySource:
             digest.update(np.ascontiguousarray(part.y).data)
         return digest.hexdigest()
 
-    def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
+    def write(
+        self, out: Path, split: str, part: str, indices: Indices, progress: Progress
+    ) -> list[bytes]:
         """Write ``<split>_x.npy`` and ``<split>_y.npy``, block by block.
 
         The blocks are written, not mapped: on a full disk a map ends the process with SIGBUS.

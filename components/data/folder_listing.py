@@ -39,8 +39,8 @@ def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
     Links to files and folders are followed. A file with several names is listed once.
 
     Raises:
-        DataError: no folder, fewer than two classes, a class without images, a link to a folder that it lies
-            in, folders deeper than 32 levels, or one file in two classes.
+        DataError: no folder, fewer than two classes, a class without images, a link to a folder
+            that it lies in, folders deeper than 32 levels, or one file in two classes.
     """
     classes = _classes(root, wanted)
     walk = _Walk(root)
@@ -48,7 +48,9 @@ def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
         before = len(walk.images)
         walk.add(root / name, label)
         if len(walk.images) == before:
-            raise DataError(f"{root / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none")
+            raise DataError(
+                f"{root / name}: expected images ({', '.join(sorted(SUFFIXES))}), found none"
+            )
     images = tuple(sorted(walk.images, key=lambda image: (image[1], image[0])))
     return FolderListing(classes=classes, images=images, repeated=walk.repeated)
 
@@ -56,8 +58,14 @@ def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
 def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
     if not os.path.isdir(root):
         what = "is a file" if os.path.exists(root) else "is missing"
-        raise DataError(f"the image folder {root} {what}: expected a folder with one sub-folder a class")
-    found = [path.name for path in _entries(root) if os.path.isdir(path) and not path.name.startswith(".")]
+        raise DataError(
+            f"the image folder {root} {what}: expected a folder with one sub-folder a class"
+        )
+    found = [
+        path.name
+        for path in _entries(root)
+        if os.path.isdir(path) and not path.name.startswith(".")
+    ]
     if wanted is None and len(found) > 1 and set(found) <= _PARTS:
         raise DataError(
             f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set data.path to one of "
@@ -89,7 +97,9 @@ class _Walk:
         places = (*folder.resolve().parents, self.root.resolve(), *self.root.resolve().parents)
         self._enter(folder, label, set(), {_identity(place) for place in places}, 1)
 
-    def _enter(self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int) -> None:
+    def _enter(
+        self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int
+    ) -> None:
         """List a folder, unless this class holds it already; ``above`` are those that it lies in."""
         identity = _identity(folder)
         if identity in above:
@@ -98,7 +108,9 @@ class _Walk:
                 "and again, under wrong labels. Remove the link."
             )
         if depth > MAX_DEPTH:
-            raise DataError(f"{folder}: expected folders of at most {MAX_DEPTH} levels below {self.root}")
+            raise DataError(
+                f"{folder}: expected folders of at most {MAX_DEPTH} levels below {self.root}"
+            )
         if identity in seen:
             return
         seen.add(identity)
@@ -137,7 +149,9 @@ def _entries(folder: Path) -> list[Path]:
     except OSError as error:
         raise DataError(f"the folder {folder} can't be listed: {error.strerror}") from error
     if odd := [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]:
-        raise DataError(f"{folder}: expected names in UTF-8, received {os.fsencode(odd[0])!r}: rename it")
+        raise DataError(
+            f"{folder}: expected names in UTF-8, received {os.fsencode(odd[0])!r}: rename it"
+        )
     return [folder / name for name in names]
 
 

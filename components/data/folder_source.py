@@ -71,7 +71,9 @@ class FolderSource:
             digest.update(f"{path}\0{label}\0".encode() + content)
         return digest.hexdigest()
 
-    def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
+    def write(
+        self, out: Path, split: str, part: str, indices: Indices, progress: Progress
+    ) -> list[bytes]:
         """Write ``<split>_files.json``: a list of ``[path, label]``."""
         listed = [[self.paths[index], int(self.targets[index])] for index in indices]
         (out / f"{split}_files.json").write_text(json.dumps(listed) + "\n", encoding="utf-8")
@@ -79,20 +81,24 @@ class FolderSource:
         return [self.digests[index] for index in indices]
 
 
-def read_folder(root: Path, settings: DataSettings, progress: Progress, *, seed: int) -> FolderSource:
+def read_folder(
+    root: Path, settings: DataSettings, progress: Progress, *, seed: int
+) -> FolderSource:
     """List the images below ``root`` and decode each once, to find broken ones before training does.
 
-    With ``limit`` the images are chosen before they are decoded, so a quick trial on a large folder is quick;
-    the fingerprint is then that of the chosen images.
+    With ``limit`` the images are chosen before they are decoded, so a quick trial on a large folder
+    is quick; the fingerprint is then that of the chosen images.
 
     Raises:
-        DataError: no folder, no classes, an empty class, a broken image (unless ``skip_broken``), or images
-            of differing size without ``image_size``.
+        DataError: no folder, no classes, an empty class, a broken image (unless ``skip_broken``),
+            or images of differing size without ``image_size``.
     """
     listing = list_images(root, settings.classes)
     classes, listed = listing.classes, list(listing.images)
     if listing.repeated:
-        progress.warn(f"{listing.repeated} names below {root} are links to images that are counted already")
+        progress.warn(
+            f"{listing.repeated} names below {root} are links to images that are counted already"
+        )
     if settings.limit:
         targets = np.array([label for _, label in listed], np.int64)
         chosen = stratified_subset(targets, settings.limit, seed=seed, classes=len(classes))

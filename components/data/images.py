@@ -16,14 +16,17 @@ from qat_lib import limits
 from qat_lib.errors import DataError
 from qat_lib.regular_files import read_regular
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
 Pixels = npt.NDArray[np.uint8]
 
 # What the suffixes stand for. Pillow opens more by content, EPS through Ghostscript among them.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MODES = {"rgb": "RGB", "gray": "L"}
 
-# Images are decoded in many threads; of the large ones, which take hundreds of megabytes, one at a time.
+# Images are decoded in many threads; of the large ones, which take hundreds of megabytes, one at a
+# time.
 _LARGE_PIXELS = 4_000_000
 _LARGE_BYTES = 4 * _LARGE_PIXELS
 _one_large_image = threading.RLock()
@@ -57,12 +60,13 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
     Args:
         data: content of the file.
         color: ``rgb`` (3 channels) or ``gray`` (1 channel).
-        size: ``(height, width)`` to resize to, bilinear and antialiased; None keeps the image's own.
+        size: ``(height, width)`` to resize to, bilinear and antialiased; None keeps the image's
+            own.
         name: the file, for the message.
 
     Raises:
-        DataError: it is broken, cut short, of 16 or 32 bits a channel, or has more than 50 million pixels
-            (``QATLINE_MAX_IMAGE_PIXELS``).
+        DataError: it is broken, cut short, of 16 or 32 bits a channel, or has more than 50 million
+            pixels (``QATLINE_MAX_IMAGE_PIXELS``).
     """
     from PIL import Image
 
@@ -88,7 +92,9 @@ def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -
 
     opened.load()
     if opened.mode.startswith(("I", "F")):
-        raise DataError(f"the image {name} has mode {opened.mode}; expected 8 bits a channel: convert it first")
+        raise DataError(
+            f"the image {name} has mode {opened.mode}; expected 8 bits a channel: convert it first"
+        )
     image: Any = ImageOps.exif_transpose(opened)
     if "transparency" in image.info:
         image = image.convert("RGBA")
@@ -135,5 +141,7 @@ def resize_array(batch: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[
     for index, image in enumerate(batch):
         for channel in range(batch.shape[-1]):
             plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-            out[index, ..., channel] = np.asarray(plane.resize((width, height), Image.Resampling.BILINEAR))
+            out[index, ..., channel] = np.asarray(
+                plane.resize((width, height), Image.Resampling.BILINEAR)
+            )
     return out

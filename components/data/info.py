@@ -28,7 +28,8 @@ class DatasetInfo:
         splits: number of samples of each part: train, calibration, validation, test.
         fingerprint: SHA-256 over the content of the whole source; splits and seed don't enter.
         source: where it came from, for people.
-        root: the image folder, when the images stay in their files; None when they are arrays beside this.
+        root: the image folder, when the images stay in their files; None when they are arrays
+            beside this.
         duplicates: number of samples outside the training part whose pixels also occur in it.
     """
 
@@ -44,7 +45,9 @@ class DatasetInfo:
 
     def save(self, dataset: Path) -> None:
         """Write ``dataset.json`` into the directory ``dataset``."""
-        (dataset / INFO_NAME).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        (dataset / INFO_NAME).write_text(
+            json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8"
+        )
 
     def _check(self) -> None:
         """See that what was read from a file has the types that it should.
@@ -52,12 +55,21 @@ class DatasetInfo:
         Raises:
             TypeError: a value has another type.
         """
-        names = (*self.classes, self.kind, self.dtype, self.fingerprint, self.source, self.root or "")
+        names = (
+            *self.classes,
+            self.kind,
+            self.dtype,
+            self.fingerprint,
+            self.source,
+            self.root or "",
+        )
         if not all(isinstance(name, str) for name in names):
             raise TypeError(f"expected names as text, received {names!r:.200}")
         splits = self.splits.items()
         if not all(isinstance(name, str) and isinstance(count, int) for name, count in splits):
-            raise TypeError(f"expected the number of samples of each part, received {self.splits!r:.200}")
+            raise TypeError(
+                f"expected the number of samples of each part, received {self.splits!r:.200}"
+            )
 
     @classmethod
     def load(cls, dataset: Path) -> DatasetInfo:
@@ -68,14 +80,22 @@ class DatasetInfo:
         """
         path = dataset / INFO_NAME
         if not os.path.lexists(path):
-            raise DataError(f"{dataset} is no prepared data set: it holds no {INFO_NAME}. Run prepare_data first.")
+            raise DataError(
+                f"{dataset} is no prepared data set: it holds no {INFO_NAME}. Run prepare_data first."
+            )
         try:
-            data: dict[str, Any] = read_json(path, what="the description of a data set", error=DataError)
+            data: dict[str, Any] = read_json(
+                path, what="the description of a data set", error=DataError
+            )
             height, width, channels = map(int, data.pop("image_shape"))
-            info = cls(classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data)
+            info = cls(
+                classes=tuple(data.pop("classes")), image_shape=(height, width, channels), **data
+            )
             info._check()
             return info
         except DataError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise DataError(f"{path} does not describe a data set: {error}. Run prepare_data again.") from error
+            raise DataError(
+                f"{path} does not describe a data set: {error}. Run prepare_data again."
+            ) from error

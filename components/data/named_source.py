@@ -40,20 +40,25 @@ def read_keras_dataset(settings: DataSettings) -> ArraySource:
     """Return a data set of ``keras.datasets``, from the network or from Keras's cache.
 
     Raises:
-        DataError: there is none of that name, it can't be fetched, or it does not hold images and labels.
+        DataError: there is none of that name, it can't be fetched, or it does not hold images and
+            labels.
     """
     name = settings.name or ""
     loaded = _load(name)
     try:
         (x_train, y_train), (x_test, y_test) = loaded
     except (TypeError, ValueError) as error:
-        raise DataError(f"keras.datasets.{name} does not hold a training and a test part: {error}") from error
+        raise DataError(
+            f"keras.datasets.{name} does not hold a training and a test part: {error}"
+        ) from error
     parts: dict[str, Part] = {
         "train": check_part("train", np.asarray(x_train), np.asarray(y_train)),
         "test": check_part("test", np.asarray(x_test), np.asarray(y_test)),
     }
     classes = check_together(parts, settings.classes)
-    return ArraySource(parts=parts, classes=classes, description=f"keras.datasets.{name}", size=settings.image_size)
+    return ArraySource(
+        parts=parts, classes=classes, description=f"keras.datasets.{name}", size=settings.image_size
+    )
 
 
 def _load(name: str) -> Any:

@@ -20,8 +20,17 @@ from qat_lib.regular_files import open_regular
 
 # Part -> the names under which its images and labels are looked for.
 _NAMES = {
-    "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
-    "validation": (("x_val", "y_val"), ("x_validation", "y_validation"), ("val_images", "val_labels")),
+    "train": (
+        ("x_train", "y_train"),
+        ("train_images", "train_labels"),
+        ("x", "y"),
+        ("images", "labels"),
+    ),
+    "validation": (
+        ("x_val", "y_val"),
+        ("x_validation", "y_validation"),
+        ("val_images", "val_labels"),
+    ),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
 _MEMBERS = frozenset(f"{name}.npy" for names in _NAMES.values() for pair in names for name in pair)
@@ -37,7 +46,8 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
 
     Raises:
         DataError: the file is missing, truncated, pickled, unpacks to more than is allowed
-            (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or does not hold what is expected.
+            (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or does not hold
+            what is expected.
     """
     try:
         with open_regular(path) as stream, open_archive(stream, _MEMBERS) as archive:
@@ -45,23 +55,31 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     except QatlineError:
         raise
     except FileNotFoundError as error:
-        raise DataError(f"the data file {path} is missing: correct data.path (received {str(path)!r})") from error
+        raise DataError(
+            f"the data file {path} is missing: correct data.path (received {str(path)!r})"
+        ) from error
     # RuntimeError: the archive is encrypted. NotImplementedError: an unknown compression.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise DataError(f"{path} is truncated or no .npz file: {error}. Copy or make it again.") from error
+        raise DataError(
+            f"{path} is truncated or no .npz file: {error}. Copy or make it again."
+        ) from error
     except ValueError as error:
         raise DataError(f"{path} can't be used: expected an .npz file, but {error}.") from error
     except OSError as error:
         if is_disk_full(error):
             raise as_storage_error(error, scratch) from error
         raise DataError(f"{path} can't be read: {error.strerror or error}") from error
-    found = {part: pair for part, names in _NAMES.items() if (pair := _pair(part, names, arrays, path))}
+    found = {
+        part: pair for part, names in _NAMES.items() if (pair := _pair(part, names, arrays, path))
+    }
     if "train" not in found:
         raise DataError(
             f"{path}: expected arrays named x_train and y_train (optionally x_val, y_val, x_test, y_test), x and y, or "
             f"images and labels; received {', '.join(sorted(arrays)) or 'none'}"
         )
-    parts: dict[str, Part] = {part: check_part(part, arrays[x], arrays[y]) for part, (x, y) in found.items()}
+    parts: dict[str, Part] = {
+        part: check_part(part, arrays[x], arrays[y]) for part, (x, y) in found.items()
+    }
     return ArraySource(
         parts=parts,
         classes=check_together(parts, settings.classes),
@@ -108,4 +126,6 @@ def _check_header(archive: zipfile.ZipFile, member: str, path: Path) -> None:
             name = member.removesuffix(".npy")
             raise DataError(f"{path}: the array {name} can't be read: {error}.") from error
     if header.shape and header.shape[0] > MAX_SAMPLES:
-        raise DataError(f"{path}: {member} has {header.shape[0]:,} samples, expected at most {MAX_SAMPLES:,}")
+        raise DataError(
+            f"{path}: {member} has {header.shape[0]:,} samples, expected at most {MAX_SAMPLES:,}"
+        )

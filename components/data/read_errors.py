@@ -12,8 +12,8 @@ _RAISED_IN_PYTHON = re.compile(r"\bDataError: (?P<message>[^\n]+)")
 def as_data_error(error: BaseException) -> DataError | None:
     """Return the DataError that TensorFlow reports inside ``error``, or None when it is about something else.
 
-    TensorFlow keeps of an exception in ``tf.numpy_function`` only the text: the name of the class, the
-    message, and a traceback.
+    TensorFlow keeps of an exception in ``tf.numpy_function`` only the text: the name of the class,
+    the message, and a traceback.
     """
     if not type(error).__module__.startswith("tensorflow"):
         return None

@@ -56,7 +56,9 @@ class Source(Protocol):
     def fingerprint(self) -> str:
         """Return the SHA-256 over the whole content."""
 
-    def write(self, out: Path, split: str, part: str, indices: Indices, progress: Progress) -> list[bytes]:
+    def write(
+        self, out: Path, split: str, part: str, indices: Indices, progress: Progress
+    ) -> list[bytes]:
         """Write the samples ``indices`` of ``part`` as the split ``split``; return a digest of each image."""
 
 
@@ -64,7 +66,8 @@ def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, tupl
     """Decide which samples make up train, calibration, validation and test.
 
     Returns:
-        For each split the part of the source that it is taken from, and the indices within that part.
+        For each split the part of the source that it is taken from, and the indices within that
+        part.
 
     Raises:
         DataError: there are too few samples.
@@ -72,11 +75,15 @@ def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, tupl
     total = sum(map(len, source.labels.values()))
     share = min(1.0, settings.limit / total) if settings.limit else 1.0
     kept = {
-        part: stratified_subset(labels, round(share * len(labels)), seed=seed, classes=len(source.classes))
+        part: stratified_subset(
+            labels, round(share * len(labels)), seed=seed, classes=len(source.classes)
+        )
         for part, labels in source.labels.items()
     }
     own = frozenset(kept) - {"train"}
-    parts = split_indices(source.labels["train"][kept["train"]], settings, seed=seed, classes=source.classes, own=own)
+    parts = split_indices(
+        source.labels["train"][kept["train"]], settings, seed=seed, classes=source.classes, own=own
+    )
     dealt = {name: ("train", kept["train"][indices]) for name, indices in parts.items()}
     generator = np.random.default_rng([seed, 0x0DEA])
     dealt |= {name: (name, generator.permutation(kept[name])) for name in sorted(own)}

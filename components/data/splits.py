@@ -17,13 +17,18 @@ Indices = npt.NDArray[np.int64]
 
 
 def split_indices(
-    labels: Indices, settings: DataSettings, *, seed: int, classes: Sequence[str], own: frozenset[str] = frozenset()
+    labels: Indices,
+    settings: DataSettings,
+    *,
+    seed: int,
+    classes: Sequence[str],
+    own: frozenset[str] = frozenset(),
 ) -> dict[str, Indices]:
     """Split the samples of a source into train, calibration, validation and test.
 
-    Each part holds the classes in their proportions, to within one sample. Test is taken first, then
-    calibration (never more than a quarter of what is left), then validation; the rest is for training.
-    Within a part the order is random.
+    Each part holds the classes in their proportions, to within one sample. Test is taken first,
+    then calibration (never more than a quarter of what is left), then validation; the rest is for
+    training. Within a part the order is random.
 
     Args:
         labels: label of each sample, int64 ``(samples,)``.
@@ -51,7 +56,9 @@ def split_indices(
     rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
     parts: dict[str, Indices] = {}
     if "test" in carved:
-        parts["test"], rest = _take(rest, round(settings.test_fraction * len(labels)), keep=len(carved), least=1)
+        parts["test"], rest = _take(
+            rest, round(settings.test_fraction * len(labels)), keep=len(carved), least=1
+        )
     available = sum(map(len, rest))
     calibration = min(settings.calibration_samples, max(1, available // _LEAST_REST))
     keep = 1 + ("validation" in carved)
@@ -77,10 +84,13 @@ def stratified_subset(labels: Indices, count: int, *, seed: int, classes: int) -
     return np.sort(_take(groups, count, keep=0, least=0)[0])
 
 
-def _take(groups: list[Indices], count: int, *, keep: int, least: int) -> tuple[Indices, list[Indices]]:
+def _take(
+    groups: list[Indices], count: int, *, keep: int, least: int
+) -> tuple[Indices, list[Indices]]:
     """Take about ``count`` samples off the groups, in proportion.
 
-    From each group at least ``least`` are taken and at least ``keep`` stay; the count gives way to these.
+    From each group at least ``least`` are taken and at least ``keep`` stay; the count gives way to
+    these.
     """
     sizes = np.array([len(group) for group in groups], np.int64)
     room = np.maximum(sizes - keep, 0)

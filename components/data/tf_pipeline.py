@@ -28,16 +28,19 @@ def build_dataset(
         split: the part to read.
         preprocessing: from raw pixels to the model's input.
         batch_size: of every batch but the last, which may be smaller.
-        shuffle_seed: order anew in each epoch, the same way for the same seed; None keeps the order.
-        augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels, repeating its
-            edge; ``flip_crop``: the same, and mirror every other image at random.
+        shuffle_seed: order anew in each epoch, the same way for the same seed; None keeps the
+            order.
+        augment: ``none``; ``shift``: move each image by up to ``max(1, size // 8)`` pixels,
+            repeating its edge; ``flip_crop``: the same, and mirror every other image at random.
         repeat: start again after the last batch, for ever.
 
     Raises:
         DataError: ``augment`` is unknown.
     """
     if augment not in AUGMENTATIONS:
-        raise DataError(f"augment: expected one of {', '.join(AUGMENTATIONS)}; received {augment!r}")
+        raise DataError(
+            f"augment: expected one of {', '.join(AUGMENTATIONS)}; received {augment!r}"
+        )
     count, shape = len(split.labels), preprocessing.image_shape
 
     def read(indices: Any) -> tuple[Any, Any]:
@@ -52,7 +55,9 @@ def build_dataset(
         order = order.shuffle(count, seed=shuffle_seed, reshuffle_each_iteration=True)
     batches = order.batch(batch_size).map(load, num_parallel_calls=2, deterministic=True)
     if augment != "none":
-        seeds = tf.data.Dataset.random(seed=shuffle_seed or 0, rerandomize_each_iteration=True).batch(2)
+        seeds = tf.data.Dataset.random(
+            seed=shuffle_seed or 0, rerandomize_each_iteration=True
+        ).batch(2)
         flip = augment == "flip_crop"
         batches = tf.data.Dataset.zip(batches, seeds).map(
             lambda batch, seed: (_augment(batch[0], seed, shape, flip=flip), batch[1]),
@@ -69,8 +74,11 @@ def _augment(x: Any, seed: Any, shape: tuple[int, int, int], *, flip: bool) -> A
     seeds = tf.random.split(tf.cast(seed, tf.int32), num=3)
     for axis, size in ((1, shape[0]), (2, shape[1])):
         reach = max(1, size // 8)
-        offset = tf.random.stateless_uniform((tf.shape(x)[0], 1), seeds[axis - 1], -reach, reach + 1, tf.int32)
-        # An index beyond the border is the border: the edge is repeated, whatever value black has by now.
+        offset = tf.random.stateless_uniform(
+            (tf.shape(x)[0], 1), seeds[axis - 1], -reach, reach + 1, tf.int32
+        )
+        # An index beyond the border is the border: the edge is repeated, whatever value black has
+        # by now.
         source = tf.clip_by_value(tf.range(size)[None, :] + offset, 0, size - 1)
         x = tf.gather(x, source, axis=axis, batch_dims=1)
     if flip:

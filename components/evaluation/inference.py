@@ -55,13 +55,17 @@ class Classifier:
 
     def __call__(self, images: Array) -> Array:
         """Return the engine's first output for ``images``, (samples, classes)."""
-        parts = [images[start : start + self._largest] for start in range(0, len(images), self._largest)]
+        parts = [
+            images[start : start + self._largest] for start in range(0, len(images), self._largest)
+        ]
         return np.concatenate([self._run(part) for part in parts])
 
     def _run(self, images: Array) -> Array:
         samples = len(images)
         if samples < self._smallest:  # an engine for one batch size: fill up, and cut the answer
-            images = np.concatenate([images, np.repeat(images[-1:], self._smallest - samples, axis=0)])
+            images = np.concatenate(
+                [images, np.repeat(images[-1:], self._smallest - samples, axis=0)]
+            )
         if self._channels_first:
             images = np.ascontiguousarray(np.moveaxis(images, -1, 1))
         outputs: Array = next(iter(self.engine.infer(images).values()))[:samples]

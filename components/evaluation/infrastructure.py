@@ -13,17 +13,21 @@ _REQUESTS = 32
 _TIMEOUT_SECONDS = 600
 
 
-def check_in_fresh_process(engine: Path, onnx: Path, *, seed: int, requests: int = _REQUESTS) -> dict[str, Any]:
+def check_in_fresh_process(
+    engine: Path, onnx: Path, *, seed: int, requests: int = _REQUESTS
+) -> dict[str, Any]:
     """Run ``qat_lib.engines.check`` on an engine file in its own interpreter.
 
     Returns:
-        The fields of ``EngineCheck``; ``passed`` is False, with the reason in ``message``, also where the process
-        crashed or hung.
+        The fields of ``EngineCheck``; ``passed`` is False, with the reason in ``message``, also
+        where the process crashed or hung.
     """
     command = [sys.executable, "-m", "qat_lib.engines.check", str(engine), "--onnx", str(onnx)]
     command += ["--requests", str(requests), "--seed", str(seed)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return _failed(engine, f"did not finish within {_TIMEOUT_SECONDS} s")
     if done.returncode < 0:
@@ -39,9 +43,19 @@ def summarize_check(checks: Mapping[str, Mapping[str, Any]], candidate: str) -> 
     """Return the check of ``candidate`` with all checks beside it; it passes only if all engines passed."""
     failed = [name for name, check in checks.items() if not check["passed"]]
     worst = failed[0] if failed and candidate not in failed else candidate
-    return {**checks[worst], "passed": not failed, "engines": {name: dict(check) for name, check in checks.items()}}
+    return {
+        **checks[worst],
+        "passed": not failed,
+        "engines": {name: dict(check) for name, check in checks.items()},
+    }
 
 
 def _failed(engine: Path, what: str) -> dict[str, Any]:
     message = f"The fresh process that loaded {engine.name} {what}."
-    return {"passed": False, "message": message, "requests": 0, "largest_difference": None, "memory_mib": None}
+    return {
+        "passed": False,
+        "message": message,
+        "requests": 0,
+        "largest_difference": None,
+        "memory_mib": None,
+    }

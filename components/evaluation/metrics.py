@@ -51,9 +51,12 @@ def per_class(
             {
                 "class": name,
                 "samples": samples,
-                "accuracy": {row: count / samples if samples else None for row, count in right.items()},
+                "accuracy": {
+                    row: count / samples if samples else None for row, count in right.items()
+                },
                 "change": {
-                    row: (count - right[reference]) / samples if samples else None for row, count in right.items()
+                    row: (count - right[reference]) / samples if samples else None
+                    for row, count in right.items()
                 },
             }
         )

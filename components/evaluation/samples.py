@@ -25,7 +25,9 @@ class WorstSamples:
         self._count = count
         self._heap: list[tuple[float, int, dict[str, Any], Array]] = []
 
-    def add(self, differences: Array, images: Array, facts: Sequence[dict[str, Any]], first_index: int) -> None:
+    def add(
+        self, differences: Array, images: Array, facts: Sequence[dict[str, Any]], first_index: int
+    ) -> None:
         """Offer a batch: differences (n,), images (n, h, w, c), and what to say about each sample."""
         for i in np.argsort(differences)[::-1][: self._count]:
             item = (float(differences[i]), -(first_index + int(i)), facts[i], images[i])
@@ -38,7 +40,9 @@ class WorstSamples:
         """Write the pictures as ``<prefix>_<index>.png`` and return the list, largest difference first."""
         directory.mkdir(exist_ok=True)
         rows = []
-        for difference, index, facts, image in sorted(self._heap, key=lambda item: item[:2], reverse=True):
+        for difference, index, facts, image in sorted(
+            self._heap, key=lambda item: item[:2], reverse=True
+        ):
             name = f"{prefix}_{-index}.png"
             write_picture(directory / name, image)
             file = f"{directory.name}/{name}"
@@ -55,4 +59,6 @@ def write_picture(path: Path, image: Array) -> None:
     pixels = ((values - low) / max(high - low, 1e-12) * 255).round().astype(np.uint8)
     factor = max(1, -(-_LEAST_PIXELS // max(pixels.shape[:2])))
     pixels = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]).save(path, format="PNG")
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]).save(
+        path, format="PNG"
+    )

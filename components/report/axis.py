@@ -23,7 +23,9 @@ class Axis:
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))
-        return self.start + (self.end - self.start) * ((value - low) / (high - low) if high > low else 0.5)
+        return self.start + (self.end - self.start) * (
+            (value - low) / (high - low) if high > low else 0.5
+        )
 
     def label(self, tick: float) -> str:
         """Return a tick's text with the digits that tell it from its neighbours."""
@@ -34,7 +36,9 @@ class Axis:
         return f"{tick:.{digits}f}".replace("-", "−")
 
 
-def nice_axis(values: Iterable[float], *, start: float, end: float, ticks: int = 5, whole: bool = False) -> Axis:
+def nice_axis(
+    values: Iterable[float], *, start: float, end: float, ticks: int = 5, whole: bool = False
+) -> Axis:
     """Return an axis whose ends are round numbers that enclose ``values``.
 
     Args:
@@ -75,4 +79,6 @@ def log_axis(values: Iterable[float], *, start: float, end: float) -> Axis:
 
 def _nice_step(raw: float) -> float:
     power = 10.0 ** math.floor(math.log10(raw))
-    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * (1 - 1e-9))
+    return next(
+        power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * (1 - 1e-9)
+    )

@@ -45,7 +45,13 @@ def export_rows(run: RunData) -> list[ExportRow]:
             continue
         checked = isinstance(facts.get("verification"), list)
         findings = as_rows(facts.get("verification"))
-        text = "not run" if not checked else "no findings" if not findings else f"{len(findings)} findings"
+        text = (
+            "not run"
+            if not checked
+            else "no findings"
+            if not findings
+            else f"{len(findings)} findings"
+        )
         rows.append(
             ExportRow(
                 variant=str(variant),
@@ -90,5 +96,7 @@ def _parity(facts: Mapping[str, Any]) -> str:
         words.append(f"largest difference {numbers.significant(difference)}")
     samples, equal, ties = (finite(facts.get(name)) for name in ("samples", "labels_equal", "ties"))
     if equal is not None and samples:
-        words.append(f"{equal:.0f} of {samples:.0f} labels equal" + (f", {ties:.0f} ties" if ties else ""))
+        words.append(
+            f"{equal:.0f} of {samples:.0f} labels equal" + (f", {ties:.0f} ties" if ties else "")
+        )
     return "; ".join(words) or numbers.DASH

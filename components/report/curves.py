@@ -47,7 +47,9 @@ class Chart:
     series: tuple[Series, ...]
 
 
-def training_charts(baseline: Sequence[Mapping[str, Any]], qat: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def training_charts(
+    baseline: Sequence[Mapping[str, Any]], qat: Sequence[Mapping[str, Any]]
+) -> list[Chart]:
     """Return the accuracy chart and the loss chart, or those of the two for which there are numbers."""
     charts = []
     for title, name in (("Accuracy", "accuracy"), ("Loss", "loss")):
@@ -56,7 +58,9 @@ def training_charts(baseline: Sequence[Mapping[str, Any]], qat: Sequence[Mapping
             *_series("qat", qat, name, offset=len(baseline)),
         ]
         if found:
-            charts.append(Chart(title=title, picture=_draw(title, found, len(baseline)), series=tuple(found)))
+            charts.append(
+                Chart(title=title, picture=_draw(title, found, len(baseline)), series=tuple(found))
+            )
     return charts
 
 
@@ -73,10 +77,14 @@ def kept_epoch(qat: Sequence[Mapping[str, Any]]) -> str:
     return f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the validation part."
 
 
-def _series(phase: str, history: Sequence[Mapping[str, Any]], name: str, offset: int) -> list[Series]:
+def _series(
+    phase: str, history: Sequence[Mapping[str, Any]], name: str, offset: int
+) -> list[Series]:
     found = []
     for part, key in (("training", name), ("validation", f"val_{name}")):
-        pairs = [(offset + index + 1.0, finite(epoch.get(key))) for index, epoch in enumerate(history)]
+        pairs = [
+            (offset + index + 1.0, finite(epoch.get(key))) for index, epoch in enumerate(history)
+        ]
         points = tuple((x, y) for x, y in pairs if y is not None)
         if points:
             found.append(Series(phase=phase, part=part, points=points))
@@ -101,10 +109,18 @@ def _grid(x_axis: Axis, y_axis: Axis, title: str) -> Markup:
     for tick in y_axis.ticks:
         y = y_axis.at(tick)
         lines.append(svg.element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        lines.append(svg.text(_LEFT - 8, y + 4, y_axis.label(tick), text_anchor="end", class_="tick"))
+        lines.append(
+            svg.text(_LEFT - 8, y + 4, y_axis.label(tick), text_anchor="end", class_="tick")
+        )
     for tick in x_axis.ticks:
         lines.append(
-            svg.text(x_axis.at(tick), _HEIGHT - _BOTTOM + 18, f"{tick:.0f}", text_anchor="middle", class_="tick")
+            svg.text(
+                x_axis.at(tick),
+                _HEIGHT - _BOTTOM + 18,
+                f"{tick:.0f}",
+                text_anchor="middle",
+                class_="tick",
+            )
         )
     base = _HEIGHT - _BOTTOM
     lines.append(svg.element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, class_="axis"))
@@ -136,7 +152,9 @@ def _boundary(x: float) -> Markup:
 
 def _line(line: Series, x_axis: Axis, y_axis: Axis) -> Markup:
     places = [(x_axis.at(x), y_axis.at(y), x, y) for x, y in line.points]
-    path = " ".join(f"{'L' if index else 'M'}{x:.1f},{y:.1f}" for index, (x, y, _, _) in enumerate(places))
+    path = " ".join(
+        f"{'L' if index else 'M'}{x:.1f},{y:.1f}" for index, (x, y, _, _) in enumerate(places)
+    )
     dots = [
         svg.element(
             "circle",
@@ -147,11 +165,14 @@ def _line(line: Series, x_axis: Axis, y_axis: Axis) -> Markup:
         )
         for x, y, epoch, value in places
     ]
-    return svg.element("g", svg.element("path", d=path), *dots, class_=f"series {line.phase} {line.part}")
+    return svg.element(
+        "g", svg.element("path", d=path), *dots, class_=f"series {line.phase} {line.part}"
+    )
 
 
 def _describe(title: str, series: Sequence[Series]) -> str:
     ends = "; ".join(
-        f"{line.label} from {significant(line.points[0][1])} to {significant(line.points[-1][1])}" for line in series
+        f"{line.label} from {significant(line.points[0][1])} to {significant(line.points[-1][1])}"
+        for line in series
     )
     return f"{title} by epoch. {ends}."

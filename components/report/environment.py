@@ -67,18 +67,31 @@ def _machine(run: RunData) -> Pairs:
         ("processor", str(cpu["name"])),
         (
             "instruction sets",
-            " ".join(flag for flag in cpu["flags"] if "vnni" in flag or "amx" in flag) or "no VNNI, no AMX",
+            " ".join(flag for flag in cpu["flags"] if "vnni" in flag or "amx" in flag)
+            or "no VNNI, no AMX",
         ),
-        ("cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())),
+        (
+            "cores",
+            str(
+                len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            ),
+        ),
         ("system", platform.platform()),
     ]
     for variant, manifest in run.engines.items():
         backend = manifest.get("backend")
         if backend:
-            pairs.append((f"{variant} engine", f"{backend} {manifest.get('backend_version', '')}".strip()))
+            pairs.append(
+                (f"{variant} engine", f"{backend} {manifest.get('backend_version', '')}".strip())
+            )
     state = git_state(Path(__file__).parent)
     if state is not None:
-        pairs.append(("git", f"{state['commit'][:12]}{' with uncommitted changes' if state['dirty'] else ''}"))
+        pairs.append(
+            (
+                "git",
+                f"{state['commit'][:12]}{' with uncommitted changes' if state['dirty'] else ''}",
+            )
+        )
     return pairs
 
 
@@ -86,10 +99,14 @@ def _data(run: RunData) -> Pairs:
     info = run.dataset
     pairs = [("source", str(info.get("source") or info.get("kind", "")))] if info else []
     if info.get("image_shape"):
-        pairs.append(("image", " × ".join(map(str, info["image_shape"])) + f" {info.get('dtype', '')}"))
+        pairs.append(
+            ("image", " × ".join(map(str, info["image_shape"])) + f" {info.get('dtype', '')}")
+        )
     if run.classes:
         pairs.append(("classes", str(len(run.classes))))
-    pairs += [(f"{part} samples", str(count)) for part, count in as_mapping(info.get("splits")).items()]
+    pairs += [
+        (f"{part} samples", str(count)) for part, count in as_mapping(info.get("splits")).items()
+    ]
     pairs += [
         (f"preprocessing: {name}", str(value))
         for name, value in run.preprocessing.items()
@@ -107,9 +124,15 @@ def _model(run: RunData) -> Pairs:
 def _settings(run: RunData, gate: GateSettings, seed: int) -> list[tuple[str, Pairs]]:
     sections: dict[str, Mapping[str, Any]] = {}
     for manifest in run.steps.values():
-        sections |= {name: as_mapping(values) for name, values in as_mapping(manifest.get("settings")).items()}
+        sections |= {
+            name: as_mapping(values)
+            for name, values in as_mapping(manifest.get("settings")).items()
+        }
     sections["gate"] = gate.model_dump(mode="json")
-    return [("run", [("seed", str(seed))]), *((name, _flat(values)) for name, values in sections.items())]
+    return [
+        ("run", [("seed", str(seed))]),
+        *((name, _flat(values)) for name, values in sections.items()),
+    ]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Pairs:

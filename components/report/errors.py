@@ -82,7 +82,11 @@ def class_names(run: RunData, count: int) -> list[str]:
 def class_rows(run: RunData) -> list[ClassRow]:
     """Return the per-class accuracies, the greatest loss first."""
     entries = [entry for entry in _per_class(run) if entry[2] is not None or entry[3] is not None]
-    changes = [abs(after - before) for _, _, before, after in entries if before is not None and after is not None]
+    changes = [
+        abs(after - before)
+        for _, _, before, after in entries
+        if before is not None and after is not None
+    ]
     peak = max(changes, default=0.0) or 1.0
     rows = []
     for name, count, before, after in entries:
@@ -116,7 +120,9 @@ def samples(run: RunData) -> list[Sample]:
 
 def _sample(run: RunData, item: Mapping[str, Any], source: str) -> Sample:
     lines = [
-        f"{title}: {_name(run, item[key])}" for title, key in (("FP32", "fp32"), ("INT8", "engine")) if key in item
+        f"{title}: {_name(run, item[key])}"
+        for title, key in (("FP32", "fp32"), ("INT8", "engine"))
+        if key in item
     ]
     difference = finite(item.get("difference"))
     if difference is not None:
@@ -137,7 +143,11 @@ def _data_url(folder: Path, item: Mapping[str, Any]) -> str | None:
         return None
     path = (folder / name).resolve()
     # The name comes from a file: it must not reach out of the step's directory.
-    if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+    if (
+        not path.is_relative_to(folder.resolve())
+        or not path.is_file()
+        or path.stat().st_size > _MOST_BYTES
+    ):
         return None
     content = path.read_bytes()
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -147,7 +157,9 @@ def _data_url(folder: Path, item: Mapping[str, Any]) -> str | None:
 
 def _matrix(value: Any) -> list[list[int]]:
     matrix = as_mapping(value).get(CANDIDATE)
-    if not isinstance(matrix, list) or not all(isinstance(row, list) and len(row) == len(matrix) for row in matrix):
+    if not isinstance(matrix, list) or not all(
+        isinstance(row, list) and len(row) == len(matrix) for row in matrix
+    ):
         return []
     return [[int(finite(count) or 0) for count in row] for row in matrix]
 
@@ -160,5 +172,7 @@ def _per_class(run: RunData) -> list[tuple[str, float | None, float | None, floa
     for name, row in zip(names, rows, strict=True):
         accuracy = as_mapping(row.get("accuracy"))
         before, after = finite(accuracy.get(REFERENCE)), finite(accuracy.get(CANDIDATE))
-        found.append((_name(run, row.get("class", name)), finite(row.get("samples")), before, after))
+        found.append(
+            (_name(run, row.get("class", name)), finite(row.get("samples")), before, after)
+        )
     return found

@@ -1,8 +1,8 @@
 """The quantized graph as people think of it: layers, the tensors between them, and the Q/DQ pair of each tensor.
 
-The ONNX graph spells every pair as two nodes and every weight as an initializer with its own DequantizeLinear. Here
-a pair is a property of the tensor, weights are a property of their layer, and an activation function belongs to the
-layer that computes its input.
+The ONNX graph spells every pair as two nodes and every weight as an initializer with its own
+DequantizeLinear. Here a pair is a property of the tensor, weights are a property of their layer,
+and an activation function belongs to the layer that computes its input.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class GraphNode:
         key: Unique id.
         title: Keras layer, as far as the node's name says it.
         kind: What it computes, such as ``Conv 3×3 /2 + ReLU``.
-        precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is not, ``""`` for an
-            input, an output, and what moves data only.
+        precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is
+            not, ``""`` for an input, an output, and what moves data only.
         weights: Number of quantized ranges of its weight; 0 = not quantized.
         output: The pair on its output tensor, if there is one.
         names: Names of the ONNX nodes that are in it.
@@ -132,7 +132,9 @@ def read_view(path: Path) -> GraphView | None:
 
     def number(name: str) -> Any:
         tensor = constants.get(name)
-        return None if tensor is None or tensor.data_location == 1 else numpy_helper.to_array(tensor)
+        return (
+            None if tensor is None or tensor.data_location == 1 else numpy_helper.to_array(tensor)
+        )
 
     inputs = [value.name for value in graph.input if value.name not in constants]
     return build_view(graph.node, inputs, [value.name for value in graph.output], constants, number)
@@ -207,7 +209,11 @@ def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> N
     source, name = builder.quantized.get(node.input[0], (node.input[0], node.name))
     zero_point = number(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     unsigned = zero_point is not None and zero_point.dtype == "uint8" and not zero_point.any()
-    amax = float(abs(scale).max()) * (255 if unsigned else 127) if scale is not None and scale.size else None
+    amax = (
+        float(abs(scale).max()) * (255 if unsigned else 127)
+        if scale is not None and scale.size
+        else None
+    )
     builder.pairs[node.output[0]] = (source, Pair(name=name, amax=amax, unsigned=unsigned))
 
 
@@ -220,13 +226,19 @@ def _fold(builder: _Builder, node: Any) -> bool:
     before = builder.nodes[key]
     if before.kind.split()[0] not in _ARITHMETIC | {"BatchNormalization"}:
         return False
-    builder.nodes[key] = replace(before, kind=f"{before.kind} + {label}", names=(*before.names, node.name))
+    builder.nodes[key] = replace(
+        before, kind=f"{before.kind} + {label}", names=(*before.names, node.name)
+    )
     builder.producer[node.output[0]] = key
     return True
 
 
 def _place(builder: _Builder, node: Any, key: str) -> None:
-    data = [name for name in node.input if name and name not in builder.constants and name not in builder.weights]
+    data = [
+        name
+        for name in node.input
+        if name and name not in builder.constants and name not in builder.weights
+    ]
     ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
     builder.nodes[key] = GraphNode(
         key=key,
@@ -289,7 +301,9 @@ def _kind(node: Any) -> str:
         words.append("×".join(map(str, kernel)))
     strides = list(values["strides"].ints) if "strides" in values else []
     if any(step != 1 for step in strides):
-        words.append("/" + ("×".join(map(str, strides)) if len(set(strides)) > 1 else str(strides[0])))
+        words.append(
+            "/" + ("×".join(map(str, strides)) if len(set(strides)) > 1 else str(strides[0]))
+        )
     group = values["group"].i if "group" in values else 1
     if group > 1:
         words.append(f"groups {group}")

@@ -24,12 +24,22 @@ def draw_graph(view: GraphView, engine: Mapping[str, str]) -> Markup:
         engine: Precision in which the engine runs each ONNX node, by the node's name; may be empty.
     """
     number = {node.key: index for index, node in enumerate(view.nodes)}
-    layout = lay_out(len(number), [(number[edge.source], number[edge.target]) for edge in view.edges])
+    layout = lay_out(
+        len(number), [(number[edge.source], number[edge.target]) for edge in view.edges]
+    )
     corners = {key: _corner(place) for key, place in zip(number, layout.boxes, strict=True)}
-    width, height = layout.width * _WIDTH + 2 * _MARGIN, layout.rows * _ROW - (_ROW - _HEIGHT) + 2 * _MARGIN
+    width, height = (
+        layout.width * _WIDTH + 2 * _MARGIN,
+        layout.rows * _ROW - (_ROW - _HEIGHT) + 2 * _MARGIN,
+    )
     nodes = {node.key: node for node in view.nodes}
-    edges = [_edge(edge, lanes, corners, nodes) for edge, lanes in zip(view.edges, layout.lanes, strict=True)]
-    boxes = [_node(node, *corners[node.key], _engine_precision(node, engine)) for node in view.nodes]
+    edges = [
+        _edge(edge, lanes, corners, nodes)
+        for edge, lanes in zip(view.edges, layout.lanes, strict=True)
+    ]
+    boxes = [
+        _node(node, *corners[node.key], _engine_precision(node, engine)) for node in view.nodes
+    ]
     quantized = sum(node.output is not None for node in view.nodes)
     label = f"Quantized graph: {len(view.nodes)} layers, {quantized} tensors with a Q/DQ pair."
     return svg.picture(
@@ -66,12 +76,23 @@ def _node(node: GraphNode, x: float, y: float, engine: str) -> Markup:
     ]
     if node.weights:
         right = x + _WIDTH - 8
-        parts.append(svg.element("rect", x=right - 36, y=y + 21, width=36, height=14, rx=4, class_="weight-box"))
-        parts.append(svg.text(right - 18, y + 31.5, "W int8", text_anchor="middle", class_="weight"))
+        parts.append(
+            svg.element(
+                "rect", x=right - 36, y=y + 21, width=36, height=14, rx=4, class_="weight-box"
+            )
+        )
+        parts.append(
+            svg.text(right - 18, y + 31.5, "W int8", text_anchor="middle", class_="weight")
+        )
     if node.output is not None:
         parts.append(_pill(node, x, y))
     return svg.element(
-        "g", *parts, class_=f"node {tone}", tabindex=0, data_name=node.title, data_detail=_tooltip(node, engine)
+        "g",
+        *parts,
+        class_=f"node {tone}",
+        tabindex=0,
+        data_name=node.title,
+        data_detail=_tooltip(node, engine),
     )
 
 
@@ -89,7 +110,10 @@ def _pill(node: GraphNode, x: float, y: float) -> Markup:
 
 
 def _edge(
-    edge: GraphEdge, lanes: Sequence[Place], corners: Mapping[str, tuple[float, float]], nodes: Mapping[str, GraphNode]
+    edge: GraphEdge,
+    lanes: Sequence[Place],
+    corners: Mapping[str, tuple[float, float]],
+    nodes: Mapping[str, GraphNode],
 ) -> Markup:
     x, y = corners[edge.source]
     start_x, start_y = x + _WIDTH / 2, y + _HEIGHT
@@ -97,15 +121,21 @@ def _edge(
         if edge.quantized:
             start_y += _PILL_GAP + _PILL_HEIGHT
         else:
-            # The float reader of a tensor that also has a pair leaves beside the pill, not through it.
+            # The float reader of a tensor that also has a pair leaves beside the pill, not through
+            # it.
             start_x += _PILL_WIDTH / 2 + 12
     x, y = corners[edge.target]
     points = [(start_x, start_y)]
     for lane, row in lanes:
         top = row * _ROW + _MARGIN
-        points += [(lane * _WIDTH + _MARGIN, top), (lane * _WIDTH + _MARGIN, top + _HEIGHT + _PILL_GAP + _PILL_HEIGHT)]
+        points += [
+            (lane * _WIDTH + _MARGIN, top),
+            (lane * _WIDTH + _MARGIN, top + _HEIGHT + _PILL_GAP + _PILL_HEIGHT),
+        ]
     points.append((x + _WIDTH / 2, y))
-    return svg.element("path", d=_curve(points), class_=f"wire {'quantized' if edge.quantized else 'plain'}")
+    return svg.element(
+        "path", d=_curve(points), class_=f"wire {'quantized' if edge.quantized else 'plain'}"
+    )
 
 
 def _curve(points: list[tuple[float, float]]) -> str:

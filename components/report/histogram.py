@@ -18,7 +18,8 @@ def rebin(histogram: Mapping[str, Any], high: float, bins: int = _BARS) -> list[
     """Return the counts of a histogram of magnitudes over [0, high], spread evenly over ``bins`` bars.
 
     Args:
-        histogram: ``counts`` (n) and ``edges`` (n + 1, ascending). Negative edges count by their magnitude.
+        histogram: ``counts`` (n) and ``edges`` (n + 1, ascending). Negative edges count by their
+            magnitude.
         high: Right end of the last bar; what lies beyond is left out.
     """
     counts, edges = list(histogram.get("counts") or []), list(histogram.get("edges") or [])
@@ -56,7 +57,11 @@ def clipped_share(histogram: Mapping[str, Any], amax: float) -> float | None:
 
 
 def activation_picture(
-    histogram: Mapping[str, Any], *, calibrated: float | None, trained: float | None, observed: float | None
+    histogram: Mapping[str, Any],
+    *,
+    calibrated: float | None,
+    trained: float | None,
+    observed: float | None,
 ) -> Markup:
     """Return the histogram with marks at the calibrated range, the trained range and the largest value seen."""
     marks = {"calibrated": calibrated, "trained": trained, "observed": observed}
@@ -89,7 +94,14 @@ def activation_picture(
     ]
     said = ", ".join(f"{name} {significant(value)}" for name, value in marks.items())
     return svg.picture(
-        WIDTH, HEIGHT, *drawn, axis, *lines, *ends, label=f"Histogram of magnitudes; {said}", class_="spark"
+        WIDTH,
+        HEIGHT,
+        *drawn,
+        axis,
+        *lines,
+        *ends,
+        label=f"Histogram of magnitudes; {said}",
+        class_="spark",
     )
 
 
@@ -117,7 +129,9 @@ def weight_picture(calibrated: Sequence[float], trained: Sequence[float]) -> Mar
         if len(before) == len(final):
             y = HEIGHT - 2 - before[index] / high * (HEIGHT - 6)
             x = _PAD + index * step
-            parts.append(svg.element("line", x1=x, x2=x + step * 0.82, y1=y, y2=y, class_="mark calibrated"))
+            parts.append(
+                svg.element("line", x1=x, x2=x + step * 0.82, y1=y, y2=y, class_="mark calibrated")
+            )
     span = f"from {significant(min(final))} to {significant(max(final))}"
     label = f"Range of each of {len(trained or calibrated)} channels, {span}"
     return svg.picture(WIDTH, HEIGHT, *parts, label=label, class_="spark")
@@ -134,7 +148,11 @@ def flat_numbers(value: Any) -> list[float]:
 def _thin(values: list[float], most: int = 110) -> list[float]:
     """Return at most ``most`` values: the largest of each group of neighbours."""
     group = -(-len(values) // most)
-    return [max(values[index : index + group]) for index in range(0, len(values), group)] if group > 1 else values
+    return (
+        [max(values[index : index + group]) for index in range(0, len(values), group)]
+        if group > 1
+        else values
+    )
 
 
 def _mark(name: str, value: float, high: float) -> Markup:

@@ -69,7 +69,8 @@ def significant(value: object, digits: int = 3) -> str:
         return DASH
     if number == 0:
         return "0"
-    # Through the exponent form, because rounding may carry: 0.9999 has three digits as 1.00, not as 1.000.
+    # Through the exponent form, because rounding may carry: 0.9999 has three digits as 1.00, not as
+    # 1.000.
     magnitude = int(f"{number:.{digits - 1}e}".partition("e")[2])
     if -4 <= magnitude < 6:
         return f"{number:.{max(digits - 1 - magnitude, 0)}f}".replace("-", _MINUS)

@@ -31,7 +31,9 @@ _log = logging.getLogger(__name__)
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render_report(folders: ReportFolders, *, verdict: Mapping[str, Any], gate: GateSettings, seed: int) -> str:
+def render_report(
+    folders: ReportFolders, *, verdict: Mapping[str, Any], gate: GateSettings, seed: int
+) -> str:
     """Return the report as one HTML document without outside assets.
 
     Args:
@@ -42,7 +44,9 @@ def render_report(folders: ReportFolders, *, verdict: Mapping[str, Any], gate: G
     """
     context = _context(read_run(folders), gate, seed)
     # Both are files of this package, not of the run: they are the only text that goes in as it is.
-    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    style, script = (
+        (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
     return str(_page().render(verdict=verdict, style=style, script=script, **context))
 
 
@@ -84,7 +88,9 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "batch": attempt("the batch size", lambda: result_table.throughput_batch(run), ""),
         "speed": attempt("the speed by batch size", lambda: speed.speed_table(run), None),
         "agreement": attempt("the agreement", lambda: _agreement(run), []),
-        "charts": attempt("the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []),
+        "charts": attempt(
+            "the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []
+        ),
         "kept": attempt("the kept epoch", lambda: curves.kept_epoch(run.qat_history), ""),
         "activations": activations,
         "weights": weights,
@@ -101,7 +107,9 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "exports": attempt("the exports", lambda: checks.export_rows(run), []),
         "findings": attempt("the findings", lambda: checks.finding_rows(run), []),
         "environment": attempt(
-            "the environment", lambda: environment.describe_environment(run, gate=gate, seed=seed), None
+            "the environment",
+            lambda: environment.describe_environment(run, gate=gate, seed=seed),
+            None,
         ),
         "notes": notes,
     }
@@ -121,7 +129,10 @@ def _graph(run: RunData) -> tuple[Any, int]:
 
 def _agreement(run: RunData) -> list[tuple[str, str, str]]:
     """Return (row, labels equal to FP32 Keras, expected calibration error) for each row that was compared."""
-    agreement, calibration = run.evaluation.get("agreement") or {}, run.evaluation.get("calibration_error") or {}
+    agreement, calibration = (
+        run.evaluation.get("agreement") or {},
+        run.evaluation.get("calibration_error") or {},
+    )
     names = [name for name in ROWS if name in agreement or name in calibration]
     names += [name for name in agreement if name not in ROWS]
     return [

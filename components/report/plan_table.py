@@ -52,7 +52,9 @@ def skipped_rows(run: RunData) -> list[SkippedRow]:
 
 def skipped_summary(rows: list[SkippedRow]) -> str:
     """Return how often each reason occurs, the commonest first."""
-    return ", ".join(f"{count} × {reason}" for reason, count in Counter(row.reason for row in rows).most_common())
+    return ", ".join(
+        f"{count} × {reason}" for reason, count in Counter(row.reason for row in rows).most_common()
+    )
 
 
 def _row(item: Mapping[str, Any]) -> PlanRow:

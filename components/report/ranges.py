@@ -8,7 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from components.report.histogram import activation_picture, clipped_share, flat_numbers, weight_picture
+from components.report.histogram import (
+    activation_picture,
+    clipped_share,
+    flat_numbers,
+    weight_picture,
+)
 from components.report.numbers import DASH, finite, percent, significant
 from components.report.sources import RunData, as_mapping
 
@@ -30,11 +35,20 @@ class RangeRow:
 
 def range_rows(run: RunData) -> tuple[list[RangeRow], list[RangeRow]]:
     """Return the rows of activations and those of weights, in the plan's order."""
-    planned = [str(item.get("name")) for item in run.plan.get("quantizers", []) if isinstance(item, Mapping)]
+    planned = [
+        str(item.get("name"))
+        for item in run.plan.get("quantizers", [])
+        if isinstance(item, Mapping)
+    ]
     known = dict.fromkeys([*planned, *run.ptq_ranges, *run.qat_ranges])
-    rows = [_row(name, as_mapping(run.ptq_ranges.get(name)), as_mapping(run.qat_ranges.get(name))) for name in known]
+    rows = [
+        _row(name, as_mapping(run.ptq_ranges.get(name)), as_mapping(run.qat_ranges.get(name)))
+        for name in known
+    ]
     shown = [row for row in rows if row is not None]
-    return [row for row in shown if row.kind != "weight"], [row for row in shown if row.kind == "weight"]
+    return [row for row in shown if row.kind != "weight"], [
+        row for row in shown if row.kind == "weight"
+    ]
 
 
 def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> RangeRow | None:
@@ -45,7 +59,9 @@ def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Rang
     return make(name, str(facts.get("tensor", "")), before, after)
 
 
-def _activation(name: str, tensor: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> RangeRow:
+def _activation(
+    name: str, tensor: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> RangeRow:
     calibrated, trained = _first(before.get("amax")), _first(after.get("amax"))
     observed = finite(before.get("observed_max"))
     histogram = as_mapping(before.get("histogram") or after.get("histogram"))
@@ -55,7 +71,9 @@ def _activation(name: str, tensor: str, before: Mapping[str, Any], after: Mappin
         name=name,
         tensor=f"{tensor}, unsigned" if facts.get("unsigned") else tensor,
         kind="activation",
-        picture=activation_picture(histogram, calibrated=calibrated, trained=trained, observed=observed),
+        picture=activation_picture(
+            histogram, calibrated=calibrated, trained=trained, observed=observed
+        ),
         calibrated=significant(calibrated),
         observed=significant(observed),
         trained=significant(trained),
@@ -64,7 +82,9 @@ def _activation(name: str, tensor: str, before: Mapping[str, Any], after: Mappin
     )
 
 
-def _weight(name: str, tensor: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> RangeRow:
+def _weight(
+    name: str, tensor: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> RangeRow:
     calibrated, trained = flat_numbers(before.get("amax")), flat_numbers(after.get("amax"))
     return RangeRow(
         name=name,

@@ -44,21 +44,31 @@ class Figure:
 def result_rows(run: RunData) -> list[ResultRow]:
     """Return the rows that were measured: the known ones first, then any other."""
     results = run.results
-    names = [name for name in ROWS if name in results] + [name for name in results if name not in ROWS]
+    names = [name for name in ROWS if name in results] + [
+        name for name in results if name not in ROWS
+    ]
     peaks = {
         key: max((finite(row.get(key)) or 0.0 for row in results.values()), default=0.0)
         for key in ("bytes", "latency_ms_p50", "latency_ms_p99", "throughput")
     }
     reference = finite(results.get(REFERENCE, {}).get("accuracy"))
     return [
-        ResultRow(name=name, title=ROWS.get(name, name), cells=_cells(name, results[name], reference, peaks))
+        ResultRow(
+            name=name,
+            title=ROWS.get(name, name),
+            cells=_cells(name, results[name], reference, peaks),
+        )
         for name in names
     ]
 
 
 def throughput_batch(run: RunData) -> str:
     """Return the batch size of the throughput column, or "" where no row says it."""
-    sizes = {row.get("batch_size") for row in run.results.values() if finite(row.get("throughput")) is not None}
+    sizes = {
+        row.get("batch_size")
+        for row in run.results.values()
+        if finite(row.get("throughput")) is not None
+    }
     return "/".join(str(size) for size in sorted(sizes, key=str) if size is not None)
 
 
@@ -70,22 +80,33 @@ def headline(run: RunData) -> list[Figure]:
     accuracy, before = finite(row.get("accuracy")), finite(reference.get("accuracy"))
     if accuracy is not None:
         change = (
-            "" if before is None else f"{numbers.points(accuracy - before)} against FP32 ({numbers.percent(before)})"
+            ""
+            if before is None
+            else f"{numbers.points(accuracy - before)} against FP32 ({numbers.percent(before)})"
         )
         figures.append(Figure(title="Accuracy", value=numbers.percent(accuracy), detail=change))
     latency, factor = finite(row.get("latency_ms_p50")), speedup(row, engine)
     if latency is not None:
         detail = "" if factor is None else f"{numbers.ratio(factor)} the speed of the FP32 engine"
-        figures.append(Figure(title="Median latency", value=numbers.milliseconds(latency), detail=detail))
+        figures.append(
+            Figure(title="Median latency", value=numbers.milliseconds(latency), detail=detail)
+        )
     rate, fp32_rate = finite(row.get("throughput")), finite(engine.get("throughput"))
     if rate is not None:
         batch = f"at batch {row.get('batch_size')}"
-        detail = f"{numbers.ratio(rate / fp32_rate)} the FP32 engine {batch}" if fp32_rate else batch
+        detail = (
+            f"{numbers.ratio(rate / fp32_rate)} the FP32 engine {batch}" if fp32_rate else batch
+        )
         figures.append(Figure(title="Throughput", value=numbers.rate(rate), detail=detail))
-    bytes_, fp32_bytes = finite(row.get("bytes")), finite(engine.get("bytes")) or finite(reference.get("bytes"))
+    bytes_, fp32_bytes = (
+        finite(row.get("bytes")),
+        finite(engine.get("bytes")) or finite(reference.get("bytes")),
+    )
     if bytes_ is not None:
         detail = (
-            f"{numbers.ratio(bytes_ / fp32_bytes)} the FP32 engine ({numbers.size(fp32_bytes)})" if fp32_bytes else ""
+            f"{numbers.ratio(bytes_ / fp32_bytes)} the FP32 engine ({numbers.size(fp32_bytes)})"
+            if fp32_bytes
+            else ""
         )
         figures.append(Figure(title="Engine file", value=numbers.size(bytes_), detail=detail))
     int8, weighted = finite(row.get("int8_layers")), finite(row.get("weighted_layers"))
@@ -95,17 +116,25 @@ def headline(run: RunData) -> list[Figure]:
     return figures
 
 
-def _cells(name: str, row: Mapping[str, Any], reference: float | None, peaks: Mapping[str, float]) -> tuple[Cell, ...]:
+def _cells(
+    name: str, row: Mapping[str, Any], reference: float | None, peaks: Mapping[str, float]
+) -> tuple[Cell, ...]:
     accuracy = finite(row.get("accuracy"))
-    change = None if accuracy is None or reference is None or name == REFERENCE else accuracy - reference
+    change = (
+        None if accuracy is None or reference is None or name == REFERENCE else accuracy - reference
+    )
 
     def scaled(key: str, text: str) -> Cell:
         value = finite(row.get(key))
-        return Cell(text=text, bar=value / peaks[key] if value is not None and peaks[key] > 0 else None)
+        return Cell(
+            text=text, bar=value / peaks[key] if value is not None and peaks[key] > 0 else None
+        )
 
     return (
         Cell(text=numbers.percent(accuracy)),
-        Cell(text=numbers.points(change), tone="" if not change else "good" if change > 0 else "bad"),
+        Cell(
+            text=numbers.points(change), tone="" if not change else "good" if change > 0 else "bad"
+        ),
         scaled("bytes", numbers.size(row.get("bytes"))),
         scaled("latency_ms_p50", numbers.milliseconds(row.get("latency_ms_p50"))),
         scaled("latency_ms_p99", numbers.milliseconds(row.get("latency_ms_p99"))),
@@ -118,4 +147,6 @@ def _layers(row: Mapping[str, Any]) -> Cell:
     int8, weighted = finite(row.get("int8_layers")), finite(row.get("weighted_layers"))
     if int8 is None or weighted is None:
         return Cell(text=DASH)
-    return Cell(text=f"{int8:.0f} of {weighted:.0f}", bar=int8 / weighted if weighted else None, tone="int8")
+    return Cell(
+        text=f"{int8:.0f} of {weighted:.0f}", bar=int8 / weighted if weighted else None, tone="int8"
+    )

@@ -1,7 +1,7 @@
 """What the report is made of: the steps' directories, read as far as they can be read.
 
-A run that was cut short, an older one, or one of another backend lacks some files. The report then says so
-in a sentence; it never fails.
+A run that was cut short, an older one, or one of another backend lacks some files. The report then
+says so in a sentence; it never fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class ReportFolders:
 
     def items(self) -> list[tuple[str, Path]]:
         """Return (step's name, directory) in the order of the pipeline."""
-        return [(step.name, getattr(self, step.artifact)) for step in STEPS if hasattr(self, step.artifact)]
+        return [
+            (step.name, getattr(self, step.artifact))
+            for step in STEPS
+            if hasattr(self, step.artifact)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +68,20 @@ class RunData:
     def results(self) -> Mapping[str, Json]:
         """The rows of the result table by name."""
         return {
-            name: row for name, row in as_mapping(self.evaluation.get("results")).items() if isinstance(row, Mapping)
+            name: row
+            for name, row in as_mapping(self.evaluation.get("results")).items()
+            if isinstance(row, Mapping)
         }
 
     @property
     def classes(self) -> list[str]:
         """The class names in label order."""
         names = self.dataset.get("classes")
-        return [str(name) for name in names] if isinstance(names, Sequence) and not isinstance(names, str) else []
+        return (
+            [str(name) for name in names]
+            if isinstance(names, Sequence) and not isinstance(names, str)
+            else []
+        )
 
 
 def read_run(folders: ReportFolders) -> RunData:
@@ -86,7 +96,11 @@ def read_run(folders: ReportFolders) -> RunData:
         model=as_mapping(reader.json(folders.baseline / "model.json")),
         baseline_history=as_rows(reader.json(folders.baseline / "history.json")),
         qat_history=as_rows(reader.json(folders.qat / "history.json")),
-        plan=as_mapping(reader.first(folders.onnx / "plan.json", folders.qat / "plan.json", folders.ptq / "plan.json")),
+        plan=as_mapping(
+            reader.first(
+                folders.onnx / "plan.json", folders.qat / "plan.json", folders.ptq / "plan.json"
+            )
+        ),
         spec=reader.json(folders.ptq / "spec.json"),
         ptq_ranges=as_mapping(reader.json(folders.ptq / "ranges.json")),
         qat_ranges=as_mapping(reader.json(folders.qat / "ranges.json")),
@@ -95,7 +109,9 @@ def read_run(folders: ReportFolders) -> RunData:
         engines={name: as_mapping(value) for name, value in engines.items()},
         layers={name: as_rows(value) for name, value in layers.items()},
         evaluation=as_mapping(reader.json(folders.evaluation / "evaluation.json")),
-        steps={name: as_mapping(reader.json(path / "manifest.json")) for name, path in folders.items()},
+        steps={
+            name: as_mapping(reader.json(path / "manifest.json")) for name, path in folders.items()
+        },
         notes=tuple(reader.notes),
     )
 

@@ -32,13 +32,19 @@ class SpeedTable:
 def speed_table(run: RunData) -> SpeedTable | None:
     """Return the table; None where no benchmark is on record."""
     measured = {
-        name: {int(entry["batch_size"]): entry for entry in as_rows(value) if finite(entry.get("batch_size"))}
+        name: {
+            int(entry["batch_size"]): entry
+            for entry in as_rows(value)
+            if finite(entry.get("batch_size"))
+        }
         for name, value in as_mapping(run.evaluation.get("latency")).items()
     }
     batches = tuple(sorted({size for entries in measured.values() for size in entries}))
     if not batches:
         return None
-    names = [name for name in ROWS if name in measured] + [name for name in measured if name not in ROWS]
+    names = [name for name in ROWS if name in measured] + [
+        name for name in measured if name not in ROWS
+    ]
     rows = []
     for name in names:
         entries = [measured[name].get(size, {}) for size in batches]
@@ -52,6 +58,10 @@ def speed_table(run: RunData) -> SpeedTable | None:
         result = as_mapping(run.results.get(name))
         parts = [finite(result.get(key)) for key in ("memory_mib", "device_memory_mib")]
         memory = [numbers.size(part * MIB) for part in parts if part is not None]
-        text = " + ".join(memory) + (" on the device" if len(memory) > 1 else "") if memory else numbers.DASH
+        text = (
+            " + ".join(memory) + (" on the device" if len(memory) > 1 else "")
+            if memory
+            else numbers.DASH
+        )
         rows.append(SpeedRow(title=ROWS.get(name, name), cells=tuple(cells), memory=text))
     return SpeedTable(batches=batches, rows=tuple(rows))

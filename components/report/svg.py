@@ -11,11 +11,13 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
     Args:
         tag: Its name.
         children: Markup is taken as it is; everything else is escaped.
-        attributes: ``class_`` gives ``class``, ``data_id`` gives ``data-id``; None leaves an attribute out. Floats are
-            rounded to two decimals.
+        attributes: ``class_`` gives ``class``, ``data_id`` gives ``data-id``; None leaves an
+            attribute out. Floats are rounded to two decimals.
     """
     written = "".join(
-        f' {_name(name)}="{escape(_text(value))}"' for name, value in attributes.items() if value is not None
+        f' {_name(name)}="{escape(_text(value))}"'
+        for name, value in attributes.items()
+        if value is not None
     )
     inner = "".join(escape(child) for child in children)
     # Tag and attribute names are literals of this package; the rest was escaped above.
@@ -27,10 +29,17 @@ def text(x: float, y: float, content: object, **attributes: object) -> Markup:
     return element("text", content, x=x, y=y, **attributes)
 
 
-def picture(across: float, down: float, *children: object, label: str, **attributes: object) -> Markup:
+def picture(
+    across: float, down: float, *children: object, label: str, **attributes: object
+) -> Markup:
     """Return an ``svg`` of ``across`` x ``down`` units, which screen readers announce as the image ``label``."""
     return element(
-        "svg", *children, viewbox=f"0 0 {_text(across)} {_text(down)}", role="img", aria_label=label, **attributes
+        "svg",
+        *children,
+        viewbox=f"0 0 {_text(across)} {_text(down)}",
+        role="img",
+        aria_label=label,
+        **attributes,
     )
 
 

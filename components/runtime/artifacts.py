@@ -1,8 +1,8 @@
 """Directories that steps hand on: written beside, fsynced, renamed; finished only when the manifest verifies.
 
-A reader can meet a directory at any moment, even while its writer is killed. So a directory counts as
-finished only if its ``manifest.json`` is there and agrees with what lies on disk. The manifest is the
-last file to be written, and the directory gets its final name after that in one rename.
+A reader can meet a directory at any moment, even while its writer is killed. So a directory counts
+as finished only if its ``manifest.json`` is there and agrees with what lies on disk. The manifest
+is the last file to be written, and the directory gets its final name after that in one rename.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from pathlib import Path
 
 from components.runtime.atomic_file import sync, unfinished_name
 from components.runtime.disk_errors import as_storage_error, is_disk_full
-from components.runtime.manifest import MANIFEST_NAME, FileEntry, Manifest, describe, read_manifest, verify
+from components.runtime.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    describe,
+    read_manifest,
+    verify,
+)
 from components.runtime.work_directory import work_directory
 from qat_lib.errors import StorageError
 
@@ -38,11 +45,12 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
     """Give the complete directory ``tmp`` its final name, atomically and durably.
 
     Returns:
-        True when ``final`` is now what ``tmp`` was. False when another process had already published a
-        finished directory there: ``tmp`` is then removed and theirs stands.
+        True when ``final`` is now what ``tmp`` was. False when another process had already
+        published a finished directory there: ``tmp`` is then removed and theirs stands.
 
     Raises:
-        StorageError: the disk is full, or ``final`` is taken by something that is no finished directory.
+        StorageError: the disk is full, or ``final`` is taken by something that is no finished
+            directory.
     """
     try:
         _write_manifest(tmp, manifest)
@@ -91,7 +99,8 @@ def _rename(tmp: Path, final: Path) -> bool:
         try:
             verify(final)
         except StorageError:
-            # Left by a tool that writes in place or damaged later: move it away in one step, then try again.
+            # Left by a tool that writes in place or damaged later: move it away in one step, then
+            # try again.
             aside = work_directory(final.parent, "damaged")
             with suppress(FileNotFoundError):
                 final.rename(aside)

@@ -1,8 +1,8 @@
 """What a secret looks like, in one place: which texts are refused, and what is masked where text leaves qatline.
 
-A config is stored with its run, recorded in MLflow and compiled into the pipeline, so no secret may be in it:
-a value that holds one is refused where it enters. What libraries say in their messages can't be refused;
-``scrub`` masks it on its way to logs, events, the screen and the tracking store.
+A config is stored with its run, recorded in MLflow and compiled into the pipeline, so no secret may
+be in it: a value that holds one is refused where it enters. What libraries say in their messages
+can't be refused; ``scrub`` masks it on its way to logs, events, the screen and the tracking store.
 """
 
 from __future__ import annotations
@@ -23,17 +23,26 @@ _SECRET_NAME = re.compile(
     r"(?:passw(?:or)?d|passphrase|pwd|secret|token|signature|credentials?|jwt|bearer|session_?id"
     r"|(?:api|access|account|private|secret)_?key(?:_?id)?)$"
 )
-_MODEL_TOKEN = re.compile(r"(?:cls|class|mask|pad|sep|bos|eos|unk|dist|distillation|register)_?token$")
+_MODEL_TOKEN = re.compile(
+    r"(?:cls|class|mask|pad|sep|bos|eos|unk|dist|distillation|register)_?token$"
+)
 _QUERY_NAMES = frozenset({"sig", "key", "auth", "authorization", "pass", "pw"})
-_SCHEME = re.compile(r"([a-zA-Z][\w+.-]{0,31})://")  # bounded: each letter of a long word is a start
+# Bounded: each letter of a long word is a start.
+_SCHEME = re.compile(r"([a-zA-Z][\w+.-]{0,31})://")
 _DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle", "sqlite")
 
-# A password may hold any character: what follows "user:" up to the last @ of a word is taken for one.
-# A path that was made of a URL has lost one slash.
-_USERINFO = re.compile(r"(?:(?<=://)|(?<=http:/)|(?<=https:/))(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@")
-_ASSIGNED = re.compile(r"(?<![\w.-])([\w.-]{1,64})=('[^'\n]*'|\"[^\"\n]*\"|[^\s&;,'\"#()\[\]{}<>]+)")
+# A password may hold any character: what follows "user:" up to the last @ of a word is taken for
+# one. A path that was made of a URL has lost one slash.
+_USERINFO = re.compile(
+    r"(?:(?<=://)|(?<=http:/)|(?<=https:/))(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@"
+)
+_ASSIGNED = re.compile(
+    r"(?<![\w.-])([\w.-]{1,64})=('[^'\n]*'|\"[^\"\n]*\"|[^\s&;,'\"#()\[\]{}<>]+)"
+)
 _QUOTED = re.compile(r"(['\"])([\w.-]{1,64})\1\s?:\s?(['\"])([^'\"\n]+)\3")
-_HEADER = re.compile(r"\b((?:authorization\W{1,5})?(?:bearer|basic))\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+_HEADER = re.compile(
+    r"\b((?:authorization\W{1,5})?(?:bearer|basic))\s+[\w.~+/=-]{8,}", re.IGNORECASE
+)
 _KNOWN_FORMAT = re.compile(
     r"\b(?:gh[opsur]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_\w{30,}|xox[abp]-[\w-]{20,}"
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+)"
@@ -44,8 +53,8 @@ _KNOWN_FORMAT = re.compile(
 def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Return ``text`` with every secret in it replaced by ``***``.
 
-    Masked are user and password of a URI, parameters and fields whose name says that they are secret, tokens of
-    well-known forms, and the values of secret environment variables.
+    Masked are user and password of a URI, parameters and fields whose name says that they are
+    secret, tokens of well-known forms, and the values of secret environment variables.
 
     Args:
         text: What is about to be shown, logged or recorded.
@@ -89,7 +98,9 @@ def check_address(uri: str, name: str) -> None:
     """
     found = _secret_in(uri)
     if found is not None:
-        raise ConfigError(f"{name}: expected an address without credentials, received {found}. {_advice(uri, name)}")
+        raise ConfigError(
+            f"{name}: expected an address without credentials, received {found}. {_advice(uri, name)}"
+        )
 
 
 def check_variables(*names: str) -> None:
@@ -165,7 +176,9 @@ def _secret_values(environment: Mapping[str, str]) -> list[str]:
     found = {
         value
         for name, value in environment.items()
-        if is_secret_name(name) and len(value) >= _SHORTEST and not value.startswith(("/", ".", "~"))
+        if is_secret_name(name)
+        and len(value) >= _SHORTEST
+        and not value.startswith(("/", ".", "~"))
     }
     return sorted(found, key=len, reverse=True)
 
@@ -178,4 +191,8 @@ def _masked_assignment(match: re.Match[str]) -> str:
 
 def _masked_field(match: re.Match[str]) -> str:
     quote, name, value_quote, _ = match.groups()
-    return f"{quote}{name}{quote}: {value_quote}{_MASK}{value_quote}" if is_secret_name(name) else match[0]
+    return (
+        f"{quote}{name}{quote}: {value_quote}{_MASK}{value_quote}"
+        if is_secret_name(name)
+        else match[0]
+    )

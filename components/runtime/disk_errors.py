@@ -14,7 +14,12 @@ AFTER_FULL = (
     "from there."
 )
 # HDF5, TensorFlow, ONNX and SQLite report it in their own exceptions, by text only.
-_TEXTS = ("No space left on device", "File too large", "database or disk is full", "Disk quota exceeded")
+_TEXTS = (
+    "No space left on device",
+    "File too large",
+    "database or disk is full",
+    "Disk quota exceeded",
+)
 
 
 def as_storage_error(error: BaseException, place: Path) -> StorageError:
@@ -22,10 +27,14 @@ def as_storage_error(error: BaseException, place: Path) -> StorageError:
     if isinstance(error, StorageError):
         return error
     if not is_disk_full(error):
-        return StorageError(f"{place} can't be written: {error}. Correct that, or choose another place.")
+        return StorageError(
+            f"{place} can't be written: {error}. Correct that, or choose another place."
+        )
     free = ""
     with suppress(OSError):
-        usage = shutil.disk_usage(next(parent for parent in (place, *place.parents) if parent.exists()))
+        usage = shutil.disk_usage(
+            next(parent for parent in (place, *place.parents) if parent.exists())
+        )
         free = f" ({usage.free / 2**20:.0f} MiB free of {usage.total / 2**20:.0f})"
     return StorageError(f"the disk is full: {place} can't be written{free}. {AFTER_FULL}")
 
@@ -36,7 +45,11 @@ def is_disk_full(error: BaseException) -> bool:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        if isinstance(current, OSError) and current.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if isinstance(current, OSError) and current.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+        ):
             return True
         if any(text in str(current) for text in _TEXTS):
             return True

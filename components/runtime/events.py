@@ -1,15 +1,15 @@
 """What a step tells about itself while it runs: one JSON line an event, appended to a file.
 
-The launcher names the file in ``QATLINE_EVENTS``; without it (on a cluster, in a unit test) events go
-nowhere. Each line is written with one ``write`` to a file opened for appending, so that two steps can
-share it and a reader never sees half a line of a living writer.
+The launcher names the file in ``QATLINE_EVENTS``; without it (on a cluster, in a unit test) events
+go nowhere. Each line is written with one ``write`` to a file opened for appending, so that two
+steps can share it and a reader never sees half a line of a living writer.
 
     {"event": "step_started",  "step": "finetune_qat", "time": 1718000000.0}
-    {"event": "waiting",       ..., "holder": "run 2026..."}    which computes the same at present; "": no longer
-    {"event": "progress",      ..., "phase": "training", "current": 3, "total": 40, "metrics": {"loss": 0.2}}
-    {"event": "warning",       ..., "message": "..."}
-    {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5, "metrics": {...}}
-    {"event": "error",         ..., "type": "DataError", "message": "...", "exit_code": 1}
+    {"event": "waiting",       ..., "holder": "run 2026..."}    which computes the same at present;
+    "": no longer {"event": "progress",      ..., "phase": "training", "current": 3, "total": 40,
+    "metrics": {"loss": 0.2}} {"event": "warning",       ..., "message": "..."}
+    {"event": "step_finished", ..., "status": "executed" | "reused", "seconds": 12.5, "metrics":
+    {...}} {"event": "error",         ..., "type": "DataError", "message": "...", "exit_code": 1}
 """
 
 from __future__ import annotations
@@ -66,7 +66,14 @@ class EventProgress:
             return
         self._phase, self._sent = phase, now
         numbers = {name: float(value) for name, value in metrics.items()}
-        emit("progress", self._step, phase=phase, current=int(current), total=int(total), metrics=numbers)
+        emit(
+            "progress",
+            self._step,
+            phase=phase,
+            current=int(current),
+            total=int(total),
+            metrics=numbers,
+        )
 
     def warn(self, message: str) -> None:
         """Append a ``warning`` event and write the message to the log."""
@@ -77,15 +84,19 @@ class EventProgress:
 def emit(event: str, step: str, **fields: Any) -> None:
     """Append one event to the file named by ``QATLINE_EVENTS``; do nothing when it is unset.
 
-    An event that can't be written (a full disk, say) is dropped with a line in the log: reporting must
-    not end the work that it reports on. Secrets are masked; numbers that are not finite become null, as JSON has
-    none.
+    An event that can't be written (a full disk, say) is dropped with a line in the log: reporting
+    must not end the work that it reports on. Secrets are masked; numbers that are not finite become
+    null, as JSON has none.
     """
     path = os.environ.get(EVENTS_VARIABLE)
     if not path:
         return
     line = (
-        json.dumps(_recordable({"event": event, "step": step, "time": time.time(), **fields}), allow_nan=False) + "\n"
+        json.dumps(
+            _recordable({"event": event, "step": step, "time": time.time(), **fields}),
+            allow_nan=False,
+        )
+        + "\n"
     )
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

@@ -23,7 +23,8 @@ class ExportChoice:
 def engine_facts(engine: Settings) -> dict[str, Any]:
     """Return what the export depends on of the engine section, with ``backend: auto`` resolved for this machine.
 
-    The rest of the section must not decide whether an export can be reused, and what ``auto`` means here must.
+    The rest of the section must not decide whether an export can be reused, and what ``auto`` means
+    here must.
     """
     facts = {key: engine[key] for key in ("backend", "fp16") if key in engine}
     if facts.get("backend", "auto") == "auto":
@@ -46,7 +47,8 @@ def target_facts(export: Settings, engine: Settings) -> dict[str, Settings]:
 def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoice:
     """Return what to export.
 
-    TensorRT 10.12 and newer take FP16 from the graph alone, so for that backend ``fp16: auto`` writes it.
+    TensorRT 10.12 and newer take FP16 from the graph alone, so for that backend ``fp16: auto``
+    writes it.
 
     Raises:
         ConfigError: the target is for another backend than the one that the engines are built with.
@@ -62,7 +64,9 @@ def choose_export(export: ExportSettings, engine: EngineSettings) -> ExportChoic
     return ExportChoice(target=target, fp16=wanted)
 
 
-def choose_unsigned(quantization: QuantizationSettings, export: ExportSettings, engine: EngineSettings) -> bool:
+def choose_unsigned(
+    quantization: QuantizationSettings, export: ExportSettings, engine: EngineSettings
+) -> bool:
     """Return whether tensors that are never negative get unsigned integers.
 
     Where no backend works on this machine, ``auto`` takes signed ones, which every backend runs.

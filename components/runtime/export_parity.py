@@ -1,8 +1,9 @@
 """Whether an exported file agrees with Keras, as far as its data types allow that to be asked.
 
-In FP32 the labels must be the same but for ties. FP16 rounds every tensor between two layers, which moves values over
-the edges between two INT8 levels, and so labels that are close. There the same lowering in FP32 must agree with Keras
-label by label, and the outputs in FP16 must lie within a bound. What it does to accuracy is measured on the engine.
+In FP32 the labels must be the same but for ties. FP16 rounds every tensor between two layers, which
+moves values over the edges between two INT8 levels, and so labels that are close. There the same
+lowering in FP32 must agree with Keras label by label, and the outputs in FP16 must lie within a
+bound. What it does to accuracy is measured on the engine.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ def compare_with_keras(
         model: the Keras model.
         path: the ONNX file.
         images: inputs, as Keras takes them.
-        export_in_fp32: exports the same model to another path with an FP32 remainder; given for a file in FP16.
+        export_in_fp32: exports the same model to another path with an FP32 remainder; given for a
+            file in FP16.
 
     Returns:
-        The parity report as plain data; of a file in FP16 with ``bound`` and, as ``fp32``, the one of its twin.
+        The parity report as plain data; of a file in FP16 with ``bound`` and, as ``fp32``, the one
+        of its twin.
 
     Raises:
         VerificationError: they do not agree.

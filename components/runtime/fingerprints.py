@@ -20,9 +20,23 @@ from typing import Any
 from qat_lib.errors import ConfigError, DataError
 
 OWN_PACKAGES = ("qat_lib", "components")
-LIBRARIES = ("tensorflow", "keras", "numpy", "onnx", "tf2onnx", "openvino", "onnxruntime", "tensorrt")
+LIBRARIES = (
+    "tensorflow",
+    "keras",
+    "numpy",
+    "onnx",
+    "tf2onnx",
+    "openvino",
+    "onnxruntime",
+    "tensorrt",
+)
 # Settings that may hold the path of a file or a folder whose content matters.
-PATH_SETTINGS = (("data", "path"), ("model", "name"), ("model", "weights"), ("quantization", "spec"))
+PATH_SETTINGS = (
+    ("data", "path"),
+    ("model", "name"),
+    ("model", "weights"),
+    ("quantization", "spec"),
+)
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 
@@ -56,8 +70,9 @@ def library_versions() -> dict[str, str | None]:
 def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return a content digest for each file, folder or object that the settings point to.
 
-    A file is hashed. Of a folder the names, sizes and modification times are. Of an ``s3://`` object the
-    ETag and the size are asked for. What does not exist is left out: the step says what is wrong with it.
+    A file is hashed. Of a folder the names, sizes and modification times are. Of an ``s3://``
+    object the ETag and the size are asked for. What does not exist is left out: the step says what
+    is wrong with it.
     """
     digests = {}
     for section, name in PATH_SETTINGS:
@@ -95,7 +110,9 @@ def listing_digest(folder: Path) -> str:
     try:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             status = path.stat()
-            digest.update(f"{path.relative_to(folder).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+            digest.update(
+                f"{path.relative_to(folder).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode()
+            )
     except OSError as error:
         raise DataError(f"{folder} can't be listed: {error}") from error
     return digest.hexdigest()
@@ -107,7 +124,10 @@ def machine_identity() -> str:
     for path, wanted in (
         (Path("/proc/cpuinfo"), ("model name", "flags", "Features", "CPU part")),
         (Path("/proc/driver/nvidia/version"), ("NVRM",)),
-        *((info, ("Model", "GPU UUID")) for info in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
+        *(
+            (info, ("Model", "GPU UUID"))
+            for info in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        ),
     ):
         if path.is_file():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -124,7 +144,9 @@ def _package_folder(package: str) -> Path:
 
 def _package_files(folder: Path) -> list[Path]:
     """Return what a package is made of: its sources and its data, such as the templates of the report."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(
+        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def _add_sources(digest: Any, paths: Iterable[Path], base: Path | None) -> None:
@@ -162,7 +184,9 @@ def _user_sources(modules: Iterable[str]) -> list[Path]:
 
 
 def _sources_of(name: str, *, required: bool) -> list[Path]:
-    spec = None if name in sys.stdlib_module_names else importlib.machinery.PathFinder.find_spec(name)
+    spec = (
+        None if name in sys.stdlib_module_names else importlib.machinery.PathFinder.find_spec(name)
+    )
     if spec is None:
         if required:
             raise ConfigError(
@@ -173,7 +197,9 @@ def _sources_of(name: str, *, required: bool) -> list[Path]:
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     origin = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
     installed = Path(sysconfig.get_path("purelib"))
-    if not required and any(installed in place.parents for place in (*folders, *([origin] if origin else []))):
+    if not required and any(
+        installed in place.parents for place in (*folders, *([origin] if origin else []))
+    ):
         return []
     if folders:
         return sorted(path for folder in folders for path in folder.rglob("*.py"))

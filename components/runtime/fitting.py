@@ -44,20 +44,24 @@ def fit(
         seed: seed of shuffling and augmentation.
         progress: told of every batch.
         label_smoothing: in [0, 1).
-        keep_best: whether to end with the weights of the epoch with the least validation loss; where none is better
-            than the model as it came by more than chance explains, with those (:func:`history.is_clear_gain`).
-        teacher: a trained model of the same outputs whose probabilities serve as soft targets (Hinton et al. 2015,
-            https://arxiv.org/abs/1503.02531, at temperature 1), or None.
+        keep_best: whether to end with the weights of the epoch with the least validation loss;
+            where none is better than the model as it came by more than chance explains, with those
+            (:func:`history.is_clear_gain`).
+        teacher: a trained model of the same outputs whose probabilities serve as soft targets
+            (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
         distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
 
     Returns:
-        One record an epoch: epoch, loss, accuracy, val_loss, val_accuracy, lr, seconds. With ``keep_best`` the first
-        record is epoch 0, the model as it came, and each says with ``kept`` whether its weights are the final ones.
+        One record an epoch: epoch, loss, accuracy, val_loss, val_accuracy, lr, seconds. With
+        ``keep_best`` the first record is epoch 0, the model as it came, and each says with ``kept``
+        whether its weights are the final ones.
     """
     info = load_info(dataset)
     steps = math.ceil(info.splits["train"] / schedule.batch_size)
     _compile(model, schedule, steps, len(info.classes), label_smoothing)
-    train = tf_dataset(dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
+    train = tf_dataset(
+        dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment
+    )
     validation = tf_dataset(dataset, "validation", schedule.batch_size)
     if teacher is not None and distillation > 0:
         train = train.map(_soft_targets(teacher, len(info.classes), distillation))
@@ -67,7 +71,8 @@ def fit(
     if schedule.epochs:
         model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
     record.restore_kept()
-    # Else its file would hold the optimizer's variables, and a loss that only this package can load.
+    # Else its file would hold the optimizer's variables, and a loss that only this package can
+    # load.
     model.optimizer, model.compiled = None, False
     return record.rows
 
@@ -75,7 +80,9 @@ def fit(
 def predict(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
     """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
     run = tf.function(lambda x: model(x, training=False))
-    return np.concatenate([run(tf.convert_to_tensor(x)).numpy() for x, _ in numpy_batches(dataset, split, batch_size)])
+    return np.concatenate(
+        [run(tf.convert_to_tensor(x)).numpy() for x, _ in numpy_batches(dataset, split, batch_size)]
+    )
 
 
 def split_accuracy(model: Any, dataset: Path, split: str) -> float:
@@ -90,16 +97,28 @@ def accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
 
 
 def _compile(
-    model: Any, schedule: TrainingSettings | QATSettings, steps: int, classes: int, label_smoothing: float
+    model: Any,
+    schedule: TrainingSettings | QATSettings,
+    steps: int,
+    classes: int,
+    label_smoothing: float,
 ) -> None:
-    rate = keras.optimizers.schedules.CosineDecay(schedule.learning_rate, max(1, steps * schedule.epochs))
-    options: dict[str, Any] = {"weight_decay": schedule.weight_decay} if schedule.weight_decay else {}
+    rate = keras.optimizers.schedules.CosineDecay(
+        schedule.learning_rate, max(1, steps * schedule.epochs)
+    )
+    options: dict[str, Any] = (
+        {"weight_decay": schedule.weight_decay} if schedule.weight_decay else {}
+    )
     if schedule.optimizer == "sgd":
         optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, **options)
     else:
         kind = keras.optimizers.AdamW if schedule.optimizer == "adamw" else keras.optimizers.Adam
         optimizer = kind(rate, **options)
-    model.compile(optimizer, loss=_Loss(classes, label_smoothing, gives_probabilities(model)), metrics=[_Accuracy()])
+    model.compile(
+        optimizer,
+        loss=_Loss(classes, label_smoothing, gives_probabilities(model)),
+        metrics=[_Accuracy()],
+    )
 
 
 class _Accuracy(keras.metrics.MeanMetricWrapper):
@@ -117,7 +136,9 @@ def _is_soft(y: Any, classes: int) -> bool:
 def _is_top1(y_true: Any, y_pred: Any) -> Any:
     soft = _is_soft(y_true, y_pred.shape[1])
     labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
-    hits = keras.ops.equal(keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, 1), "int64"))
+    hits = keras.ops.equal(
+        keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, 1), "int64")
+    )
     return keras.ops.cast(hits, "float32")
 
 
@@ -132,7 +153,9 @@ class _Loss(keras.losses.Loss):
         """Return the loss of each sample."""
         labels = y_true
         if not _is_soft(y_true, self.classes):
-            labels = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes)
+            labels = keras.ops.one_hot(
+                keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes
+            )
         return keras.losses.categorical_crossentropy(
             labels, y_pred, from_logits=not self.probabilities, label_smoothing=self.smoothing
         )

@@ -11,13 +11,15 @@ import numpy as np
 from components.runtime.events import Progress
 
 CLEAR = 1.645
-"""Standard errors that a mean of nothing but chance exceeds in 5 % of all cases (normal distribution)."""
+"""Standard errors that a mean of nothing but chance exceeds in 5 % of all cases (normal
+distribution)."""
 
 
 def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
     """Whether losses fell by more than chance explains: a one-sided test of their paired differences at 5 %.
 
-    A network whose quantization cost nothing shall not be exchanged for one that is luckier on a few images.
+    A network whose quantization cost nothing shall not be exchanged for one that is luckier on a
+    few images.
 
     Args:
         before: loss of each sample before, ``(samples,)``.
@@ -43,7 +45,14 @@ class History(keras.callbacks.Callback):
     started: float
 
     def __init__(
-        self, model: Any, validation: Any, steps: int, epochs: int, progress: Progress, *, keep_best: bool
+        self,
+        model: Any,
+        validation: Any,
+        steps: int,
+        epochs: int,
+        progress: Progress,
+        *,
+        keep_best: bool,
     ) -> None:
         super().__init__()
         self.trained, self.validation = model, validation
@@ -64,7 +73,9 @@ class History(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Tell the progress."""
         self.done += 1
-        numbers = {key: float(value) for key, value in (logs or {}).items() if key in ("loss", "accuracy")}
+        numbers = {
+            key: float(value) for key, value in (logs or {}).items() if key in ("loss", "accuracy")
+        }
         self.progress.update("training", self.done, self.steps * self.epochs, **numbers)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -74,7 +85,10 @@ class History(keras.callbacks.Callback):
     def _add(self, epoch: int, logs: dict[str, float]) -> None:
         seconds = time.monotonic() - self.started if epoch else 0.0
         losses, hits = self._validate()
-        row = {"epoch": float(epoch), **{k: float(v) for k, v in logs.items() if k in ("loss", "accuracy")}}
+        row = {
+            "epoch": float(epoch),
+            **{k: float(v) for k, v in logs.items() if k in ("loss", "accuracy")},
+        }
         row |= {"val_loss": float(losses.mean()), "val_accuracy": float(hits.mean())}
         row |= {"lr": float(self.trained.optimizer.learning_rate), "seconds": seconds}
         self.rows.append(row)

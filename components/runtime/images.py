@@ -1,9 +1,9 @@
 """The container images of the steps.
 
-Two, so that the engine step carries no TensorFlow. They are read once, when a pipeline is compiled: a
-component's image is part of the compiled file. Use immutable tags or digests; Kubeflow's cache compares the
-image by name and does not see what is behind a tag. The names keep the word "python": kfp.local warns about
-any other.
+Two, so that the engine step carries no TensorFlow. They are read once, when a pipeline is compiled:
+a component's image is part of the compiled file. Use immutable tags or digests; Kubeflow's cache
+compares the image by name and does not see what is behind a tag. The names keep the word "python":
+kfp.local warns about any other.
 """
 
 from __future__ import annotations

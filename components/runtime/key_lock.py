@@ -1,7 +1,7 @@
 """Only one process at a time computes a result; the others wait for it.
 
-The lock is the operating system's: it drops it when its holder ends, however that happens, so a process that was
-killed keeps nobody waiting.
+The lock is the operating system's: it drops it when its holder ends, however that happens, so a
+process that was killed keeps nobody waiting.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
 
     Args:
         path: the lock file; its folder is made.
-        waiting: receives the name of the holder when there is one, each time that it changes, and "" when
-            the wait is over. Not called when the lock is free.
+        waiting: receives the name of the holder when there is one, each time that it changes, and
+            "" when the wait is over. Not called when the lock is free.
 
     Raises:
         StorageError: the disk is full or the place can't be written.
@@ -61,7 +61,8 @@ def _acquire(path: Path, waiting: Callable[[str], None]) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             if _lock(descriptor):
-                # Its last holder may have removed it between the two calls: then it keeps nobody out.
+                # Its last holder may have removed it between the two calls: then it keeps nobody
+                # out.
                 if _is_still_at(descriptor, path):
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, this_process().encode()[:_LONGEST_NAME], 0)

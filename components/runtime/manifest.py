@@ -36,8 +36,9 @@ class FileEntry:
 class Manifest:
     """What a finished directory holds, and which step made it.
 
-    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's numbers, ``settings`` the config
-    sections it ran with and ``seconds`` its run time, so that a step which is reused can report them without running.
+    ``files`` maps a relative POSIX path to its entry. ``metrics`` are the step's numbers,
+    ``settings`` the config sections it ran with and ``seconds`` its run time, so that a step which
+    is reused can report them without running.
     """
 
     files: Mapping[str, FileEntry]
@@ -50,7 +51,10 @@ class Manifest:
     @property
     def digest(self) -> str:
         """SHA-256 over the names and meanings of all files; metrics, settings and times don't enter."""
-        lines = (f"{name}\0{entry.meaning or entry.sha256}\n" for name, entry in sorted(self.files.items()))
+        lines = (
+            f"{name}\0{entry.meaning or entry.sha256}\n"
+            for name, entry in sorted(self.files.items())
+        )
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,9 +80,13 @@ class Manifest:
         """
         try:
             if data["version"] != _VERSION:
-                raise StorageError(f"expected a manifest of version {_VERSION}, received {data['version']}")
+                raise StorageError(
+                    f"expected a manifest of version {_VERSION}, received {data['version']}"
+                )
             if data["seal"] != _seal({key: value for key, value in data.items() if key != "seal"}):
-                raise StorageError("the manifest does not agree with its own seal: it was changed afterwards")
+                raise StorageError(
+                    "the manifest does not agree with its own seal: it was changed afterwards"
+                )
             manifest = cls(
                 files={name: FileEntry(**entry) for name, entry in data["files"].items()},
                 step=data["step"],
@@ -112,7 +120,12 @@ def describe(
         name = path.relative_to(directory).as_posix()
         files[name] = FileEntry(sha256=digest, size=size, meaning=_meaning(path))
     return Manifest(
-        files=files, step=step, key=key, metrics=dict(metrics or {}), settings=dict(settings or {}), seconds=seconds
+        files=files,
+        step=step,
+        key=key,
+        metrics=dict(metrics or {}),
+        settings=dict(settings or {}),
+        seconds=seconds,
     )
 
 
@@ -120,7 +133,8 @@ def read_manifest(directory: Path) -> Manifest:
     """Read ``directory/manifest.json`` without looking at the files it names.
 
     Raises:
-        StorageError: there is none (the step that writes this directory did not finish), or it is damaged.
+        StorageError: there is none (the step that writes this directory did not finish), or it is
+            damaged.
     """
     path = directory / MANIFEST_NAME
     if not path.exists():
@@ -146,8 +160,8 @@ def verify(directory: Path, *, contents: bool = True) -> Manifest:
             missing or cut short, but not what was changed in place.
 
     Raises:
-        StorageError: no manifest, a missing file, one that differs, or one that it does not name; the
-            message names the first.
+        StorageError: no manifest, a missing file, one that differs, or one that it does not name;
+            the message names the first.
     """
     manifest = read_manifest(directory)
     found = {path.relative_to(directory).as_posix(): path for path in _plain_files(directory)}
@@ -166,11 +180,17 @@ def _check(directory: Path, name: str, entry: FileEntry, *, contents: bool) -> N
         size = path.stat().st_size
         digest = _measure(path)[1] if contents and size == entry.size else entry.sha256
     except OSError as error:
-        raise StorageError(f"{directory} is not whole: {name} can't be read ({error.strerror})") from error
+        raise StorageError(
+            f"{directory} is not whole: {name} can't be read ({error.strerror})"
+        ) from error
     if size != entry.size:
-        raise StorageError(f"{directory} is not whole: {name} has {size} bytes, expected {entry.size}")
+        raise StorageError(
+            f"{directory} is not whole: {name} has {size} bytes, expected {entry.size}"
+        )
     if digest != entry.sha256:
-        raise StorageError(f"{directory} is not whole: the content of {name} changed after it was written")
+        raise StorageError(
+            f"{directory} is not whole: the content of {name} changed after it was written"
+        )
 
 
 def _plain_files(directory: Path) -> Iterator[Path]:
@@ -180,7 +200,11 @@ def _plain_files(directory: Path) -> Iterator[Path]:
             path = Path(root, name)
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise StorageError(f"{path} is not a plain file: a step hands on plain files only")
-        yield from (Path(root, name) for name in sorted(names) if Path(root, name) != directory / MANIFEST_NAME)
+        yield from (
+            Path(root, name)
+            for name in sorted(names)
+            if Path(root, name) != directory / MANIFEST_NAME
+        )
 
 
 def _meaning(path: Path) -> str | None:

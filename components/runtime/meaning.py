@@ -1,8 +1,9 @@
 """What a file means, apart from when and by which process it was written.
 
-Two executions of a step that compute the same write files that differ: Keras notes the time of saving and the memory
-addresses of shared objects in its archives, histories hold run times. A step that follows must not run again for
-that. Only what is known to be without meaning is left out: anything else that differs, differs.
+Two executions of a step that compute the same write files that differ: Keras notes the time of
+saving and the memory addresses of shared objects in its archives, histories hold run times. A step
+that follows must not run again for that. Only what is known to be without meaning is left out:
+anything else that differs, differs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _SHARED = "shared_object_id"
 def meaning_digest(path: Path) -> str | None:
     """Return the SHA-256 of what a file means, or None where that is its content as it is.
 
-    A JSON file counts without run times and dates, a ``.keras`` archive by the name and meaning of each member.
-    Nothing is loaded or unpacked: a compressed or oversized archive counts as it is.
+    A JSON file counts without run times and dates, a ``.keras`` archive by the name and meaning of
+    each member. Nothing is loaded or unpacked: a compressed or oversized archive counts as it is.
 
     Raises:
         OSError: the file can't be read.
@@ -49,7 +50,11 @@ def _archive_digest(path: Path) -> str | None:
                 return None
             for member in members:
                 digest.update(f"{member.filename}\0{_member_digest(archive, member)}\n".encode())
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):  # damaged, or of a kind that zipfile can't read
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+    ):  # damaged, or of a kind that zipfile can't read
         return None
     return digest.hexdigest()
 
@@ -57,7 +62,11 @@ def _archive_digest(path: Path) -> str | None:
 def _is_plain(members: list[zipfile.ZipInfo]) -> bool:
     """Whether every member lies in the archive as it is, so that reading it costs no more than its size says."""
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-    return stored and 0 < len(members) <= _MOST_MEMBERS and len({member.filename for member in members}) == len(members)
+    return (
+        stored
+        and 0 < len(members) <= _MOST_MEMBERS
+        and len({member.filename for member in members}) == len(members)
+    )
 
 
 def _member_digest(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
@@ -84,4 +93,7 @@ def _canonical(content: bytes) -> bytes | None:
         return None
 
 
-_READERS: Mapping[str, Callable[[Path], str | None]] = {".json": _json_digest, ".keras": _archive_digest}
+_READERS: Mapping[str, Callable[[Path], str | None]] = {
+    ".json": _json_digest,
+    ".keras": _archive_digest,
+}

@@ -17,8 +17,9 @@ from components.runtime.fingerprints import library_versions
 from components.runtime.model_names import logged_name
 from components.runtime.tracking_store import probe, translated
 
-# MLflow's own default is seven tries with growing pauses: minutes, for a server that went away. System metrics are
-# noise here, and a uv project that happens to lie around is not what a logged model needs.
+# MLflow's own default is seven tries with growing pauses: minutes, for a server that went away.
+# System metrics are noise here, and a uv project that happens to lie around is not what a logged
+# model needs.
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
@@ -54,7 +55,11 @@ class MlflowWriter:
         with translated("the settings can't be recorded"):
             # One param that exists with another value would make the store refuse the whole batch.
             known = self._client.get_run(self.run_id).data.params
-            items = [Param(name, scrub(str(value))) for name, value in params.items() if name not in known]
+            items = [
+                Param(name, scrub(str(value)))
+                for name, value in params.items()
+                if name not in known
+            ]
             for batch in _batches(items, _PARAMS_A_BATCH):
                 self._client.log_batch(self.run_id, params=batch)
 
@@ -80,7 +85,9 @@ class MlflowWriter:
         )
         tags = [InputTag(key="mlflow.data.context", value="training")]
         with translated("the data set can't be recorded"):
-            self._client.log_inputs(self.run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
+            self._client.log_inputs(
+                self.run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)]
+            )
         self.set_tags({"data.fingerprint": fingerprint, "data.source": source})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
@@ -149,7 +156,9 @@ class MlflowRun(MlflowWriter):
         model = onnx.load(str(path))
         versions = library_versions()
         requirements = [f"{p}=={versions[p]}" for p in ("onnx", "onnxruntime") if versions[p]]
-        return flavour.log_model(model, signature=_signature(model), pip_requirements=requirements, **options)
+        return flavour.log_model(
+            model, signature=_signature(model), pip_requirements=requirements, **options
+        )
 
     def close(self, status: str) -> None:
         """End the run as FINISHED or FAILED."""
@@ -170,14 +179,17 @@ def open_run(step: str) -> MlflowRun:
         import mlflow
 
         if os.environ.get("MLFLOW_RUN_ID"):
-            # Never with a parent as well: MLflow would then reopen the run instead of making a child.
+            # Never with a parent as well: MLflow would then reopen the run instead of making a
+            # child.
             run = mlflow.start_run()
         else:
             parent = os.environ.get("QATLINE_PARENT_RUN_ID") or None
             experiment = os.environ.get("MLFLOW_EXPERIMENT_ID") or None
             if parent and experiment is None:
                 experiment = mlflow.get_run(parent).info.experiment_id
-            run = mlflow.start_run(run_name=step, parent_run_id=parent, experiment_id=experiment, tags=_context_tags())
+            run = mlflow.start_run(
+                run_name=step, parent_run_id=parent, experiment_id=experiment, tags=_context_tags()
+            )
         tracker = MlflowRun(mlflow, run.info.run_id)
     tracker.set_tags({"qatline.step": step})
     return tracker

@@ -14,7 +14,9 @@ from qat_lib.errors import ConfigError, UnsupportedModelError
 APPLICATIONS = "keras.applications:"
 
 
-def open_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> tuple[Any, bool]:
+def open_model(
+    settings: ModelSettings, input_shape: tuple[int, int, int], classes: int
+) -> tuple[Any, bool]:
     """Return the model that ``settings`` name, and whether it is trained already.
 
     Args:
@@ -24,7 +26,8 @@ def open_model(settings: ModelSettings, input_shape: tuple[int, int, int], class
 
     Raises:
         ConfigError: the name, its options or its weights are wrong.
-        UnsupportedModelError: the model does not fit the data, is subclassed, or can't be loaded safely.
+        UnsupportedModelError: the model does not fit the data, is subclassed, or can't be loaded
+            safely.
     """
     if settings.name.endswith(".keras"):
         from qat_lib import load_model
@@ -76,7 +79,9 @@ def _application(settings: ModelSettings, input_shape: tuple[int, int, int], cla
         pretrained = settings.weights == "imagenet"
         model = _with_new_head(builder, options, classes) if pretrained else builder(**options)
     except (TypeError, ValueError, OSError) as error:
-        raise ConfigError(f"keras.applications.{name} can't be built for {input_shape}: {error}") from error
+        raise ConfigError(
+            f"keras.applications.{name} can't be built for {input_shape}: {error}"
+        ) from error
     if own_file:
         from qat_lib.models.weights import load_weights
 
@@ -92,7 +97,9 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
     if classes == 1000:
         return builder(**options)
     body = builder(**{**options, "include_top": False, "pooling": "avg"})
-    return keras.Model(body.inputs, keras.layers.Dense(classes, name="logits")(body.outputs[0]), name=body.name)
+    return keras.Model(
+        body.inputs, keras.layers.Dense(classes, name="logits")(body.outputs[0]), name=body.name
+    )
 
 
 def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
@@ -143,10 +150,14 @@ def gives_probabilities(model: Any) -> bool:
     graph = LayerGraph(model)
     (result,) = graph.outputs
     call = graph.producer(result)
-    while isinstance(call.operation, keras.layers.Identity):  # a quantized model names its output with one
+    # A quantized model names its output with one.
+    while isinstance(call.operation, keras.layers.Identity):
         call = graph.producer(call.inputs[0])
     layer = getattr(call.operation, "layer", call.operation)
-    return isinstance(layer, keras.layers.Softmax) or getattr(layer, "activation", None) is keras.activations.softmax
+    return (
+        isinstance(layer, keras.layers.Softmax)
+        or getattr(layer, "activation", None) is keras.activations.softmax
+    )
 
 
 def model_file(directory: Path) -> Path:

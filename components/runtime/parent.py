@@ -1,8 +1,9 @@
 """A step dies with the launcher that started it, however that one ends.
 
-Between the launcher and the step's process KFP puts a shell, which outlives a launcher that is killed
-with SIGKILL: the step would go on alone, and a resumed run would meet it. So the step watches the
-launcher itself, through a process descriptor, which can't be mistaken when a number is used again.
+Between the launcher and the step's process KFP puts a shell, which outlives a launcher that is
+killed with SIGKILL: the step would go on alone, and a resumed run would meet it. So the step
+watches the launcher itself, through a process descriptor, which can't be mistaken when a number is
+used again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _log = logging.getLogger(__name__)
 def die_with_launcher() -> None:
     """Make this process die when its launcher does; do nothing outside a KFP executor.
 
-    The launcher is the process named in ``QATLINE_LAUNCHER_PID``, else the nearest ancestor that is no
-    shell. If it is gone already, the process ends at once.
+    The launcher is the process named in ``QATLINE_LAUNCHER_PID``, else the nearest ancestor that is
+    no shell. If it is gone already, the process ends at once.
     """
     if not os.environ.get(KFP_EXECUTOR_VARIABLE):
         return
@@ -45,7 +46,9 @@ def die_with_launcher() -> None:
     except OSError as error:
         _log.warning("the launcher %d can't be watched: %s", launcher, error)
     else:
-        threading.Thread(target=_wait, args=(descriptor,), name="launcher-watch", daemon=True).start()
+        threading.Thread(
+            target=_wait, args=(descriptor,), name="launcher-watch", daemon=True
+        ).start()
 
 
 def _wait(descriptor: int) -> None:

@@ -46,10 +46,16 @@ def check_case_name(name: str) -> None:
         ConfigError: it is neither; the nearest name is given.
     """
     module, colon, class_name = name.partition(":")
-    if name in known_cases() or (colon and all(part.isidentifier() for part in (*module.split("."), class_name))):
+    if name in known_cases() or (
+        colon and all(part.isidentifier() for part in (*module.split("."), class_name))
+    ):
         return
     near = difflib.get_close_matches(name, known_cases(), n=1)
-    hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(known_cases())}, or module:Class."
+    hint = (
+        f" Did you mean {near[0]}?"
+        if near
+        else f" Known: {', '.join(known_cases())}, or module:Class."
+    )
     raise ConfigError(f"quantization.cases: there is no case {name!r}.{hint}")
 
 

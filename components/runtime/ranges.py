@@ -18,8 +18,8 @@ def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]
         report: a CalibrationReport, or None.
 
     Returns:
-        ``{quantizer: {tensor, kind, unsigned, amax, observed_max, histogram}}``; a weight's range is a list, one number
-        for each channel; histograms have 128 bins.
+        ``{quantizer: {tensor, kind, unsigned, amax, observed_max, histogram}}``; a weight's range
+        is a list, one number for each channel; histograms have 128 bins.
     """
     from qat_lib import model_quantizers
 
@@ -45,5 +45,7 @@ def _coarse(statistics: Any) -> dict[str, list[float]]:
     """Merge the fine bins into 128 that span what was seen."""
     centers = (statistics.edges[:-1] + statistics.edges[1:]) / 2
     upper = statistics.observed_max or 1.0
-    counts, edges = np.histogram(centers, bins=HISTOGRAM_BINS, range=(0.0, upper), weights=statistics.counts)
+    counts, edges = np.histogram(
+        centers, bins=HISTOGRAM_BINS, range=(0.0, upper), weights=statistics.counts
+    )
     return {"counts": [float(c) for c in counts], "edges": [float(e) for e in edges]}

@@ -47,11 +47,15 @@ class ArraySplit:
     def __init__(self, dataset: Path, split: str) -> None:
         self._x = _load_array(dataset / f"{split}_x.npy")
         self.labels: Labels = np.array(_load_array(dataset / f"{split}_y.npy"))
-        shapes = f"{self._x.dtype} {self._x.shape} and labels {self.labels.dtype} {self.labels.shape}"
+        shapes = (
+            f"{self._x.dtype} {self._x.shape} and labels {self.labels.dtype} {self.labels.shape}"
+        )
         if self._x.ndim != 4 or self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
             raise DataError(f"{dataset}: {split} holds images {shapes}. Run prepare_data again.")
         if len(self._x) != len(self.labels):
-            raise DataError(f"{dataset}: {split} holds images {shapes}, one for each. Run prepare_data again.")
+            raise DataError(
+                f"{dataset}: {split} holds images {shapes}, one for each. Run prepare_data again."
+            )
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
         """Return raw images, copied from disk."""
@@ -61,14 +65,18 @@ class ArraySplit:
 class FileSplit:
     """A part whose images stay in their files; they are decoded by a few threads."""
 
-    def __init__(self, dataset: Path, split: str, info: DatasetInfo, preprocessing: Preprocessing) -> None:
+    def __init__(
+        self, dataset: Path, split: str, info: DatasetInfo, preprocessing: Preprocessing
+    ) -> None:
         listed = _load_files(dataset / f"{split}_files.json")
         self._root = Path(info.root or "")
         self._paths = [path for path, _ in listed]
         self._color = preprocessing.color
         self._size = info.image_shape[:2] if preprocessing.resize else None
         self._shape = info.image_shape
-        self._pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode")
+        self._pool = ThreadPoolExecutor(
+            max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decode"
+        )
         self.labels: Labels = np.array([label for _, label in listed], np.int64)
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
@@ -84,7 +92,9 @@ class FileSplit:
         path = self._root / self._paths[index]
         image = load_image(path, self._color, self._size)
         if image.shape != self._shape:
-            raise DataError(f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data again")
+            raise DataError(
+                f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data again"
+            )
         return image
 
 
@@ -132,7 +142,8 @@ def load_split(
         limit: number of samples; None for all. Large parts are better read by ``numpy_batches``.
 
     Returns:
-        Images ``(samples, height, width, channels)``, float32 or raw, and int64 labels ``(samples,)``.
+        Images ``(samples, height, width, channels)``, float32 or raw, and int64 labels
+        ``(samples,)``.
     """
     part = open_split(dataset, split)
     indices = np.arange(len(part.labels), dtype=np.int64)[:limit]
@@ -140,10 +151,13 @@ def load_split(
     return (pixels if raw else load_preprocessing(dataset).apply(pixels)), part.labels[indices]
 
 
-def numpy_batches(dataset: Path, split: str, batch_size: int) -> Iterator[tuple[FloatBatch, Labels]]:
+def numpy_batches(
+    dataset: Path, split: str, batch_size: int
+) -> Iterator[tuple[FloatBatch, Labels]]:
     """Yield ``(x, y)`` of one part in its order; the last batch may be smaller. Imports no TensorFlow.
 
-    ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64 ``(batch,)``.
+    ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64
+    ``(batch,)``.
     """
     part, preprocessing = open_split(dataset, split), load_preprocessing(dataset)
     for start in range(0, len(part.labels), batch_size):

@@ -1,7 +1,8 @@
 """S3, and what speaks its protocol.
 
-boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3``, and credentials and region in its usual ways. MLflow's
-artifact store does the same as long as its own ``MLFLOW_S3_ENDPOINT_URL`` is unset, so one setting serves both.
+boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3``, and credentials and region in its usual ways.
+MLflow's artifact store does the same as long as its own ``MLFLOW_S3_ENDPOINT_URL`` is unset, so one
+setting serves both.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def s3_client() -> Any:
         read_timeout=_READ_SECONDS,
     )
     try:
-        # A session of its own: boto3's default one keeps the first credentials that the process had.
+        # A session of its own: boto3's default one keeps the first credentials that the process
+        # had.
         return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the S3 client can't be set up: {error}") from error
@@ -68,7 +70,9 @@ class S3Storage:
                 if _code(error) in _MISSING:
                     return None
                 raise
-        return StoredFile(location=location, size=int(head["ContentLength"]), tag=head["ETag"].strip('"'))
+        return StoredFile(
+            location=location, size=int(head["ContentLength"]), tag=head["ETag"].strip('"')
+        )
 
     def get(self, location: str, target: Path) -> StoredFile:
         """Download an object, in parallel parts when it is large, and check its size and that it did not change."""
@@ -98,9 +102,15 @@ class S3Storage:
         """Return every object whose key begins with the location's, page by page."""
         bucket, prefix = split_location(location, whole=False)
         with _translated(location):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=bucket, Prefix=prefix
+            )
             return [
-                StoredFile(location=f"s3://{bucket}/{item['Key']}", size=item["Size"], tag=item["ETag"].strip('"'))
+                StoredFile(
+                    location=f"s3://{bucket}/{item['Key']}",
+                    size=item["Size"],
+                    tag=item["ETag"].strip('"'),
+                )
                 for page in pages
                 for item in page.get("Contents", ())
             ]
@@ -145,7 +155,11 @@ def _translated(location: str) -> Iterator[None]:
         what = "no credentials for S3. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         raise StorageError(f"{location}: {what}") from error
     except ClientError as error:
-        hint = " Check the credentials and the bucket's policy." if _code(error) in ("403", "AccessDenied") else ""
+        hint = (
+            " Check the credentials and the bucket's policy."
+            if _code(error) in ("403", "AccessDenied")
+            else ""
+        )
         raise StorageError(f"{location}: S3 answers {_code(error)}: {error}.{hint}") from error
     except (BotoCoreError, Boto3Error) as error:
         raise StorageError(f"{location}: S3 can't be reached or used: {error}") from error

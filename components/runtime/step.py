@@ -1,7 +1,7 @@
 """Run one step as a KFP component does: look in the store, else execute, publish, report, track.
 
-The order matters. A result is published before it is tracked, so that a tracking server that fails late
-costs no work: the run fails, and when it is resumed the step is reused.
+The order matters. A result is published before it is tracked, so that a tracking server that fails
+late costs no work: the run fails, and when it is resumed the step is reused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from components.runtime.artifacts import (
     verify,
 )
 from components.runtime.events import EventProgress, emit
-from components.runtime.fingerprints import code_digest, library_versions, machine_identity, settings_files
+from components.runtime.fingerprints import (
+    code_digest,
+    library_versions,
+    machine_identity,
+    settings_files,
+)
 from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
 from components.runtime.scrubbed_output import scrub_output
 from components.runtime.step_store import StepStore, step_key
@@ -63,7 +68,8 @@ def run_component(
 
     Args:
         step: name of the step; its function is ``components.<step>.<step>``.
-        settings: the sections that the step reads, as plain values; a missing section has its defaults.
+        settings: the sections that the step reads, as plain values; a missing section has its
+            defaults.
         seed: seed of the run.
         inputs: path of each input directory, by the name of the function's parameter.
         output: path of the output directory. It is missing or empty before, and finished after.
@@ -73,12 +79,14 @@ def run_component(
         The step's metrics.
 
     Raises:
-        QatlineError: the step failed for a reason that the user can act on; an ``error`` event says the same.
+        QatlineError: the step failed for a reason that the user can act on; an ``error`` event says
+            the same.
     """
     die_with_launcher()
     if os.environ.get(KFP_EXECUTOR_VARIABLE):  # what this process prints is the log of a pod
         scrub_output()
-    # Last, so that a folder of the user's called components or pipelines does not stand in front of ours.
+    # Last, so that a folder of the user's called components or pipelines does not stand in front of
+    # ours.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     with _told(step, Path(output)):
@@ -105,7 +113,9 @@ class _Call:
         return self.definition.name
 
 
-def _prepare(definition: StepDefinition, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]) -> _Call:
+def _prepare(
+    definition: StepDefinition, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
+) -> _Call:
     sections = definition.parse(settings)
     paths = definition.check_inputs(inputs)
     plain = {name: section.model_dump(mode="json") for name, section in sections.items()}
@@ -160,17 +170,27 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
     with step_run(call.step, warn=progress.warn) as tracker, _work(final) as work:
         log_settings(tracker, call.sections, seed=call.seed, key=call.key)
         started = time.monotonic()
-        arguments: dict[str, Any] = {**call.inputs, **call.sections, "out": work, "progress": progress}
+        arguments: dict[str, Any] = {
+            **call.inputs,
+            **call.sections,
+            "out": work,
+            "progress": progress,
+        }
         if call.definition.takes_seed:
             arguments["seed"] = call.seed
         metrics = _checked(call.step, call.definition.function(**arguments), progress)
         seconds = time.monotonic() - started
-        settings = {name: section.model_dump(mode="json") for name, section in call.sections.items()}
-        manifest = describe(work, step=call.step, key=call.key, metrics=metrics, settings=settings, seconds=seconds)
+        settings = {
+            name: section.model_dump(mode="json") for name, section in call.sections.items()
+        }
+        manifest = describe(
+            work, step=call.step, key=call.key, metrics=metrics, settings=settings, seconds=seconds
+        )
         if not manifest.files:
             raise StepError(f"step {call.step} wrote nothing into its output directory")
         publish(work, final, manifest)
-        # When another process was quicker its result stands, and that is what the following steps read.
+        # When another process was quicker its result stands, and that is what the following steps
+        # read.
         manifest = read_manifest(final)
         log_outputs(tracker, call.step, final, manifest)
     return manifest
@@ -224,7 +244,9 @@ def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -
         try:
             number = float(value)
         except (TypeError, ValueError) as error:
-            raise StepError(f"step {step}: metric {name} must be a number, received {value!r}") from error
+            raise StepError(
+                f"step {step}: metric {name} must be a number, received {value!r}"
+            ) from error
         if math.isfinite(number):
             checked[name] = number
         else:

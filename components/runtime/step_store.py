@@ -1,8 +1,9 @@
 """A content-addressed store of finished steps: the same code, settings and inputs are never computed twice.
 
-``<store>/<step>/<key>/`` is the published output of one execution. The key covers everything that the
-result depends on, so an entry never goes stale; it is only ever added, verified, or replaced when damaged.
-KFP's own cache keys on arguments and image and does not see the code of the installed package.
+``<store>/<step>/<key>/`` is the published output of one execution. The key covers everything that
+the result depends on, so an entry never goes stale; it is only ever added, verified, or replaced
+when damaged. KFP's own cache keys on arguments and image and does not see the code of the installed
+package.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class StepStore:
         """Return where the entry of this key lies, whether it exists or not."""
         return self.root / step / key
 
-    def find(self, step: str, key: str, *, warn: Callable[[str], None] = _log.warning) -> Manifest | None:
+    def find(
+        self, step: str, key: str, *, warn: Callable[[str], None] = _log.warning
+    ) -> Manifest | None:
         """Return the manifest of a finished and undamaged entry, else None; ``warn`` is told of damage."""
         path = self.path(step, key)
         if not path.is_dir():
@@ -91,6 +94,8 @@ class StepStore:
             return None
         return manifest if (manifest.step, manifest.key) == (step, key) else None
 
-    def hold(self, step: str, key: str, waiting: Callable[[str], None]) -> AbstractContextManager[None]:
+    def hold(
+        self, step: str, key: str, waiting: Callable[[str], None]
+    ) -> AbstractContextManager[None]:
         """Hold a key against other processes that would compute the same; see ``components.runtime.key_lock``."""
         return held(self.root / step / f".{key}.lock", waiting)

@@ -1,7 +1,8 @@
 """What a step's function declares by its signature.
 
-Positional ``Path`` parameters are the directories it reads, ``out`` the one it writes, and a keyword-only
-parameter whose type is a section of the settings is that section. So no second list can disagree with the code.
+Positional ``Path`` parameters are the directories it reads, ``out`` the one it writes, and a
+keyword-only parameter whose type is a section of the settings is that section. So no second list
+can disagree with the code.
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ class StepDefinition:
             ConfigError: a value is wrong, or a section is given that the step does not read.
         """
         if unknown := sorted(set(settings) - set(self.sections)):
-            raise ConfigError(f"step {self.name} reads the sections {sorted(self.sections)}; received also {unknown}")
+            raise ConfigError(
+                f"step {self.name} reads the sections {sorted(self.sections)}; received also {unknown}"
+            )
         parsed = {}
         for name, section in self.sections.items():
             try:
                 parsed[name] = section.model_validate(restore_integers(settings.get(name) or {}))
             except ValueError as error:
-                raise ConfigError(f"section {name} of step {self.name} is wrong: {error}") from error
+                raise ConfigError(
+                    f"section {name} of step {self.name} is wrong: {error}"
+                ) from error
         return parsed
 
     def check_inputs(self, inputs: Mapping[str, str]) -> dict[str, Path]:
@@ -57,7 +62,9 @@ class StepDefinition:
         given = {name: Path(path) for name, path in inputs.items() if path}
         missing = set(self.inputs) - set(given) - self.optional_inputs
         if missing or not set(given) <= set(self.inputs):
-            raise StepError(f"step {self.name} expects the inputs {list(self.inputs)}, received {sorted(given)}")
+            raise StepError(
+                f"step {self.name} expects the inputs {list(self.inputs)}, received {sorted(given)}"
+            )
         return given
 
 
@@ -78,7 +85,8 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
     """Read the declaration of a step from its function's signature.
 
     Raises:
-        StepError: a parameter is none of: an input ``Path``, ``out``, a section, ``seed``, ``progress``.
+        StepError: a parameter is none of: an input ``Path``, ``out``, a section, ``seed``,
+            ``progress``.
     """
     inputs, optional, sections, known = [], set(), {}, set()
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
@@ -92,7 +100,9 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
             if parameter.default is not inspect.Parameter.empty:
                 optional.add(parameter.name)
         else:
-            raise StepError(f"step {name}: parameter {parameter.name} is no input, no section, nor out, seed, progress")
+            raise StepError(
+                f"step {name}: parameter {parameter.name} is no input, no section, nor out, seed, progress"
+            )
     if not {"out", "progress"} <= known:
         raise StepError(f"step {name} must take out and progress")
     return StepDefinition(
@@ -109,8 +119,9 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
 def _step_modules_importable() -> Iterator[None]:
     """Let a step's module be imported inside KFP's executor for its plain function.
 
-    There, ``kfp.dsl`` is loaded without the decorators of the compile time, and the wrapper that stands
-    under the function would fail on ``@dsl.component``. For the import alone they do nothing.
+    There, ``kfp.dsl`` is loaded without the decorators of the compile time, and the wrapper that
+    stands under the function would fail on ``@dsl.component``. For the import alone they do
+    nothing.
     """
     dsl = importlib.import_module("kfp.dsl") if os.environ.get(KFP_EXECUTOR_VARIABLE) else None
     if dsl is None or hasattr(dsl, "component"):
@@ -126,8 +137,9 @@ def _step_modules_importable() -> Iterator[None]:
 def restore_integers(value: Any) -> Any:
     """Turn whole floats back into integers, at any depth.
 
-    A dict parameter of a KFP component travels as a protobuf Struct, in which ``{"depth": 3}`` becomes
-    ``{"depth": 3.0}``. Where a float is wanted an integer serves as well; the other way round it does not.
+    A dict parameter of a KFP component travels as a protobuf Struct, in which ``{"depth": 3}``
+    becomes ``{"depth": 3.0}``. Where a float is wanted an integer serves as well; the other way
+    round it does not.
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)

@@ -14,7 +14,14 @@ from components.runtime.atomic_file import written_beside
 from components.runtime.stored_file import Storage, StoredFile
 from qat_lib.errors import StorageError
 
-__all__ = ["CACHE_VARIABLE", "LocalStorage", "Storage", "StoredFile", "fetch_cached", "open_storage"]
+__all__ = [
+    "CACHE_VARIABLE",
+    "LocalStorage",
+    "Storage",
+    "StoredFile",
+    "fetch_cached",
+    "open_storage",
+]
 
 CACHE_VARIABLE = "QATLINE_CACHE"
 
@@ -73,8 +80,8 @@ def open_storage(location: str) -> Storage:
 def fetch_cached(location: str, storage: Storage | None = None) -> Path:
     """Return a local copy of a remote file; one that was fetched before and has not changed since is used again.
 
-    Copies lie in ``QATLINE_CACHE`` (default: ``~/.cache/qatline``), named by tag and size, so a changed
-    object is fetched anew and two processes may fetch at once.
+    Copies lie in ``QATLINE_CACHE`` (default: ``~/.cache/qatline``), named by tag and size, so a
+    changed object is fetched anew and two processes may fetch at once.
 
     Raises:
         StorageError: there is no such file, or it can't be fetched.
@@ -82,7 +89,9 @@ def fetch_cached(location: str, storage: Storage | None = None) -> Path:
     storage = storage or open_storage(location)
     stored = storage.describe(location)
     if stored is None:
-        raise StorageError(f"{location} does not exist, or these credentials may not see it: correct data.path")
+        raise StorageError(
+            f"{location} does not exist, or these credentials may not see it: correct data.path"
+        )
     place = hashlib.sha256(f"{location}\0{stored.tag}\0{stored.size}".encode()).hexdigest()[:32]
     target = _cache_root() / "objects" / place / Path(location).name
     if not (target.is_file() and target.stat().st_size == stored.size):
@@ -95,7 +104,11 @@ def fetch_cached(location: str, storage: Storage | None = None) -> Path:
 
 def _cache_root() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
-    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "qatline"
+    return (
+        Path(named)
+        if named
+        else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "qatline"
+    )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Record what a step computed, as the table of the steps says.
 
-The launcher records the steps that it finds in the store in the same way, so that a run looks the same
-whether its steps were executed or reused.
+The launcher records the steps that it finds in the store in the same way, so that a run looks the
+same whether its steps were executed or reused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from qat_lib.errors import StepError
 MAX_PARAM = 500
 
 
-def log_settings(tracker: StepTracker, sections: Mapping[str, Settings], *, seed: int, key: str) -> None:
+def log_settings(
+    tracker: StepTracker, sections: Mapping[str, Settings], *, seed: int, key: str
+) -> None:
     """Record the settings as flat params (``qat.epochs``), the seed, and as tags the key, versions and git state."""
     params: dict[str, Any] = {"run.seed": seed}
     for name, section in sections.items():
@@ -48,7 +50,12 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.log_dataset(_read_json(path))
     for pattern, names in outputs.tags.items():
         for path in _matches(directory, (pattern,)):
-            tracker.set_tags({f"{path.stem}.{name}": text for name, text in _named(_read_json(path), names).items()})
+            tracker.set_tags(
+                {
+                    f"{path.stem}.{name}": text
+                    for name, text in _named(_read_json(path), names).items()
+                }
+            )
     for path in _matches(directory, outputs.artifacts):
         folder = path.parent.relative_to(directory).as_posix()
         tracker.log_artifact(path, "" if folder == "." else folder)
@@ -56,16 +63,23 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.log_onnx(path, path.stem)
     for path in _matches(directory, outputs.champion):
         name = str(_read_json(directory / "verdict.json")["model"])
-        tracker.register_champion(path, name, manifest.files[path.relative_to(directory).as_posix()].sha256)
+        tracker.register_champion(
+            path, name, manifest.files[path.relative_to(directory).as_posix()].sha256
+        )
 
 
 def flatten(value: Any, prefix: str) -> dict[str, Any]:
     """Return nested mappings as ``{"prefix.key.key": scalar}``; a list becomes compact JSON.
 
-    A text beyond 500 characters ends in "...": the store would cut it anyway, and the whole is in an artifact.
+    A text beyond 500 characters ends in "...": the store would cut it anyway, and the whole is in
+    an artifact.
     """
     if isinstance(value, Mapping):
-        return {name: item for key in value for name, item in flatten(value[key], f"{prefix}.{key}").items()}
+        return {
+            name: item
+            for key in value
+            for name, item in flatten(value[key], f"{prefix}.{key}").items()
+        }
     if isinstance(value, list):
         value = json.dumps(value, separators=(",", ":"))
     if isinstance(value, str) and len(value) > MAX_PARAM:
@@ -76,17 +90,24 @@ def flatten(value: Any, prefix: str) -> dict[str, Any]:
 def environment_tags() -> dict[str, str]:
     """Return the versions of what runs here and the state of the git working tree, as tags."""
     versions = {name: text for name, text in library_versions().items() if text}
-    tags = {f"version.{name}": text for name, text in versions.items()} | {"host.system": platform.platform()}
+    tags = {f"version.{name}": text for name, text in versions.items()} | {
+        "host.system": platform.platform()
+    }
     commit = _git("rev-parse", "HEAD")
     if commit:
-        tags |= {"git.commit": commit, "git.dirty": str(bool(_git("status", "--porcelain"))).lower()}
+        tags |= {
+            "git.commit": commit,
+            "git.dirty": str(bool(_git("status", "--porcelain"))).lower(),
+        }
     return tags
 
 
 def _git(*arguments: str) -> str:
     """Return the output of a git command, or "" where there is no git or no repository."""
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -106,6 +127,8 @@ def _read_json(path: Path) -> Any:
 
 def _named(value: Any, names: tuple[str, ...]) -> dict[str, str]:
     """Return the values below the given keys of a JSON object, flat and as text, without nulls."""
-    chosen = {name: value[name] for name in names if name in value} if isinstance(value, Mapping) else {}
+    chosen = (
+        {name: value[name] for name in names if name in value} if isinstance(value, Mapping) else {}
+    )
     items = flatten(chosen, "").items()
     return {name.removeprefix("."): str(item) for name, item in items if item is not None}

@@ -2,13 +2,14 @@
 
 The environment is the contract, the same that the MLflow plugin of the KFP backend follows:
 
-    QATLINE_TRACKING         off | optional | required. Default: required when MLFLOW_TRACKING_URI is set, else off
-    MLFLOW_TRACKING_URI      the tracking store
+    QATLINE_TRACKING         off | optional | required. Default: required when MLFLOW_TRACKING_URI
+    is set, else off MLFLOW_TRACKING_URI      the tracking store
     MLFLOW_RUN_ID            the run that the backend's plugin made for this task: it is resumed
     QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
     MLFLOW_EXPERIMENT_ID     else the experiment in which a plain run is made
 
-This module imports no MLflow, so that a step that is reused, or one that is not tracked, stays quick.
+This module imports no MLflow, so that a step that is reused, or one that is not tracked, stays
+quick.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class StepTracker(Protocol):
     def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Register an ONNX model under ``model`` and give that version the alias ``champion``.
 
-        A champion with the same ``digest`` (SHA-256 of the file) stays: a run that reuses its steps makes no version.
+        A champion with the same ``digest`` (SHA-256 of the file) stays: a run that reuses its steps
+        makes no version.
         """
 
     def log_dataset(self, info: Mapping[str, Any]) -> None:
@@ -153,7 +155,9 @@ def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
     values = os.environ if environment is None else environment
     mode = values.get(MODE_VARIABLE) or ("required" if values.get(URI_VARIABLE) else "off")
     if mode not in _MODES:
-        raise ConfigError(f"{MODE_VARIABLE}: expected one of {', '.join(_MODES)}; received {mode!r}")
+        raise ConfigError(
+            f"{MODE_VARIABLE}: expected one of {', '.join(_MODES)}; received {mode!r}"
+        )
     return mode
 
 

@@ -1,7 +1,8 @@
 """The SQLite file of a tracking store: complete, or not there.
 
-MLflow creates its tables in place and needs seconds for it. A process that is killed meanwhile leaves a file
-that no later MLflow can open. So the file is made in a folder beside its place and renamed when it is complete.
+MLflow creates its tables in place and needs seconds for it. A process that is killed meanwhile
+leaves a file that no later MLflow can open. So the file is made in a folder beside its place and
+renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -94,9 +95,15 @@ def _look(path: Path) -> _Found:
         return _Found()
     try:
         # A journal that a killed process left is rolled back here, by SQLite itself.
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=20)) as connection:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=20)
+        ) as connection:
             counts = dict(_row_counts(connection))
-            revisions = _column(connection, "SELECT version_num FROM alembic_version") if _has(counts) else []
+            revisions = (
+                _column(connection, "SELECT version_num FROM alembic_version")
+                if _has(counts)
+                else []
+            )
     except sqlite3.OperationalError as error:
         raise TrackingError(
             f"the tracking database {path} can't be opened: {error}. Mend that, {_ELSEWHERE}."
@@ -116,7 +123,10 @@ def _look(path: Path) -> _Found:
 def _row_counts(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     for table in _column(connection, _TABLES):
         name = table.replace('"', '""')
-        yield table, int(_column(connection, f'SELECT count(*) FROM (SELECT 1 FROM "{name}" LIMIT 2)')[0])
+        yield (
+            table,
+            int(_column(connection, f'SELECT count(*) FROM (SELECT 1 FROM "{name}" LIMIT 2)')[0]),
+        )
 
 
 def _has(counts: dict[str, int]) -> bool:
@@ -132,7 +142,9 @@ def _newest_revision() -> str | None:
     import mlflow
     from alembic.script import ScriptDirectory
 
-    return ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations")).get_current_head()
+    return ScriptDirectory(
+        str(Path(mlflow.__file__).parent / "store" / "db_migrations")
+    ).get_current_head()
 
 
 def _create(path: Path) -> None:

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from urllib.parse import urlsplit
 
-from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_address, check_variables, scrub
+from components.runtime.credentials import (
+    S3_ENDPOINT_VARIABLES,
+    check_address,
+    check_variables,
+    scrub,
+)
 from components.runtime.disk_errors import AFTER_FULL, is_disk_full
 from components.runtime.tracking_database import database_path, prepared_database
 from qat_lib.errors import QatlineError, TrackingError
@@ -35,7 +40,8 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     if not uri.startswith(("http://", "https://")):
         return
     outcome: list[str] = []
-    # The timeout of urlopen covers neither name resolution nor several addresses in turn; waiting does.
+    # The timeout of urlopen covers neither name resolution nor several addresses in turn; waiting
+    # does.
     thread = threading.Thread(target=lambda: outcome.append(_ask(uri, seconds)), daemon=True)
     thread.start()
     thread.join(seconds)
@@ -50,13 +56,15 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
 def ensure_store(uri: str, experiment: str, artifact_location: str | None = None) -> str:
     """Make the tracking store ready for steps that run at the same time, and return the experiment's id.
 
-    A new SQLite database is created here, under a lock, and appears complete or not at all: two processes
-    that create it at once would break each other's migration. Call it once, before the first step.
+    A new SQLite database is created here, under a lock, and appears complete or not at all: two
+    processes that create it at once would break each other's migration. Call it once, before the
+    first step.
 
     Args:
         uri: the tracking URI, such as ``sqlite:////runs/mlflow.db`` or ``https://mlflow.example``.
         experiment: name of the experiment, which is made when it is missing.
-        artifact_location: where a new experiment keeps its artifacts; an existing one keeps its own.
+        artifact_location: where a new experiment keeps its artifacts; an existing one keeps its
+            own.
 
     Raises:
         TrackingError: the store can't be reached, opened or used.

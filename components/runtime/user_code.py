@@ -21,14 +21,22 @@ def import_callable(setting: str, reference: str) -> Any:
     """
     module_name, _, attribute = reference.partition(":")
     expected = "Expected module:attribute, on the Python path."
-    if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{setting}: {reference!r} names nothing that can be imported. {expected}")
+    if not attribute.isidentifier() or not all(
+        part.isidentifier() for part in module_name.split(".")
+    ):
+        raise ConfigError(
+            f"{setting}: {reference!r} names nothing that can be imported. {expected}"
+        )
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the module's own code runs
-        raise ConfigError(f"{setting}: {reference!r} can't be imported: {_reason(error)}. {expected}") from error
+        raise ConfigError(
+            f"{setting}: {reference!r} can't be imported: {_reason(error)}. {expected}"
+        ) from error
     if not callable(found):
-        raise ConfigError(f"{setting}: {reference!r} is a {type(found).__name__}, expected a function or class.")
+        raise ConfigError(
+            f"{setting}: {reference!r} is a {type(found).__name__}, expected a function or class."
+        )
     return found
 
 

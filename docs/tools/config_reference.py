@@ -71,14 +71,22 @@ def render() -> str:
             rows.append(_row(name, field, RunConfig.model_fields[name].get_default()))
         else:
             default = getattr(RunConfig(), name)
-            sections.append((name, _summary(definitions[reference]), list(_rows(definitions, reference, default))))
+            sections.append(
+                (
+                    name,
+                    _summary(definitions[reference]),
+                    list(_rows(definitions, reference, default)),
+                )
+            )
     parts = [HEAD, "## The run\n", _table(rows)]
     for name, text, lines in sections:
         parts += [f"## {name}\n", f"{text}\n", _table(lines)]
     return "\n".join(parts)
 
 
-def _rows(definitions: Mapping[str, Any], reference: str, value: BaseModel, prefix: str = "") -> Iterator[str]:
+def _rows(
+    definitions: Mapping[str, Any], reference: str, value: BaseModel, prefix: str = ""
+) -> Iterator[str]:
     for name, field in definitions[reference]["properties"].items():
         inner = _reference(field)
         if inner is not None and isinstance(getattr(value, name), BaseModel):
@@ -88,7 +96,9 @@ def _rows(definitions: Mapping[str, Any], reference: str, value: BaseModel, pref
 
 
 def _reference(field: Mapping[str, Any]) -> str | None:
-    found = field.get("$ref") or next((item["$ref"] for item in field.get("allOf", []) if "$ref" in item), None)
+    found = field.get("$ref") or next(
+        (item["$ref"] for item in field.get("allOf", []) if "$ref" in item), None
+    )
     return found.rpartition("/")[2] if found else None
 
 
@@ -98,7 +108,11 @@ def _row(name: str, field: Mapping[str, Any], default: object) -> str:
 
 
 def _plain(value: object) -> str:
-    return str(list(value) if isinstance(value, tuple) else value).lower() if isinstance(value, bool) else str(value)
+    return (
+        str(list(value) if isinstance(value, tuple) else value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _type(field: Mapping[str, Any]) -> str:
@@ -112,10 +126,21 @@ def _one_type(field: Mapping[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field.get("type") == "null":
         return ""
-    names = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true, false", "array": "list"}
+    names = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true, false",
+        "array": "list",
+    }
     bounds = [
         f"{sign} {_plain(field[key])}"
-        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
         if key in field
     ]
     return " ".join([names.get(str(field.get("type")), "mapping"), ", ".join(bounds)]).strip()

@@ -47,9 +47,18 @@ def block(command: str) -> str:
 def accuracy() -> list[str]:
     """Return the section on accuracy over seeds."""
     figures = load("digits_seeds")
-    names = {"fp32": "FP32 Keras", "fp32_engine": "FP32 engine", "ptq_engine": "PTQ engine", "qat_engine": "QAT engine"}
+    names = {
+        "fp32": "FP32 Keras",
+        "fp32_engine": "FP32 engine",
+        "ptq_engine": "PTQ engine",
+        "qat_engine": "QAT engine",
+    }
     rows = [
-        [label, *(f"{row[name]:.2%}" for name in names), f"{100 * (row['qat_engine'] - row['fp32']):+.2f} pp"]
+        [
+            label,
+            *(f"{row[name]:.2%}" for name in names),
+            f"{100 * (row['qat_engine'] - row['fp32']):+.2f} pp",
+        ]
         for label, row in [
             *((f"seed {seed}", row) for seed, row in figures["seeds"].items()),
             ("mean", figures["mean"]),
@@ -75,7 +84,10 @@ def photographs() -> list[str]:
         "qat_signed": "QAT, signed",
         "qat_unsigned": "QAT, unsigned",
     }
-    rows = [[f"seed {seed}", *(f"{row[name]:.2%}" for name in names)] for seed, row in figures["seeds"].items()]
+    rows = [
+        [f"seed {seed}", *(f"{row[name]:.2%}" for name in names)]
+        for seed, row in figures["seeds"].items()
+    ]
     if len(rows) > 1:
         rows.append(["mean", *(f"{figures['mean'][name]:.2%}" for name in names)])
     return [
@@ -97,12 +109,17 @@ def openvino() -> list[str]:
     tools = {"qatline": "qatline", "nncf": "NNCF", "onnxruntime": "ONNX Runtime"}
     rows = []
     for name, row in figures["networks"].items():
-        for way, options in (("defaults", "OpenVINO's defaults"), ("no snippets", "without snippets")):
+        for way, options in (
+            ("defaults", "OpenVINO's defaults"),
+            ("no snippets", "without snippets"),
+        ):
             medians = row["median_ms"][way]
             times = [medians["fp32"], *(medians[tool] for tool in tools)]
             signed = medians["qatline signed"]
             ratio = f"{medians['fp32'] / medians['qatline']:.2f}"
-            rows.append([f"{name}, {options}", *(f"{t:.2f}" for t in times), ratio, f"{signed:.2f}"])
+            rows.append(
+                [f"{name}, {options}", *(f"{t:.2f}" for t in times), ratio, f"{signed:.2f}"]
+            )
     return [
         "## How fast is the INT8 graph?\n",
         block("uv run --group bench python benchmarks/export_openvino.py --signed"),
@@ -110,7 +127,9 @@ def openvino() -> list[str]:
         "`quantize_static`; all of them run in OpenVINO at batch 1, in turns. Medians in milliseconds over "
         f"{figures['rounds']} rounds.\nSnippets are OpenVINO's code generator for element-wise chains: it takes "
         "residual Adds away from convolutions,\nand `build_engine` switches it off for INT8 graphs.\n",
-        table(["224 x 224 pixels", "FP32", *tools.values(), "FP32 / qatline", "qatline, signed"], rows),
+        table(
+            ["224 x 224 pixels", "FP32", *tools.values(), "FP32 / qatline", "qatline, signed"], rows
+        ),
         "Ours has unsigned integers behind ReLUs, as `qatline run` chooses them for OpenVINO. The last column has\n"
         "signed ones, as a model for TensorRT has: 127 steps, at which OpenVINO must clamp, since a CPU's UINT8\n"
         "saturates at 255. If you compile the ONNX file without `build_engine`, set `SNIPPETS_MODE` to `DISABLE`.\n",
@@ -121,7 +140,11 @@ def openvino() -> list[str]:
 def export() -> list[str]:
     """Return the section on the cost of the export."""
     figures = load("export_speed")
-    labels = {"tf2onnx": "tf2onnx alone, float", "fp32": "`export_onnx`, float", "int8": "`export_onnx`, INT8"}
+    labels = {
+        "tf2onnx": "tf2onnx alone, float",
+        "fp32": "`export_onnx`, float",
+        "int8": "`export_onnx`, INT8",
+    }
     rows = [
         [
             label,

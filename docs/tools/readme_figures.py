@@ -1,6 +1,7 @@
 """Bring the README's table and the documentation's pictures up to date from a run: ``readme_figures.py RUN_FOLDER``.
 
-Run it on a machine that does nothing else. The pictures need Chromium (``--chromium PATH``) and Pillow.
+Run it on a machine that does nothing else. The pictures need Chromium (``--chromium PATH``) and
+Pillow.
 """
 
 from __future__ import annotations
@@ -62,25 +63,41 @@ def pictures(page: Path, chromium: str) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         shot = Path(folder) / "page.png"
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        options += ["--hide-scrollbars", "--window-size=1280,3600", f"--user-data-dir={folder}/profile"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+        ]
+        options += [
+            "--hide-scrollbars",
+            "--window-size=1280,3600",
+            f"--user-data-dir={folder}/profile",
+        ]
         command = [chromium, *options, f"--screenshot={shot}", page.absolute().as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         image = Image.open(shot).convert("RGB")
         for name, box in (("report", (0, 0, 1280, 1220)), ("report-graph", (80, 2187, 1200, 3257))):
-            image.crop(box).quantize(256).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
+            image.crop(box).quantize(256).save(
+                ROOT / "docs" / "images" / f"{name}.png", optimize=True
+            )
 
 
 def main() -> None:
     """Update the README and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--chromium", help="path of Chromium; without it the pictures stay as they are")
+    parser.add_argument(
+        "--chromium", help="path of Chromium; without it the pictures stay as they are"
+    )
     arguments = parser.parse_args()
     result = json.loads((arguments.run / "result.json").read_text())
     before, _, rest = README.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    README.write_text(f"{before}{BEGIN}\n{table(result['results'])}\n\n{machine(arguments.run)}\n\n{END}{after}")
+    README.write_text(
+        f"{before}{BEGIN}\n{table(result['results'])}\n\n{machine(arguments.run)}\n\n{END}{after}"
+    )
     if arguments.chromium:
         pictures(arguments.run / "report.html", arguments.chromium)
     sys.stdout.write(f"{README}\n")

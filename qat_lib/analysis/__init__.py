@@ -4,7 +4,13 @@ from qat_lib.analysis.analyze import analyze_graph, analyze_onnx
 from qat_lib.analysis.comparison import Comparison, compare
 from qat_lib.analysis.findings import CATALOG, Finding, by_severity, fail_on
 from qat_lib.analysis.html import to_html
-from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
+from qat_lib.analysis.report import (
+    AddVerdict,
+    FusionReport,
+    KernelVerdict,
+    LayerVerdict,
+    PoolVerdict,
+)
 
 __all__ = [
     "CATALOG",

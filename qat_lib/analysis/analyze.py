@@ -6,10 +6,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qat_lib.analysis.drawing import draw
-from qat_lib.analysis.engine import AVERAGE_POOLS, MAX_POOLS, Engine, Kernel, is_average_pool, predict, standalone
+from qat_lib.analysis.engine import (
+    AVERAGE_POOLS,
+    MAX_POOLS,
+    Engine,
+    Kernel,
+    is_average_pool,
+    predict,
+    standalone,
+)
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.islands import find_islands
-from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
+from qat_lib.analysis.report import (
+    AddVerdict,
+    FusionReport,
+    KernelVerdict,
+    LayerVerdict,
+    PoolVerdict,
+)
 from qat_lib.analysis.rules.attention import check_attention
 from qat_lib.analysis.rules.borders import check_borders
 from qat_lib.analysis.rules.epilogue import check_epilogues
@@ -34,18 +48,20 @@ _RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
 )
 
 
-def analyze_onnx(path: str | Path, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False) -> FusionReport:
+def analyze_onnx(
+    path: str | Path, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
+) -> FusionReport:
     """Predict what TensorRT makes of an ONNX file, without TensorRT and without a GPU.
 
     Args:
         path: the file; any producer's, quantized with Q/DQ pairs or not.
         tensorrt: major version to predict for. Default 10; 8 also demands weights behind Q and DQ.
-        allow_uint8: count layers with unsigned integers as INT8, as OpenVINO and ONNX Runtime run them. Default False:
-            TensorRT refuses them.
+        allow_uint8: count layers with unsigned integers as INT8, as OpenVINO and ONNX Runtime run
+            them. Default False: TensorRT refuses them.
 
     Raises:
-        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a scale of its Q/DQ
-            nodes is zero, negative, subnormal or not finite.
+        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a
+            scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
 
     The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.
 
@@ -75,10 +91,14 @@ def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) 
         model=model,
         layers=_layers(engine),
         adds=_adds(engine),
-        pools=tuple(_pool(engine, node) for node in engine.flow.operators if _is_pool(engine, node)),
+        pools=tuple(
+            _pool(engine, node) for node in engine.flow.operators if _is_pool(engine, node)
+        ),
         kernels=tuple(_kernel(kernel) for kernel in engine.kernels if standalone(kernel)),
         engine=tuple(_kernel(kernel) for kernel in engine.kernels),
-        islands=tuple(tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)),
+        islands=tuple(
+            tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)
+        ),
         findings=_in_graph_order(engine.graph, findings),
         drawing=draw(engine),
     )
@@ -123,12 +143,16 @@ def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
 
 
 def _is_pool(engine: Engine, node: Node) -> bool:
-    return node.op in MAX_POOLS or (node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node))
+    return node.op in MAX_POOLS or (
+        node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node)
+    )
 
 
 def _pool(engine: Engine, node: Node) -> PoolVerdict:
     precision = "int8" if engine.runs_int8(node) else "float"
-    return PoolVerdict(name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision)
+    return PoolVerdict(
+        name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision
+    )
 
 
 def _kernel(kernel: Kernel) -> KernelVerdict:

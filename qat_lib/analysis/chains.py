@@ -14,7 +14,21 @@ _AFFINE = frozenset({"Add", "Sub", "Mul", "Div"})
 _AFTER_ADD = frozenset({"Relu", "Clip", "LeakyRelu"})
 #: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of GELU.
 _GATES = frozenset(
-    {"Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softplus", "Clip", "Relu", "Add", "Sub", "Mul", "Div", "Exp", "Log"}
+    {
+        "Sigmoid",
+        "HardSigmoid",
+        "Tanh",
+        "Erf",
+        "Softplus",
+        "Clip",
+        "Relu",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Exp",
+        "Log",
+    }
 )
 _LONGEST_GATE = 8
 
@@ -68,8 +82,8 @@ def extend_over_add(flow: Flow, chain: Chain, add: Node, residual: Read) -> Chai
 def extend_over_pool(flow: Flow, chain: Chain) -> Chain:
     """Return ``chain`` with the MaxPool behind it, if the two become one INT8 kernel.
 
-    Engines fuse Convolution + Activation + Pool when nothing else reads the convolution and all that
-    reads the pool quantizes it with one scale.
+    Engines fuse Convolution + Activation + Pool when nothing else reads the convolution and all
+    that reads the pool quantizes it with one scale.
     """
     read = flow.only_reader(chain.end)
     pool = read.node if read is not None and not read.explicit else None

@@ -1,9 +1,10 @@
 """Score a prediction against an engine that TensorRT really built.
 
-The layer file is what ``trtexec --exportLayerInfo`` or the engine inspector writes, or the ``.layers.json`` beside an
-engine that qatline built. With detailed profiling it has
-names, formats and metadata; with names only, it is a list of strings, and precision can't be scored. TensorRT joins
-the names of the ONNX nodes in a layer with " + ", and lists them once more in ``Metadata``; both are used.
+The layer file is what ``trtexec --exportLayerInfo`` or the engine inspector writes, or the
+``.layers.json`` beside an engine that qatline built. With detailed profiling it has
+names, formats and metadata; with names only, it is a list of strings, and precision can't be
+scored. TensorRT joins the names of the ONNX nodes in a layer with " + ", and lists them once more
+in ``Metadata``; both are used.
 """
 
 from __future__ import annotations
@@ -56,13 +57,15 @@ class Comparison:
 
     Attributes:
         matched, unmatched: weighted nodes that were found in the engine, and those that were not.
-        precision_score: share of the matched weighted layers whose INT8 or not was right; None without formats.
+        precision_score: share of the matched weighted layers whose INT8 or not was right; None
+            without formats.
         output_score: the same for what they write.
         add_score: share of the Adds whose fusion was right; None when there are none.
         predicted_conversions, engine_conversions: stand-alone conversions predicted and found.
         predicted_layers, engine_layers: number of layers predicted and found.
         mismatches: every difference, by node.
-        scored: number of predictions behind each score, by ``"precision"``, ``"output"`` and ``"add"``.
+        scored: number of predictions behind each score, by ``"precision"``, ``"output"`` and
+            ``"add"``.
     """
 
     matched: int
@@ -86,13 +89,15 @@ class Comparison:
         return json.dumps(self.to_dict(), indent=1)
 
 
-def compare(report: FusionReport, layers: str | Path | Mapping[str, Any] | Iterable[Any]) -> Comparison:
+def compare(
+    report: FusionReport, layers: str | Path | Mapping[str, Any] | Iterable[Any]
+) -> Comparison:
     """Join ``report`` with the layers of an engine by ONNX node names and score it.
 
     Args:
         report: the prediction.
-        layers: path of a layer file, or its parsed JSON: ``{"Layers": [...]}``, ``{"layers": [...]}`` or the list
-            itself, whose entries are objects or plain names.
+        layers: path of a layer file, or its parsed JSON: ``{"Layers": [...]}``, ``{"layers":
+            [...]}`` or the list itself, whose entries are objects or plain names.
 
     Raises:
         ConfigError: the file can't be read or holds no layers.
@@ -112,19 +117,31 @@ def compare(report: FusionReport, layers: str | Path | Mapping[str, Any] | Itera
     for layer in report.layers:
         built = named.get(layer.name)
         if built is not None:
-            score("precision", layer.name, "int8" if layer.precision == "int8" else "float", _word(built.reads_int8))
+            score(
+                "precision",
+                layer.name,
+                "int8" if layer.precision == "int8" else "float",
+                _word(built.reads_int8),
+            )
             score("output", layer.name, layer.writes, _word(built.writes_int8))
     for add in report.adds:
         built = named.get(add.name)
         if built is not None:
-            score("add", add.name, add.fused_into or "stands alone", _fused_into(report, built, add.fused_into))
+            score(
+                "add",
+                add.name,
+                add.fused_into or "stands alone",
+                _fused_into(report, built, add.fused_into),
+            )
     return Comparison(
         matched=sum(layer.name in named for layer in report.layers),
         unmatched=tuple(layer.name for layer in report.layers if layer.name not in named),
         precision_score=_share(right["precision"]),
         output_score=_share(right["output"]),
         add_score=_share(right["add"]),
-        predicted_conversions=sum(kernel.kind in ("reformat", "requantize") for kernel in report.kernels),
+        predicted_conversions=sum(
+            kernel.kind in ("reformat", "requantize") for kernel in report.kernels
+        ),
         engine_conversions=sum(layer.is_reformat for layer in engine),
         predicted_layers=len(report.engine),
         engine_layers=len(engine),
@@ -139,8 +156,14 @@ def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[
     if isinstance(source, (str, Path)):
         what = "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or qatline)"
         content = read_json(source, what=what, error=ConfigError, unique=False)
-    entries = content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, (str, Mapping)) for entry in entries):
+    entries = (
+        content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
+    )
+    if (
+        not isinstance(entries, list)
+        or not entries
+        or not all(isinstance(entry, (str, Mapping)) for entry in entries)
+    ):
         raise ConfigError(
             "Expected the layers of an engine as {'Layers': [...]} with objects or names. Received "
             f"{type(content).__name__} without such a list. Write it with trtexec --exportLayerInfo."
@@ -174,10 +197,14 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
 
 def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
     """Read a layer as qatline's engine builds describe it."""
-    name, precision, output = (str(entry.get(key) or "") for key in ("name", "precision", "output_precision"))
+    name, precision, output = (
+        str(entry.get(key) or "") for key in ("name", "precision", "output_precision")
+    )
     nodes = entry["nodes"]
     if not isinstance(nodes, (list, tuple)):
-        raise ConfigError(f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}.")
+        raise ConfigError(
+            f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}."
+        )
     return EngineLayer(
         name=name,
         nodes=frozenset(map(str, nodes)),
@@ -195,7 +222,11 @@ def _parts(name: str) -> list[str]:
 
 def _is_int8(tensors: Any, *, every: bool) -> bool | None:
     listed = tensors if isinstance(tensors, (list, tuple)) else ()
-    formats = [str(t.get("Format/Datatype", t.get("Datatype", ""))) for t in listed if isinstance(t, Mapping)]
+    formats = [
+        str(t.get("Format/Datatype", t.get("Datatype", "")))
+        for t in listed
+        if isinstance(t, Mapping)
+    ]
     if not any(formats):
         return None
     return (all if every else any)(bool(_INT8.search(text)) for text in formats)
@@ -207,7 +238,9 @@ def _names(report: FusionReport) -> list[str]:
 
 def _by_node(engine: list[EngineLayer], nodes: Iterable[str]) -> dict[str, EngineLayer]:
     """Return the engine layer of each ONNX node; a reformat that carries a node's name does not count."""
-    exact = {part: layer for layer in reversed(engine) if not layer.is_reformat for part in layer.nodes}
+    exact = {
+        part: layer for layer in reversed(engine) if not layer.is_reformat for part in layer.nodes
+    }
     return {node: exact[node] for node in nodes if node in exact}
 
 

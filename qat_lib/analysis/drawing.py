@@ -18,8 +18,8 @@ class Box:
         name: name of the node or tensor.
         op: operator, ``"Input"`` or ``"Output"``.
         keras_layer: the Keras layer that it came from, best effort.
-        precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in; empty for inputs and
-            outputs.
+        precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in;
+            empty for inputs and outputs.
         writes_float: whether it is the end of an INT8 kernel that writes floating point.
         kernel: number of the predicted engine layer that it is in; -1 for inputs and outputs.
         shape: shape of what it writes, as text.
@@ -41,7 +41,8 @@ class Edge:
     Attributes:
         source, target: positions in the drawing's boxes.
         scale: scale in which it travels as INT8; None in floating point.
-        quantizer: Q or DQ node written on this edge; empty when the precision came from a neighbour.
+        quantizer: Q or DQ node written on this edge; empty when the precision came from a
+            neighbour.
     """
 
     source: int
@@ -86,8 +87,12 @@ def draw(engine: Engine) -> Drawing:
             name=node.name,
             op=node.op,
             keras_layer=keras_layer(node.name),
-            precision="mixed" if op is not None and op.precision == "mixed" else _precision(engine, node.index),
-            writes_float=kernel.reads == "int8" and kernel.writes == "float" and kernel.nodes[-1] is node,
+            precision="mixed"
+            if op is not None and op.precision == "mixed"
+            else _precision(engine, node.index),
+            writes_float=kernel.reads == "int8"
+            and kernel.writes == "float"
+            and kernel.nodes[-1] is node,
             kernel=numbers[id(kernel)],
             shape=_shape(engine, node.outputs[0]),
         )
@@ -106,7 +111,9 @@ def draw(engine: Engine) -> Drawing:
             target = add(_border(engine, engine.graph.outputs[read.position], "Output"), [])
             scale = read.scale.largest if read.scale is not None else None
             quantizer = read.quantizers[0] if read.quantizers else ""
-            edges.append(Edge(source=place[read.value], target=target, scale=scale, quantizer=quantizer))
+            edges.append(
+                Edge(source=place[read.value], target=target, scale=scale, quantizer=quantizer)
+            )
     return Drawing(boxes=tuple(boxes), edges=tuple(edges), anchors=anchors)
 
 
@@ -114,12 +121,21 @@ def _precision(engine: Engine, index: int) -> str:
     kernel = engine.kernel_of[index]
     if kernel.reads == "int8":
         return "int8"
-    return next((found for node in kernel.nodes if (found := engine.graph.dtype(node.outputs[0]))), "float32")
+    return next(
+        (found for node in kernel.nodes if (found := engine.graph.dtype(node.outputs[0]))),
+        "float32",
+    )
 
 
 def _border(engine: Engine, name: str, op: str) -> Box:
     return Box(
-        name=name, op=op, keras_layer=name, precision="", writes_float=False, kernel=-1, shape=_shape(engine, name)
+        name=name,
+        op=op,
+        keras_layer=name,
+        precision="",
+        writes_float=False,
+        kernel=-1,
+        shape=_shape(engine, name),
     )
 
 

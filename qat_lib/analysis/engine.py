@@ -14,13 +14,27 @@ from qat_lib.analysis.residual import PlacedAdd, alone_end, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
-KernelKind: TypeAlias = Literal["weighted", "pool", "concat", "shape", "elementwise", "other", "reformat", "requantize"]
+KernelKind: TypeAlias = Literal[
+    "weighted", "pool", "concat", "shape", "elementwise", "other", "reformat", "requantize"
+]
 
 AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 MAX_POOLS = frozenset({"MaxPool", "GlobalMaxPool"})
 #: Elementwise operators that have INT8 kernels when everything around them is INT8.
 INT8_ELEMENTWISE = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "BatchNormalization", "LeakyRelu", "PRelu", "Clip"}
+    {
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Max",
+        "Min",
+        "Sum",
+        "BatchNormalization",
+        "LeakyRelu",
+        "PRelu",
+        "Clip",
+    }
 )
 #: Operators that always compute in floating point.
 FLOAT_ONLY = frozenset(
@@ -38,14 +52,49 @@ FLOAT_ONLY = frozenset(
             "Celu",
             "Mish",
         ),
-        *("Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Reciprocal", "LayerNormalization"),
+        *(
+            "Softplus",
+            "Softsign",
+            "Erf",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Pow",
+            "Reciprocal",
+            "LayerNormalization",
+        ),
         *("InstanceNormalization", "GroupNormalization", "LpNormalization", "LRN", "Sin", "Cos"),
     }
 )
 _POINTWISE = INT8_ELEMENTWISE | frozenset(
     {
-        *("Relu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Elu", "Selu", "Celu", "Mish", "Softplus"),
-        *("Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Reciprocal", "Neg", "Abs", "Cast", "Where", "Mean"),
+        *(
+            "Relu",
+            "Sigmoid",
+            "HardSigmoid",
+            "HardSwish",
+            "Tanh",
+            "Gelu",
+            "Elu",
+            "Selu",
+            "Celu",
+            "Mish",
+            "Softplus",
+        ),
+        *(
+            "Softsign",
+            "Erf",
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Pow",
+            "Reciprocal",
+            "Neg",
+            "Abs",
+            "Cast",
+            "Where",
+            "Mean",
+        ),
     }
 )
 
@@ -55,8 +104,8 @@ class Kernel:
     """One predicted layer of the engine.
 
     Attributes:
-        kind: ``"reformat"`` converts between INT8 and floating point or changes a layout, ``"requantize"`` changes a
-            scale; the others compute.
+        kind: ``"reformat"`` converts between INT8 and floating point or changes a layout,
+            ``"requantize"`` changes a scale; the others compute.
         nodes: the ONNX nodes in it, in the order in which the engine's layer name has them.
         values: what it writes.
         reads, writes: ``"int8"`` or ``"float"``.
@@ -112,7 +161,9 @@ def predict(graph: OnnxGraph, *, allow_uint8: bool = False) -> Engine:
     chains = {index: extend_over_pool(flow, chain) for index, chain in chains.items()}
     kernels, written = _compute_kernels(flow, chains)
     kernel_of = {node.index: kernel for kernel in kernels for node in kernel.nodes}
-    residuals = [placed.chain.residual for placed in adds if placed.rule == "F3" and placed.chain is not None]
+    residuals = [
+        placed.chain.residual for placed in adds if placed.rule == "F3" and placed.chain is not None
+    ]
     conversions = _conversions(flow, kernel_of, written, {id(read) for read in residuals})
     return Engine(
         flow=flow,
@@ -129,7 +180,10 @@ def is_average_pool(graph: OnnxGraph, node: Node) -> bool:
     """Return whether ``node`` averages over the image; the mean that a normalization subtracts does not."""
     if node.op != "ReduceMean":
         return node.op in AVERAGE_POOLS
-    if any(reader.op == "Sub" and node.input(0) in reader.inputs for reader in graph.consumers(node.outputs[0])):
+    if any(
+        reader.op == "Sub" and node.input(0) in reader.inputs
+        for reader in graph.consumers(node.outputs[0])
+    ):
         return False
     rank = len(graph.shape(node.input(0)) or ())
     given = graph.value(node.input(1)) if node.input(1) else node.integers("axes")
@@ -137,11 +191,14 @@ def is_average_pool(graph: OnnxGraph, node: Node) -> bool:
     return rank >= 3 and axes in (list(range(1, rank - 1)), list(range(2, rank)))
 
 
-def _compute_kernels(flow: Flow, chains: Mapping[int, Chain]) -> tuple[list[Kernel], dict[str, Scale]]:
+def _compute_kernels(
+    flow: Flow, chains: Mapping[int, Chain]
+) -> tuple[list[Kernel], dict[str, Scale]]:
     fused = {node.index for chain in chains.values() for node in chain.nodes}
     kernels: list[Kernel] = []
     written: dict[str, Scale] = {}
-    groups: dict[str, int] = {}  # value -> position of the floating-point elementwise kernel that writes it
+    # Value -> position of the floating-point elementwise kernel that writes it.
+    groups: dict[str, int] = {}
     followers: dict[int, list[Kernel]] = defaultdict(list)  # what joins the kernel at a position
     for node in flow.operators:
         if node.index in chains:
@@ -151,7 +208,10 @@ def _compute_kernels(flow: Flow, chains: Mapping[int, Chain]) -> tuple[list[Kern
         else:
             kernel, scale = _other_kernel(flow, node)
             fused.update(member.index for member in kernel.nodes)
-        position = next((groups[read.value] for read in flow.data_inputs(node) if _stays(flow, groups, read)), None)
+        position = next(
+            (groups[read.value] for read in flow.data_inputs(node) if _stays(flow, groups, read)),
+            None,
+        )
         if kernel.kind == "elementwise" and kernel.writes == "float" and kernel.reads == "float":
             if position is not None:
                 followers[position].append(kernel)
@@ -210,7 +270,10 @@ def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     elif node.op in INT8_ELEMENTWISE:
         kind, end = "elementwise", alone_end(flow, node)
         if end not in node.outputs:
-            nodes = (node, *(read.node for read in flow.readers(values[0]) if read.node is not None))
+            nodes = (
+                node,
+                *(read.node for read in flow.readers(values[0]) if read.node is not None),
+            )
             values = (end,)
         scale = flow.common_scale(end) if quantized else None
     else:
@@ -242,7 +305,9 @@ def _conversions(
         for read in flow.readers(value):
             if _is_inside(flow, kernel_of, read):
                 continue
-            for kind, scale, writes, reason in _steps(read, given, arrives_int8, kernel_of, id(read) in dequantized):
+            for kind, scale, writes, reason in _steps(
+                read, given, arrives_int8, kernel_of, id(read) in dequantized
+            ):
                 if (reason, scale) in seen:
                     continue
                 seen.add((reason, scale))
@@ -274,11 +339,22 @@ def _rescales(
         if kernel is None or kernel.kind != "concat" or kernel.reads == "float":
             continue
         if read.scale != written.get(kernel.values[0]):
-            yield Kernel(kind="requantize", values=(value,), reads="int8", writes="int8", reason="rescale", name=value)
+            yield Kernel(
+                kind="requantize",
+                values=(value,),
+                reads="int8",
+                writes="int8",
+                reason="rescale",
+                name=value,
+            )
 
 
 def _steps(
-    read: Read, given: Scale | None, arrives_int8: bool, kernel_of: Mapping[int, Kernel], dequantized: bool
+    read: Read,
+    given: Scale | None,
+    arrives_int8: bool,
+    kernel_of: Mapping[int, Kernel],
+    dequantized: bool,
 ) -> Iterator[tuple[KernelKind, Scale, Literal["int8", "float"], str]]:
     entry, scale = read.entry, read.scale
     if entry is None or scale is None:
@@ -296,4 +372,6 @@ def _steps(
 
 def standalone(kernel: Kernel) -> bool:
     """Return whether a kernel only converts or passes over data that another kernel could have handled."""
-    return kernel.kind in ("reformat", "requantize", "elementwise") or any(n.op == "Transpose" for n in kernel.nodes)
+    return kernel.kind in ("reformat", "requantize", "elementwise") or any(
+        n.op == "Transpose" for n in kernel.nodes
+    )

@@ -1,8 +1,8 @@
 """What the analyzer and the verifier say about a graph: one finding per place and rule.
 
-The codes are stable: a gate, a suppression list or a test may name them. ``CATALOG`` is the one table of
-them. V01 to V07 are about legality (will TensorRT's ONNX parser take the graph as it is meant), V08 to V28
-about speed and placement, H1 to H3 are hints that cost nothing to ignore.
+The codes are stable: a gate, a suppression list or a test may name them. ``CATALOG`` is the one
+table of them. V01 to V07 are about legality (will TensorRT's ONNX parser take the graph as it is
+meant), V08 to V28 about speed and placement, H1 to H3 are hints that cost nothing to ignore.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ CATALOG: dict[str, FindingKind] = _catalog(
         ("V01", "error", "P1 P2 P3", "scale missing, not positive or not constant"),
         ("V02", "error", "P4 P7", "zero point is not zero or does not match the scale"),
         ("V03", "error", "P5 P6 P8", "quantized type is not signed INT8"),
-        ("V04", "error", "P9 P10 P12 P13 D", "per-channel axis is wrong, missing or on an activation"),
+        (
+            "V04",
+            "error",
+            "P9 P10 P12 P13 D",
+            "per-channel axis is wrong, missing or on an activation",
+        ),
         ("V05", "error", "P15", "integer operator that TensorRT does not import"),
         ("V06", "error", "P14", "operator set or type of a Q/DQ pair does not fit"),
         ("V07", "error", "P17 P18 P19 L", "the parser cannot take this node as it is meant"),
@@ -53,7 +58,12 @@ CATALOG: dict[str, FindingKind] = _catalog(
         ("V10", "warning", "D", "only one operand of a weighted layer is quantized"),
         ("V11", "info", "D", "weighted layer stays in floating point"),
         ("V12", "warning", "D", "transpose or reshape between the weight's DQ and its layer"),
-        ("V13", "warning", "E", "layer writes floating point and its Q becomes a kernel of its own"),
+        (
+            "V13",
+            "warning",
+            "E",
+            "layer writes floating point and its Q becomes a kernel of its own",
+        ),
         ("V14", "warning", "E", "Q/DQ between a layer and its normalization or activation"),
         ("V15", "warning", "F2", "residual operand of a fused Add is floating point"),
         ("V16", "warning", "F3", "residual is quantized but the Add's output is not"),
@@ -82,8 +92,8 @@ class Finding:
 
     Attributes:
         code: a key of :data:`CATALOG`.
-        severity: ``"error"`` (illegal or built differently than meant), ``"warning"`` (costs speed that another
-            placement would save) or ``"info"``.
+        severity: ``"error"`` (illegal or built differently than meant), ``"warning"`` (costs speed
+            that another placement would save) or ``"info"``.
         node: name of the ONNX node, or of the tensor or file where there is no node.
         message: the fact and the reason, one sentence.
         advice: the change that mends it, in terms of the Keras layer.
@@ -159,7 +169,9 @@ def fail_on(findings: Iterable[Finding], severity: str | None) -> list[Finding]:
         return at_least(findings, "error")
     if severity == "warning":
         return at_least(findings, "warning")
-    raise ConfigError(f"Expected fail_on to be 'error', 'warning' or 'never'. Received: {severity!r}.")
+    raise ConfigError(
+        f"Expected fail_on to be 'error', 'warning' or 'never'. Received: {severity!r}."
+    )
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:

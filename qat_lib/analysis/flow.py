@@ -1,8 +1,9 @@
 """The graph with its Q/DQ pairs moved onto the edges.
 
-A :class:`Read` is one operator reading one value; Q and DQ nodes on the way become the read's ``scale``. What is left
-as operators is what can become a kernel: Identity, inference Dropout and everything that depends on constants only
-are gone. Two reads with bit-equal scales share one INT8 tensor, which is what TensorRT makes of them.
+A :class:`Read` is one operator reading one value; Q and DQ nodes on the way become the read's
+``scale``. What is left as operators is what can become a kernel: Identity, inference Dropout and
+everything that depends on constants only are gone. Two reads with bit-equal scales share one INT8
+tensor, which is what TensorRT makes of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qat_lib.analysis.rules.pair import DEQUANTIZE, OTHER_TYPES, QUANTIZE, is_legal, quantized_type, well_formed
+from qat_lib.analysis.rules.pair import (
+    DEQUANTIZE,
+    OTHER_TYPES,
+    QUANTIZE,
+    is_legal,
+    quantized_type,
+    well_formed,
+)
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
@@ -55,7 +63,8 @@ class Read:
         position: input position of the operator, or index of the graph output.
         value: tensor that an operator, a graph input or an initializer gives.
         explicit: the scales written in the graph between the value and the operator, in order.
-        scale: scale in which the operator sees the value after Q and DQ have moved; None is floating point.
+        scale: scale in which the operator sees the value after Q and DQ have moved; None is
+            floating point.
         quantizers: names of the Q and DQ nodes on the way.
     """
 
@@ -75,7 +84,9 @@ class Read:
 class Flow:
     """Operators, values and who reads which in what precision."""
 
-    def __init__(self, graph: OnnxGraph, operators: Iterable[Node], reads: Iterable[Read], tracer: Tracer) -> None:
+    def __init__(
+        self, graph: OnnxGraph, operators: Iterable[Node], reads: Iterable[Read], tracer: Tracer
+    ) -> None:
         self.graph = graph
         self._tracer = tracer
         self.operators = tuple(operators)
@@ -85,7 +96,10 @@ class Flow:
             if read.node is not None:
                 inputs[read.node.index].append(read)
             by_value[read.value].append(read)
-        self._inputs = {index: tuple(sorted(found, key=lambda read: read.position)) for index, found in inputs.items()}
+        self._inputs = {
+            index: tuple(sorted(found, key=lambda read: read.position))
+            for index, found in inputs.items()
+        }
         self._by_value = {value: tuple(found) for value, found in by_value.items()}
 
     @classmethod
@@ -148,7 +162,9 @@ class Flow:
 
     def with_scales(self, scales: Mapping[Read, Scale]) -> Flow:
         """Return a copy in which the given reads see their value in these scales."""
-        reads = [replace(read, scale=scales[read]) if read in scales else read for read in self.reads]
+        reads = [
+            replace(read, scale=scales[read]) if read in scales else read for read in self.reads
+        ]
         return Flow(self.graph, self.operators, reads, self._tracer)
 
 
@@ -177,15 +193,23 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
         quantized = _integer_type(graph, node)
         legal = is_legal(graph, node, allow_uint8=allow_uint8)
         float_type = graph.dtype(node.input(1)) or "float32"
-        if values is None or not values.size:  # unreadable: equal to nothing but itself (the parser rules report it)
-            found[node.index] = Scale(key=(node.input(1).encode(), None, quantized), largest=float("nan"), legal=legal)
+        # Unreadable: equal to nothing but itself (the parser rules report it)
+        if values is None or not values.size:
+            found[node.index] = Scale(
+                key=(node.input(1).encode(), None, quantized), largest=float("nan"), legal=legal
+            )
             continue
         axis = node.integer("axis", 1) if values.size > 1 else None
         key = (str(values.dtype).encode() + values.tobytes(), axis, quantized)
         with np.errstate(invalid="ignore"):  # a scale of NaN is the parser rules' business
             largest = float(values.astype(np.float64).max())
         found[node.index] = Scale(
-            key=key, largest=largest, count=values.size, axis=axis, float_type=float_type, legal=legal
+            key=key,
+            largest=largest,
+            count=values.size,
+            axis=axis,
+            float_type=float_type,
+            legal=legal,
         )
     return found
 
@@ -238,7 +262,8 @@ class Tracer:
         explicit: list[Scale] = []
         for quantizer in passed:
             scale = self._scales[quantizer.index]
-            if not explicit or explicit[-1] != scale:  # a DQ closes its Q; equal scales in a row cancel
+            # A DQ closes its Q; equal scales in a row cancel.
+            if not explicit or explicit[-1] != scale:
                 explicit.append(scale)
         return Read(
             node=node,

@@ -37,13 +37,27 @@ def _data(report: FusionReport) -> dict[str, Any]:
         "kernels": [kernel.name for kernel in report.engine],
         "boxes": [
             [
-                *(box.name, box.op, box.keras_layer, box.precision, int(box.writes_float), box.kernel, box.shape),
+                *(
+                    box.name,
+                    box.op,
+                    box.keras_layer,
+                    box.precision,
+                    int(box.writes_float),
+                    box.kernel,
+                    box.shape,
+                ),
                 *(shares.get(box.name), *_pixels(place)),
             ]
             for box, place in zip(drawing.boxes, layout.boxes, strict=True)
         ],
         "edges": [
-            [edge.source, edge.target, _number(edge.scale), edge.quantizer, *chain.from_iterable(map(_pixels, lanes))]
+            [
+                edge.source,
+                edge.target,
+                _number(edge.scale),
+                edge.quantizer,
+                *chain.from_iterable(map(_pixels, lanes)),
+            ]
             for edge, lanes in zip(drawing.edges, layout.lanes, strict=True)
         ],
         "findings": _findings(report, drawing),

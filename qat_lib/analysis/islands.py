@@ -33,7 +33,8 @@ def find_islands(engine: Engine) -> list[tuple[Kernel, ...]]:
     return [
         tuple(group)
         for group in groups.values()
-        if any(id(kernel) in after for kernel in group) and any(id(kernel) in before for kernel in group)
+        if any(id(kernel) in after for kernel in group)
+        and any(id(kernel) in before for kernel in group)
     ]
 
 

@@ -1,8 +1,8 @@
 """The layered layout of a graph: rows by longest path, few crossings, straight edges where there is room.
 
-The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of them; rows are
-ordered by the mean place of the neighbours, and places follow the neighbours as far as the widths leave room. Pure
-arithmetic on numbers, in units of one box and one row.
+The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of
+them; rows are ordered by the mean place of the neighbours, and places follow the neighbours as far
+as the widths leave room. Pure arithmetic on numbers, in units of one box and one row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SWEEPS = 6
-# An edge over more rows than this, or any edge when there are this many lanes, is drawn as one curve.
+# An edge over more rows than this, or any edge when there are this many lanes, is drawn as one
+# curve.
 _LONGEST, _MOST_LANES = 400, 60_000
 
 Place = tuple[float, int]
@@ -35,7 +36,9 @@ class Layout:
     rows: int
 
 
-def lay_out(count: int, edges: Sequence[tuple[int, int]], *, gap: float = 0.18, lane: float = 0.16) -> Layout:
+def lay_out(
+    count: int, edges: Sequence[tuple[int, int]], *, gap: float = 0.18, lane: float = 0.16
+) -> Layout:
     """Place ``count`` boxes in topological order and the edges ``(source, target)`` between them.
 
     Args:
@@ -119,7 +122,9 @@ class _Points:
                 self._spread(points, wanted)
 
     def _mean(self, neighbours: Sequence[int], default: float) -> float:
-        return sum(self.x[other] for other in neighbours) / len(neighbours) if neighbours else default
+        return (
+            sum(self.x[other] for other in neighbours) / len(neighbours) if neighbours else default
+        )
 
     def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
         """Put a row's points as near to where they want to be as their widths allow (pool adjacent violators)."""

@@ -1,7 +1,8 @@
 """Q moves up and DQ moves down over operators that commute with them, as far as they go.
 
-An operator commutes when Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new ones. MaxPool is the
-example of NVIDIA's developer guide; padding, transposes and reshapes were seen in engines; the others are inferred.
+An operator commutes when Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new
+ones. MaxPool is the example of NVIDIA's developer guide; padding, transposes and reshapes were seen
+in engines; the others are inferred.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def is_rectifier(graph: OnnxGraph, node: Node) -> bool:
 def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
     """Return whether an operator gives multiples of ``scale`` for multiples of ``scale``.
 
-    A Clip does if its upper bound is such a multiple, or beyond the largest integer: Clip(0, 6) of the
-    multiples of 0.1 does, of those of 0.11 does not.
+    A Clip does if its upper bound is such a multiple, or beyond the largest integer: Clip(0, 6) of
+    the multiples of 0.1 does, of those of 0.11 does not.
     """
     if node.op != "Clip":
         return True
@@ -73,8 +74,8 @@ def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
 def propagate(flow: Flow) -> Flow:
     """Return ``flow`` with every read in the scale that it has after Q and DQ have moved to a fixed point.
 
-    One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one whose
-    outputs all are: neither leaves anything for the other to pass.
+    One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one
+    whose outputs all are: neither leaves anything for the other to pass.
     """
     lowered = flow.with_scales(_move_down(flow))
     return lowered.with_scales(_move_up(lowered))
@@ -118,7 +119,12 @@ def _move_up(flow: Flow) -> dict[Read, Scale]:
         if not data or len(wanted) != 1 or any(now(read) is not None for read in data):
             continue
         scale = wanted.pop()
-        if scale is None or scale.count > 1 or not _may_pass(flow, node) or not keeps_grid(flow.graph, node, scale):
+        if (
+            scale is None
+            or scale.count > 1
+            or not _may_pass(flow, node)
+            or not keeps_grid(flow.graph, node, scale)
+        ):
             continue
         raised.update(dict.fromkeys(data, scale))
     return raised

@@ -22,11 +22,12 @@ class LayerVerdict:
         name: ONNX node.
         keras_layer: Keras layer that it came from, best effort.
         op_type: ``"Conv"``, ``"ConvTranspose"``, ``"Gemm"`` or ``"MatMul"``.
-        precision: ``"int8"``; ``"mixed"`` when only one operand is quantized and the kernel therefore runs in floating
-            point; ``"float"``.
+        precision: ``"int8"``; ``"mixed"`` when only one operand is quantized and the kernel
+            therefore runs in floating point; ``"float"``.
         writes: ``"int8"`` or ``"float"``.
         float_type: what floating point means here, ``"float32"`` or ``"float16"`` (half).
-        macs: multiply-accumulates of one run; dimensions that are not fixed count as 1; 0 when unknown.
+        macs: multiply-accumulates of one run; dimensions that are not fixed count as 1; 0 when
+            unknown.
         macs_share: share of the whole graph's, 0 to 1.
         kernel: nodes of its kernel joined by " + ", as TensorRT names engine layers.
     """
@@ -68,9 +69,11 @@ class KernelVerdict:
     """One predicted layer of the engine.
 
     Attributes:
-        kind: ``"reformat"`` (a Q, a DQ or a transpose by itself), ``"requantize"``, ``"elementwise"``, or for kernels
-            that compute ``"weighted"``, ``"pool"``, ``"concat"``, ``"shape"``, ``"other"``.
-        detail: for conversions ``"quantize"``, ``"dequantize"``, ``"requantize"``, ``"rescale"`` or ``"transpose"``.
+        kind: ``"reformat"`` (a Q, a DQ or a transpose by itself), ``"requantize"``,
+            ``"elementwise"``, or for kernels that compute ``"weighted"``, ``"pool"``, ``"concat"``,
+            ``"shape"``, ``"other"``.
+        detail: for conversions ``"quantize"``, ``"dequantize"``, ``"requantize"``, ``"rescale"`` or
+            ``"transpose"``.
         name: nodes joined by " + "; for a conversion the Q/DQ node or the tensor.
     """
 
@@ -91,7 +94,8 @@ class FusionReport:
         layers: weighted layers.
         adds: Adds of two activations; those of rule F6 broadcast and are no residual Adds.
         pools: pooling operators.
-        kernels: predicted stand-alone kernels: conversions, transposes and elementwise operators that nothing took in.
+        kernels: predicted stand-alone kernels: conversions, transposes and elementwise operators
+            that nothing took in.
         engine: all predicted layers of the engine, those of ``kernels`` included.
         islands: floating-point kernels between INT8 ones, connected ones together, by name.
         findings: what the rules say, in the order of the graph.

@@ -48,7 +48,11 @@ def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain
         if len(operands) != 2 or flow.graph.dtype(node.outputs[0]) in _INTEGERS:
             continue
         verdict = _place(
-            flow, node, operands, {end: grown[index] for end, index in _offers(base_ends, operands)}, depth
+            flow,
+            node,
+            operands,
+            {end: grown[index] for end, index in _offers(base_ends, operands)},
+            depth,
         )
         placed.append(verdict)
         if verdict.chain is not None:
@@ -61,7 +65,9 @@ def _depths(flow: Flow) -> dict[int, int]:
     depth: dict[int, int] = {}
     written: dict[str, int] = {}
     for node in flow.operators:
-        depth[node.index] = 1 + max((written.get(read.value, 0) for read in flow.inputs(node)), default=0)
+        depth[node.index] = 1 + max(
+            (written.get(read.value, 0) for read in flow.inputs(node)), default=0
+        )
         written.update(dict.fromkeys(node.outputs, depth[node.index]))
     return depth
 
@@ -71,7 +77,11 @@ def _offers(base_ends: Mapping[str, int], operands: tuple[Read, ...]) -> list[tu
 
 
 def _place(
-    flow: Flow, node: Node, operands: tuple[Read, ...], chains: Mapping[str, Chain], depth: Mapping[int, int]
+    flow: Flow,
+    node: Node,
+    operands: tuple[Read, ...],
+    chains: Mapping[str, Chain],
+    depth: Mapping[int, int],
 ) -> PlacedAdd:
     quantized = [read.scale is not None for read in operands]
     writes_int8 = per_tensor(flow.common_scale(alone_end(flow, node))) is not None
@@ -81,13 +91,17 @@ def _place(
     if offers:
         # Two kernels could take the Add: engines give it to the convolution of the shortcut, the
         # one with fewer operators in front, in whatever order the file lists them.
-        chain, operand = min(offers, key=lambda offer: (depth[offer[0].op.node.index], -offer[1].position))
+        chain, operand = min(
+            offers, key=lambda offer: (depth[offer[0].op.node.index], -offer[1].position)
+        )
         residual = next(read for read in operands if read is not operand)
         extended = extend_over_add(flow, chain, node, residual)
         rule: AddRule = "F2" if residual.scale is None else "F1"
         if rule == "F1" and per_tensor(flow.common_scale(extended.end)) is None:
             rule = "F3"
-        return PlacedAdd(node=node, rule=rule, chain=extended, int8=extended.output_scale(flow) is not None)
+        return PlacedAdd(
+            node=node, rule=rule, chain=extended, int8=extended.output_scale(flow) is not None
+        )
     branches = [chains[read.value] for read in operands if _is_behind_q(flow, chains, read)]
     branch = max(branches, key=lambda chain: depth[chain.op.node.index], default=None)
     if all(quantized) and branch is not None:
@@ -106,7 +120,12 @@ def _is_behind_q(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
 def alone_end(flow: Flow, node: Node) -> str:
     """Return what an elementwise kernel of ``node`` writes: its output, or that of the Relu behind it."""
     read = flow.only_reader(node.outputs[0])
-    if read is not None and read.node is not None and read.scale is None and read.node.op in ("Relu", "Clip"):
+    if (
+        read is not None
+        and read.node is not None
+        and read.scale is None
+        and read.node.op in ("Relu", "Clip")
+    ):
         return read.node.outputs[0]
     return node.outputs[0]
 
@@ -118,4 +137,8 @@ def broadcasts(graph: OnnxGraph, node: Node, operands: tuple[Read, ...]) -> bool
         return False
     if len(first) != len(second):
         return True
-    return any(a != b for a, b in zip(first[1:], second[1:], strict=True) if isinstance(a, int) and isinstance(b, int))
+    return any(
+        a != b
+        for a, b in zip(first[1:], second[1:], strict=True)
+        if isinstance(a, int) and isinstance(b, int)
+    )

@@ -13,7 +13,14 @@ from rich.text import Text
 from qat_lib.analysis.findings import CATALOG, Finding, by_severity
 from qat_lib.analysis.report import FusionReport
 
-_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim", "int8": "green", "mixed": "yellow", "float": "red"}
+_STYLE = {
+    "error": "bold red",
+    "warning": "yellow",
+    "info": "dim",
+    "int8": "green",
+    "mixed": "yellow",
+    "float": "red",
+}
 
 
 def render(report: FusionReport, *, all_findings: bool = False) -> RenderableType:
@@ -21,7 +28,8 @@ def render(report: FusionReport, *, all_findings: bool = False) -> RenderableTyp
 
     Args:
         report: what to show.
-        all_findings: whether to show every finding; by default one of each kind stands for the others.
+        all_findings: whether to show every finding; by default one of each kind stands for the
+            others.
     """
     parts: list[RenderableType] = [_summary(report)]
     if report.layers:
@@ -40,7 +48,8 @@ def _summary(report: FusionReport) -> Table:
         f"{figures['int8_layers']} of {figures['weighted_layers']} ({report.int8_macs_share:.1%} of the MACs)",
     )
     table.add_row(
-        "residual Adds fused", f"{figures['fused_adds']} of {figures['adds']}, {figures['int8_adds']} in INT8"
+        "residual Adds fused",
+        f"{figures['fused_adds']} of {figures['adds']}, {figures['int8_adds']} in INT8",
     )
     table.add_row("pools in INT8", f"{figures['int8_pools']} of {figures['pools']}")
     kernels = ", ".join(f"{count} {kind}" for kind, count in figures["kernels"].items()) or "none"
@@ -67,14 +76,21 @@ def _layers(report: FusionReport) -> Table:
     for (op_type, runs_in, writes), names, share in runs:
         shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
         style = _STYLE.get(runs_in, _STYLE["float"])
-        table.add_row(escape(shown), op_type, Text(runs_in, style), Text(writes, _STYLE[writes]), f"{share:.1%}")
+        table.add_row(
+            escape(shown),
+            op_type,
+            Text(runs_in, style),
+            Text(writes, _STYLE[writes]),
+            f"{share:.1%}",
+        )
     return table
 
 
 def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
     table = Table(title="Findings", title_justify="left", show_lines=True)
     table.add_column("code")
-    table.add_column("layer", overflow="fold", max_width=24)  # long names leave the text its room on 80 columns
+    # Long names leave the text its room on 80 columns.
+    table.add_column("layer", overflow="fold", max_width=24)
     table.add_column("what and what to do", overflow="fold")
     kinds: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in by_severity(findings):
@@ -85,7 +101,9 @@ def _findings(findings: Iterable[Finding], *, all_findings: bool) -> Table:
             if len(found) > 1 and not all_findings:
                 text.append(f"\n... and {len(found) - 1} more: {_names(found[1:])}", "dim")
             table.add_row(
-                Text(f"{code}\n{severity}", _STYLE[severity]), escape(finding.keras_layer or finding.node), text
+                Text(f"{code}\n{severity}", _STYLE[severity]),
+                escape(finding.keras_layer or finding.node),
+                text,
             )
     return table
 
@@ -98,7 +116,9 @@ def _names(findings: list[Finding], limit: int = 5) -> str:
 def _verdict(report: FusionReport) -> Text:
     counts = {severity: report.count(severity) for severity in ("error", "warning", "info")}
     worst = next((severity for severity, count in counts.items() if count), "int8")
-    listed = ", ".join(f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items())
+    listed = ", ".join(
+        f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items()
+    )
     return Text(f"{listed}. Codes: {', '.join(_titles(report)) or 'none'}", _STYLE[worst])
 
 

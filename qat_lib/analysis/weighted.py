@@ -25,7 +25,8 @@ class Weight:
         scale: its scale; None when it is floating point.
         layout_ops: transposes and reshapes between its DQ and the operator.
         axis: per-channel axis as the operator sees it; None per tensor or when a reshape hides it.
-        out_axis: axis of the output channels as the operator sees it; None when the shape is unknown.
+        out_axis: axis of the output channels as the operator sees it; None when the shape is
+            unknown.
     """
 
     shape: tuple[int, ...] | None
@@ -43,9 +44,10 @@ class WeightedOp:
         node: the operator.
         activations: reads of data, one, or two for a product of activations.
         weight: the constant operand; None for a product of activations.
-        precision: ``"int8"`` when both operands are quantized, ``"mixed"`` when one is (the kernel then runs in
-            floating point behind a loose Q/DQ), else ``"float"``.
-        macs: multiply-accumulates for one run, dimensions that are not fixed counted as 1; 0 when unknown.
+        precision: ``"int8"`` when both operands are quantized, ``"mixed"`` when one is (the kernel
+            then runs in floating point behind a loose Q/DQ), else ``"float"``.
+        macs: multiply-accumulates for one run, dimensions that are not fixed counted as 1; 0 when
+            unknown.
     """
 
     node: Node
@@ -63,7 +65,13 @@ class WeightedOp:
     def depthwise(self) -> bool:
         """Whether this is a convolution of each channel by itself."""
         shape = self.weight.shape if self.weight else None
-        return self.node.op == "Conv" and self.group > 1 and shape is not None and len(shape) > 1 and shape[1] == 1
+        return (
+            self.node.op == "Conv"
+            and self.group > 1
+            and shape is not None
+            and len(shape) > 1
+            and shape[1] == 1
+        )
 
 
 def find_weighted(flow: Flow) -> dict[int, WeightedOp]:
@@ -80,7 +88,9 @@ def _classify(flow: Flow, node: Node) -> WeightedOp:
     quantized = [scale is not None and scale.is_int8 for scale in scales]
     if weight is None and node.op in CONVOLUTIONS:
         quantized.append(False)  # no INT8 kernel convolves with a weight that is computed
-    precision: Precision = "int8" if quantized and all(quantized) else "mixed" if any(quantized) else "float"
+    precision: Precision = (
+        "int8" if quantized and all(quantized) else "mixed" if any(quantized) else "float"
+    )
     return WeightedOp(
         node=node,
         activations=activations,
@@ -100,7 +110,11 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
             break
         layout_ops.append(source)
         read = flow.trace(source.input(0))
-    axis = _seen_axis(graph, read.value, read.scale.axis, layout_ops) if read.scale is not None else None
+    axis = (
+        _seen_axis(graph, read.value, read.scale.axis, layout_ops)
+        if read.scale is not None
+        else None
+    )
     return Weight(
         shape=shape,
         scale=read.scale,
@@ -110,7 +124,9 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
     )
 
 
-def _seen_axis(graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list[Node]) -> int | None:
+def _seen_axis(
+    graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list[Node]
+) -> int | None:
     """Map the axis of the scales through the transposes to the axis that the operator sees."""
     shape = graph.shape(stored)
     if axis is not None and axis < 0 and shape is not None:
@@ -118,7 +134,9 @@ def _seen_axis(graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list
     for node in reversed(layout_ops):
         if node.op != "Transpose":
             return None
-        permutation = node.integers("perm") or (range(len(shape))[::-1] if shape is not None else ())
+        permutation = node.integers("perm") or (
+            range(len(shape))[::-1] if shape is not None else ()
+        )
         if axis not in permutation:
             return None
         axis = tuple(permutation).index(axis)

@@ -6,4 +6,11 @@ from qat_lib.calibration.calibrate import CalibrationReport, TensorStatistics, c
 from qat_lib.calibration.histogram import Histogram
 from qat_lib.calibration.methods import METHODS, range_from_histogram
 
-__all__ = ["METHODS", "CalibrationReport", "Histogram", "TensorStatistics", "calibrate", "range_from_histogram"]
+__all__ = [
+    "METHODS",
+    "CalibrationReport",
+    "Histogram",
+    "TensorStatistics",
+    "calibrate",
+    "range_from_histogram",
+]

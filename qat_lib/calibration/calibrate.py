@@ -76,14 +76,16 @@ def calibrate(
 
     Args:
         model: a quantized model; its ranges are set in place.
-        data: batches of inputs (an iterable, a tf.data.Dataset), each an array, a list or dict of arrays where the
-            model has several inputs, or a tuple whose first item is one of these; or all samples at once, as one
-            array ``(samples, ...)`` or a list or dict of them, cut into batches of ``batch_size``.
-        method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with a calibrator of
-            its own uses that.
+        data: batches of inputs (an iterable, a tf.data.Dataset), each an array, a list or dict of
+            arrays where the model has several inputs, or a tuple whose first item is one of these;
+            or all samples at once, as one array ``(samples, ...)`` or a list or dict of them, cut
+            into batches of ``batch_size``.
+        method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with
+            a calibrator of its own uses that.
         percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
         batch_size: size of the batches that an array is cut into.
-        freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's QAT guide advises.
+        freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
+            QAT guide advises.
         on_batch: called with the number of batches done.
 
     Returns:
@@ -95,7 +97,9 @@ def calibrate(
     check_method(method, percentile)
     quantizers = model_quantizers(model)
     if not quantizers:
-        raise CalibrationError(f"The model {model.name!r} has no quantizer: pass it through quantize_model first.")
+        raise CalibrationError(
+            f"The model {model.name!r} has no quantizer: pass it through quantize_model first."
+        )
     histograms = _Histograms()
     batches = samples = 0
     with collecting(histograms):
@@ -145,7 +149,9 @@ def calibrate(
 
 def _batches(data: Any, batch_size: int, inputs: int) -> Iterator[Any]:
     """Yield what the model takes: a tensor, or a list or dict of them where it has several inputs."""
-    whole = _is_array(data) or (isinstance(data, Mapping) and len(data) and all(map(_is_array, data.values())))
+    whole = _is_array(data) or (
+        isinstance(data, Mapping) and len(data) and all(map(_is_array, data.values()))
+    )
     if whole or _is_one_for_each(data, inputs):
         parts = keras.tree.flatten(data)
         if len({len(part) for part in parts}) > 1:
@@ -153,10 +159,14 @@ def _batches(data: Any, batch_size: int, inputs: int) -> Iterator[Any]:
                 f"Expected as many samples for each input. Received: {', '.join(str(len(part)) for part in parts)}."
             )
         for start in range(0, len(parts[0]), batch_size):
-            yield keras.tree.map_structure(lambda x, i=start: tf.convert_to_tensor(x[i : i + batch_size]), data)
+            yield keras.tree.map_structure(
+                lambda x, i=start: tf.convert_to_tensor(x[i : i + batch_size]), data
+            )
         return
     if not isinstance(data, Iterable) or isinstance(data, Mapping):
-        raise CalibrationError(f"Expected arrays or an iterable of batches. Received: {type(data).__name__}.")
+        raise CalibrationError(
+            f"Expected arrays or an iterable of batches. Received: {type(data).__name__}."
+        )
     for batch in data:
         alone = not isinstance(batch, (tuple, list)) or _is_one_for_each(batch, inputs)
         yield batch if alone else batch[0]
@@ -168,7 +178,12 @@ def _is_array(data: Any) -> bool:
 
 def _is_one_for_each(data: Any, inputs: int) -> bool:
     """Whether data is a list of arrays, one for each of several inputs."""
-    return isinstance(data, (tuple, list)) and inputs > 1 and len(data) == inputs and all(map(_is_array, data))
+    return (
+        isinstance(data, (tuple, list))
+        and inputs > 1
+        and len(data) == inputs
+        and all(map(_is_array, data))
+    )
 
 
 def _samples(x: Any) -> int:

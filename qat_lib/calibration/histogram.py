@@ -13,8 +13,8 @@ BINS = 4096
 class Histogram:
     """Counts of ``|x|`` in equal bins over [0, upper).
 
-    When a value past ``upper`` comes, ``upper`` doubles until it fits and neighbouring bins merge in pairs, so that
-    counts are exact and between 2048 and 4096 bins span the data.
+    When a value past ``upper`` comes, ``upper`` doubles until it fits and neighbouring bins merge
+    in pairs, so that counts are exact and between 2048 and 4096 bins span the data.
     """
 
     def __init__(self, bins: int = BINS) -> None:
@@ -31,10 +31,14 @@ class Histogram:
                 return
             self.upper = largest
         while self.upper < largest:
-            self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(axis=1), np.zeros(len(self.counts) // 2, int)])
+            self.counts = np.concatenate(
+                [self.counts.reshape(-1, 2).sum(axis=1), np.zeros(len(self.counts) // 2, int)]
+            )
             self.upper *= 2.0
         magnitude = tf.abs(tf.cast(tensor, tf.float32))
-        counted = tf.histogram_fixed_width(magnitude, [0.0, self.upper], nbins=len(self.counts), dtype=tf.int32)
+        counted = tf.histogram_fixed_width(
+            magnitude, [0.0, self.upper], nbins=len(self.counts), dtype=tf.int32
+        )
         self.counts += counted.numpy().astype(np.int64)
 
     @property

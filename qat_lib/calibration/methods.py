@@ -1,7 +1,7 @@
 """From a histogram to a range: the four calibrators.
 
-Sources: percentile and MSE as in Wu et al. 2020 (https://arxiv.org/abs/2004.09602); entropy as in Migacz 2017, "8-bit
-Inference with TensorRT".
+Sources: percentile and MSE as in Wu et al. 2020 (https://arxiv.org/abs/2004.09602); entropy as in
+Migacz 2017, "8-bit Inference with TensorRT".
 """
 
 from __future__ import annotations
@@ -20,18 +20,25 @@ ENTROPY_BINS = 2048
 
 
 def range_from_histogram(
-    histogram: Histogram, method: str, percentile: float = 99.99, num_bits: int = 8, *, unsigned: bool = False
+    histogram: Histogram,
+    method: str,
+    percentile: float = 99.99,
+    num_bits: int = 8,
+    *,
+    unsigned: bool = False,
 ) -> float:
     """Return the range that ``method`` takes from a histogram of magnitudes.
 
     Args:
         histogram: what was seen.
-        method: ``"max"`` the largest magnitude; ``"percentile"`` the magnitude below which ``percentile`` percent of
-            the values lie; ``"entropy"`` the range with the least Kullback-Leibler divergence between the values before
-            and after; ``"mse"`` the one with the least mean squared quantization error.
+        method: ``"max"`` the largest magnitude; ``"percentile"`` the magnitude below which
+            ``percentile`` percent of the values lie; ``"entropy"`` the range with the least
+            Kullback-Leibler divergence between the values before and after; ``"mse"`` the one with
+            the least mean squared quantization error.
         percentile: in (0, 100]. Default 99.99.
         num_bits: width of the integers. Default 8.
-        unsigned: whether the integers are unsigned, with twice as many steps over the range. Default False.
+        unsigned: whether the integers are unsigned, with twice as many steps over the range.
+            Default False.
 
     Raises:
         CalibrationError: the method is not known or the percentile is out of range.
@@ -50,7 +57,9 @@ def check_method(method: str, percentile: float) -> None:
         CalibrationError: as said.
     """
     if method not in METHODS:
-        raise CalibrationError(f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}.")
+        raise CalibrationError(
+            f"Expected a calibrator among {', '.join(METHODS)}. Received: {method!r}."
+        )
     if not 0 < percentile <= 100:
         raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
 
@@ -67,7 +76,9 @@ def _percentile(histogram: Histogram, percentile: float, steps: int) -> float:
 
 def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
     centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
-    candidates = np.linspace(histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES)
+    candidates = np.linspace(
+        histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES
+    )
     errors = []
     for amax in candidates:
         scale = amax / steps
@@ -78,15 +89,21 @@ def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
 
 def _entropy(histogram: Histogram, percentile: float, steps: int) -> float:
     levels = steps + 1
-    counts = histogram.counts.reshape(-1, len(histogram.counts) // ENTROPY_BINS).sum(axis=1).astype(np.float64)
+    counts = (
+        histogram.counts.reshape(-1, len(histogram.counts) // ENTROPY_BINS)
+        .sum(axis=1)
+        .astype(np.float64)
+    )
     counts[0] = counts[1]  # zeros (after a ReLU) say nothing about the range
     last = int(np.flatnonzero(counts)[-1]) + 1
     if last <= levels:
         return histogram.observed_max
-    # Every bin is a candidate: the divergence is least where the levels get equally many bins, at few of them.
+    # Every bin is a candidate: the divergence is least where the levels get equally many bins, at
+    # few of them.
     ends = np.arange(levels, last + 1)
     divergences = np.array([_divergence(counts[:last], int(end), levels) for end in ends])
-    best = int(ends[np.flatnonzero(divergences == divergences.min())[-1]])  # of equal ones the one that clips least
+    # Of equal ones the one that clips least.
+    best = int(ends[np.flatnonzero(divergences == divergences.min())[-1]])
     return histogram.upper * best / ENTROPY_BINS
 
 
@@ -101,7 +118,9 @@ def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
     group = np.arange(end) * levels // end
     filled = inside > 0
     sums = np.bincount(group, weights=inside, minlength=levels)
-    quantized = sums[group] / np.maximum(np.bincount(group, weights=filled, minlength=levels)[group], 1)
+    quantized = sums[group] / np.maximum(
+        np.bincount(group, weights=filled, minlength=levels)[group], 1
+    )
     p, q = clipped[filled] / clipped.sum(), quantized[filled] / inside.sum()
     return float(np.sum(p * np.log(p / q)))
 

@@ -27,10 +27,13 @@ class CustomQDQInsertionCase(ABC):
 
         Args:
             keras_model: the model to be quantized; don't change it.
-            qspec: a copy of the user's spec, empty if there is none. Its entries win over the case's anyway.
+            qspec: a copy of the user's spec, empty if there is none. Its entries win over the
+                case's anyway.
         """
 
 
-def check_is_quantizable_by_layer_name(qspec: QuantizationSpec | None, current_layer_name: str) -> bool:
+def check_is_quantizable_by_layer_name(
+    qspec: QuantizationSpec | None, current_layer_name: str
+) -> bool:
     """Return whether a case may decide about a layer: True unless the user's spec names it."""
     return qspec is None or all(entry.name != current_layer_name for entry in qspec.layers)

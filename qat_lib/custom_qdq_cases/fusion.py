@@ -1,7 +1,7 @@
 """What TensorRT takes into the kernel of a convolution or Dense, in terms of Keras layers and operations.
 
-The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose layers were read;
-:mod:`qat_lib.analysis` applies the same ones to ONNX.
+The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
+layers were read; :mod:`qat_lib.analysis` applies the same ones to ONNX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ EPILOGUE = frozenset({"relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "har
 AFTER_ADD = frozenset({"relu", "relu6", "leaky_relu"})
 """Activations that stay in one kernel with an addition or a normalization in front of them."""
 GATED = frozenset({"gelu", "silu", "mish"})
-"""Products of x and a function of x: a depthwise convolution's kernel does not take them (NVIDIA/TensorRT#3205)."""
+"""Products of x and a function of x: a depthwise convolution's kernel does not take them
+(NVIDIA/TensorRT#3205)."""
 AFFINE_OPERATORS = frozenset({"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative"})
 _OPERATORS = {
     "Relu": "relu",
@@ -42,8 +43,15 @@ def activation_of(operation: Any) -> str | None:
     """Return the name of the activation function that the operation is, such as ``"relu"``; None if it is none."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
-    if type(operation).__name__ == "ReLU":  # the layer, and what keras.activations.relu leaves in a graph
-        return "relu6" if operation.max_value is not None else "leaky_relu" if operation.negative_slope else "relu"
+    # The layer, and what keras.activations.relu leaves in a graph.
+    if type(operation).__name__ == "ReLU":
+        return (
+            "relu6"
+            if operation.max_value is not None
+            else "leaky_relu"
+            if operation.negative_slope
+            else "relu"
+        )
     if isinstance(operation, layers.LeakyReLU):
         return "leaky_relu"
     if isinstance(operation, layers.ELU):
@@ -78,7 +86,9 @@ def is_self_gate(graph: LayerGraph, call: Call) -> bool:
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
-        while len(producer.inputs) == 1 and (activation_of(producer.core) is not None or is_affine(producer)):
+        while len(producer.inputs) == 1 and (
+            activation_of(producer.core) is not None or is_affine(producer)
+        ):
             tensor = producer.inputs[0]
             producer = graph.producer(tensor)
         roots.append(tensor)
@@ -93,8 +103,8 @@ def is_weighted(call: Call) -> bool:
 def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | None:
     """Return the weighted layer whose kernel writes ``tensor``; None if another kernel does.
 
-    The kernel may go on with normalization, scales, activations and what is the identity at inference. With ``sole``
-    nothing else may read any tensor on the way.
+    The kernel may go on with normalization, scales, activations and what is the identity at
+    inference. With ``sole`` nothing else may read any tensor on the way.
     """
     passed: set[str] = set()
     while True:
@@ -118,5 +128,7 @@ def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | 
 
 def _accepted(operation: Any) -> frozenset[str]:
     depthwise = isinstance(operation, layers.DepthwiseConv1D | layers.DepthwiseConv2D)
-    grouped = getattr(operation, "groups", 1) > 1 and operation.groups == getattr(operation, "filters", 0)
+    grouped = getattr(operation, "groups", 1) > 1 and operation.groups == getattr(
+        operation, "filters", 0
+    )
     return EPILOGUE - GATED if depthwise or grouped else EPILOGUE

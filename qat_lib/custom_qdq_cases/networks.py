@@ -39,7 +39,11 @@ class MobileNetQDQCase(_UnionCase):
 class ResNetV2QDQCase(_UnionCase):
     """ResNet v2: residual connections, batch normalization without a convolution before it, max pooling."""
 
-    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase, BNQDQCase, MaxPoolQDQCase)
+    parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (
+        ResidualConnectionQDQCase,
+        BNQDQCase,
+        MaxPoolQDQCase,
+    )
 
 
 class InceptionQDQCase(_UnionCase):
@@ -57,6 +61,8 @@ class EfficientNetQDQCase(_UnionCase):
         """Name the residual Adds and the gates."""
         found = super().case(keras_model, qspec)
         for name, layer in LayerGraph(keras_model).layers():
-            if isinstance(layer, layers.Multiply) and check_is_quantizable_by_layer_name(qspec, name):
+            if isinstance(layer, layers.Multiply) and check_is_quantizable_by_layer_name(
+                qspec, name
+            ):
                 found.add(name, quantize_weight=False, quantization_index=[0, 1])
         return found

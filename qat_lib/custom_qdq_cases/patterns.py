@@ -17,8 +17,9 @@ ACTIVATIONS = (layers.Activation, layers.ReLU, layers.LeakyReLU, layers.PReLU, l
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):
     """Quantize every input of an Add except one that comes from a convolution, so that the Add fuses into it.
 
-    A convolution may be followed by batch normalization, an activation and dropout. With several convolution branches
-    the last one stays unquantized; where an activation stands between (EfficientNet), the first.
+    A convolution may be followed by batch normalization, an activation and dropout. With several
+    convolution branches the last one stays unquantized; where an activation stands between
+    (EfficientNet), the first.
     """
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
@@ -26,9 +27,13 @@ class ResidualConnectionQDQCase(CustomQDQInsertionCase):
         graph = LayerGraph(keras_model)
         found = QuantizationSpec()
         for call in graph.calls:
-            if not isinstance(call.operation, layers.Add) or not check_is_quantizable_by_layer_name(qspec, call.layer):
+            if not isinstance(call.operation, layers.Add) or not check_is_quantizable_by_layer_name(
+                qspec, call.layer
+            ):
                 continue
-            branches = {i: has for i, t in enumerate(call.inputs) if (has := convolution_branch(graph, t))}
+            branches = {
+                i: has for i, t in enumerate(call.inputs) if (has := convolution_branch(graph, t))
+            }
             chosen = list(range(len(call.inputs)))
             if branches:
                 active = any(kind == "activated" for kind in branches.values())
@@ -61,7 +66,9 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
         """Name every MaxPooling2D."""
         found = QuantizationSpec()
         for name, layer in LayerGraph(keras_model).layers():
-            if isinstance(layer, layers.MaxPooling2D) and check_is_quantizable_by_layer_name(qspec, name):
+            if isinstance(layer, layers.MaxPooling2D) and check_is_quantizable_by_layer_name(
+                qspec, name
+            ):
                 found.add(name, quantize_weight=False)
         return found
 
@@ -75,7 +82,8 @@ def is_convolution(call: Call) -> bool:
 def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:
     """Return ``"plain"`` or ``"activated"`` if a convolution's chain ends in ``tensor``, else None.
 
-    Plain chains are Conv and Conv-BN; activated ones Conv-BN-Activation, with dropout after it or not.
+    Plain chains are Conv and Conv-BN; activated ones Conv-BN-Activation, with dropout after it or
+    not.
     """
     call = graph.producer(tensor)
     while is_identity(call.core) and call.inputs:

@@ -1,19 +1,22 @@
 """TensorRTQDQCase: Q/DQ placement for any topology, from the graph and TensorRT's fusion rules.
 
-The rules (TensorRT developer guide, "Explicit Quantization", published engines, and for LayerNormalization NVIDIA's
-ModelOpt):
+The rules (TensorRT developer guide, "Explicit Quantization", published engines, and for
+LayerNormalization NVIDIA's ModelOpt):
 
-- A residual Add fuses into the convolution of one branch if that branch has no Q/DQ, the others do, and all readers of
-  the Add quantize it. The branch is the deepest one that ends in a convolution or Dense that nothing else reads.
-- Layers without weights (Multiply, Concatenate, a BatchNormalization with no convolution before it, average pooling)
-  run in INT8 if all their inputs and all readers of their output are quantized; else Q/DQ on them only costs kernels.
+- A residual Add fuses into the convolution of one branch if that branch has no Q/DQ, the others do,
+  and all readers of the Add quantize it. The branch is the deepest one that ends in a convolution
+  or Dense that nothing else reads.
+- Layers without weights (Multiply, Concatenate, a BatchNormalization with no convolution before it,
+  average pooling) run in INT8 if all their inputs and all readers of their output are quantized;
+  else Q/DQ on them only costs kernels.
 - Inputs of a Concatenate share one range (the planner ties them).
-- LayerNormalization and GroupNormalization compute in float, but where a kernel could write INT8 if only they read it,
-  a Q on their input keeps that kernel, and the residual Add in it, in INT8.
+- LayerNormalization and GroupNormalization compute in float, but where a kernel could write INT8 if
+  only they read it, a Q on their input keeps that kernel, and the residual Add in it, in INT8.
 
-So each such layer starts as a candidate, and loses its Q/DQ when a reader of its output is not quantized, until nothing
-changes any more. A residual Add in front of a float reader keeps the Q on a residual that others read quantized as
-well: without it the kernel in front would write float, and so on through the whole stage.
+So each such layer starts as a candidate, and loses its Q/DQ when a reader of its output is not
+quantized, until nothing changes any more. A residual Add in front of a float reader keeps the Q on
+a residual that others read quantized as well: without it the kernel in front would write float, and
+so on through the whole stage.
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ class _Placement:
 
     def __init__(self, graph: LayerGraph, qspec: QuantizationSpec) -> None:
         self.graph = graph
-        self.there: dict[str, frozenset[int]] = {call.name: self._quantized_already(call) for call in graph.calls}
+        self.there: dict[str, frozenset[int]] = {
+            call.name: self._quantized_already(call) for call in graph.calls
+        }
         self.edges: dict[str, frozenset[int]] = dict(self.there)
         self.int8: set[str] = set()
         self.calls: dict[str, list[Call]] = {}
@@ -96,7 +101,9 @@ class _Placement:
         if decision is None or not decision.config.quantize_input:
             return
         chosen = decision.config.inputs
-        self.edges[call.name] |= {i for i in range(len(call.inputs)) if chosen is None or i in chosen}
+        self.edges[call.name] |= {
+            i for i in range(len(call.inputs)) if chosen is None or i in chosen
+        }
         if decision.config.quantize_weight and is_weighted(call):
             self.int8.add(call.name)
 
@@ -121,7 +128,11 @@ class _Placement:
         every = tuple(range(len(call.inputs)))
         if is_addition(operation) and len(every) > 1:
             return self._residual_inputs(call)
-        if is_merge(operation, layers.Multiply, "Multiply") and len(every) == 2 and not is_self_gate(self.graph, call):
+        if (
+            is_merge(operation, layers.Multiply, "Multiply")
+            and len(every) == 2
+            and not is_self_gate(self.graph, call)
+        ):
             return every
         if isinstance(operation, (layers.Concatenate, *AVERAGE_POOLS, *NORMALIZATIONS)):
             return every
@@ -136,9 +147,14 @@ class _Placement:
         if not _add_without_broadcast([self.graph.shapes[tensor] for tensor in call.inputs]):
             return None
         every = range(len(call.inputs))
-        ends = {i: root for i in every if (root := chain_root(self.graph, call.inputs[i], sole=True)) is not None}
+        ends = {
+            i: root
+            for i in every
+            if (root := chain_root(self.graph, call.inputs[i], sole=True)) is not None
+        }
         if not ends:
-            # More than two become several additions, with tensors between them that nothing quantizes.
+            # More than two become several additions, with tensors between them that nothing
+            # quantizes.
             return tuple(every) if len(every) == 2 else None
         int8 = {i: root for i, root in ends.items() if root.name in self.int8}
         if not int8:
@@ -151,7 +167,9 @@ class _Placement:
         """Longest distance of each call from the model's inputs."""
         depth: dict[str, int] = {}
         for call in self.graph.calls:
-            depth[call.name] = 1 + max((depth[self.graph.producer(t).name] for t in call.inputs), default=-1)
+            depth[call.name] = 1 + max(
+                (depth[self.graph.producer(t).name] for t in call.inputs), default=-1
+            )
         return depth
 
     def _prune(self) -> None:
@@ -162,7 +180,9 @@ class _Placement:
             layer, _ = open_layers.popitem()
             indices = self.candidates[layer]
             self.asked = set()
-            kept = tuple(i for i in indices if all(self._pays(call, i) for call in self.calls[layer]))
+            kept = tuple(
+                i for i in indices if all(self._pays(call, i) for call in self.calls[layer])
+            )
             for name in self.asked:
                 asked_by.setdefault(name, set()).add(layer)
             if kept != indices:
@@ -202,13 +222,17 @@ class _Placement:
             return root.name in self.int8
         call = self.graph.producer(tensor)
         while call.inputs and (
-            is_identity(call.core) or preserves_range(call.core) or activation_of(call.core) in AFTER_ADD
+            is_identity(call.core)
+            or preserves_range(call.core)
+            or activation_of(call.core) in AFTER_ADD
         ):
             call = self.graph.producer(call.inputs[0])
         self.asked.add(call.layer)
         if isinstance(call.operation, BaseQuantizeWrapper) and not is_weighted(call):
             return bool(self.there[call.name])
-        return not isinstance(call.operation, NORMALIZATIONS) and bool(self.candidates.get(call.layer))
+        return not isinstance(call.operation, NORMALIZATIONS) and bool(
+            self.candidates.get(call.layer)
+        )
 
     def _all_quantized(self, tensor: str) -> bool:
         """Whether every reader quantizes the tensor, those behind pools, pads and the like included."""

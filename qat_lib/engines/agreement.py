@@ -1,15 +1,17 @@
 """How far an engine's answers may be from the ONNX graph's, and how far they are.
 
-The difference of an output is the root mean square (RMS) of what the two answers to a sample differ by, for the worst
-sample, over the standard deviation of the reference's answers. It is 1.4 for answers that have nothing to do with each
-other. What the precision explains, measured on ResNet-50, the default network and small random ones:
+The difference of an output is the root mean square (RMS) of what the two answers to a sample differ
+by, for the worst sample, over the standard deviation of the reference's answers. It is 1.4 for
+answers that have nothing to do with each other. What the precision explains, measured on ResNet-50,
+the default network and small random ones:
 
 - FP32: another order of sums, and Winograd convolutions: below 1e-6. The bound is 0.001.
 - FP32 in TensorRT, which multiplies as TF32, with 10 bits of mantissa. The bound is 0.02.
-- INT8, FP16, BF16: a value on the edge between two levels is rounded to the other one, and biases are rounded (ONNX
-  Runtime): up to 0.04. The bound is 0.15.
-- INT8 on an x86 CPU with neither VNNI nor AMX, which adds pairs of products in 16 bits, with saturation: up to 0.35 in
-  narrow networks with random weights, 0.05 in ResNet-50. The bound is 0.75, and a build warns from 0.15 on.
+- INT8, FP16, BF16: a value on the edge between two levels is rounded to the other one, and biases
+  are rounded (ONNX Runtime): up to 0.04. The bound is 0.15.
+- INT8 on an x86 CPU with neither VNNI nor AMX, which adds pairs of products in 16 bits,
+  with saturation: up to 0.35 in narrow networks with random weights, 0.05 in ResNet-50. The bound
+  is 0.75, and a build warns from 0.15 on.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ REDUCED_BOUND = 0.15
 NARROW_BOUND = 0.75
 
 _LEAST_SPREAD = 0.05
-"""Share of the answers' magnitude that counts as their spread at least: answers may all be nearly the same."""
+"""Share of the answers' magnitude that counts as their spread at least: answers may all be nearly
+the same."""
 _TINY = 1e-6
 
 Floats = NDArray[np.float64]
@@ -50,7 +53,9 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
     return TF32_BOUND if manifest.backend == "tensorrt" else FP32_BOUND
 
 
-def differences(answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]) -> dict[str, float]:
+def differences(
+    answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]
+) -> dict[str, float]:
     """Return the difference of each output over all requests; infinite where shapes or infinities differ.
 
     Args:
@@ -58,7 +63,9 @@ def differences(answers: Sequence[Mapping[str, Array]], expected: Sequence[Mappi
         expected: the reference's, likewise.
     """
     return {
-        name: difference([answer[name] for answer in answers], [answer[name] for answer in expected])
+        name: difference(
+            [answer[name] for answer in answers], [answer[name] for answer in expected]
+        )
         for name in expected[0]
     }
 
@@ -68,17 +75,24 @@ def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
     if any(one.shape != other.shape for one, other in zip(answers, expected, strict=True)):
         return float("inf")
     if expected[0].dtype.kind not in "fV":
-        unequal = [np.not_equal(one, other).ravel() for one, other in zip(answers, expected, strict=True)]
+        unequal = [
+            np.not_equal(one, other).ravel() for one, other in zip(answers, expected, strict=True)
+        ]
         return float(np.concatenate(unequal).mean())
     ours, theirs = _samples(answers), _samples(expected)
     finite = [np.isfinite(sample) for sample in theirs]
     for one, other, mask in zip(ours, theirs, finite, strict=True):
-        if not np.array_equal(one[~mask], other[~mask], equal_nan=True) or not np.isfinite(one[mask]).all():
+        if (
+            not np.array_equal(one[~mask], other[~mask], equal_nan=True)
+            or not np.isfinite(one[mask]).all()
+        ):
             return float("inf")
     values = np.concatenate([sample[mask] for sample, mask in zip(theirs, finite, strict=True)])
     pairs = zip(ours, theirs, finite, strict=True)
     worst = max((_rms(one[mask] - other[mask]) for one, other, mask in pairs), default=0.0)
-    spread = max(_rms(values - values.mean()) if values.size else 0.0, _LEAST_SPREAD * _rms(values), _TINY)
+    spread = max(
+        _rms(values - values.mean()) if values.size else 0.0, _LEAST_SPREAD * _rms(values), _TINY
+    )
     return worst / spread
 
 

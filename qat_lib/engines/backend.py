@@ -1,6 +1,7 @@
 """What a backend must offer, and the table of backends.
 
-A backend is found by name; its module is imported when it is asked for, and the library under it when it is used.
+A backend is found by name; its module is imported when it is asked for, and the library under it
+when it is used.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class BuiltEngine:
         inspector: the backend's own description, kept word for word.
         log: the build log, one message a line; empty where the backend has none.
         warnings: what the log warned of, summarized.
-        device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
-        properties: what the backend was told at the compilation, in its own words; empty where it has no such list.
+        device_memory_bytes: device memory of one execution context besides the weights; None on a
+            CPU.
+        properties: what the backend was told at the compilation, in its own words; empty where it
+            has no such list.
     """
 
     data: bytes
@@ -93,7 +96,9 @@ class EngineBackend(Protocol):
     def refusal(self, manifest: EngineManifest) -> str | None:
         """Return why an engine with this manifest can't run here; None where it can."""
 
-    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
+    def open(
+        self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None
+    ) -> Engine:
         """Load an engine from the bytes of its file."""
 
 

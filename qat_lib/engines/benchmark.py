@@ -12,7 +12,12 @@ _ROUNDS = 8
 
 
 def benchmark_together(
-    engines: Mapping[str, Engine], *, batch_size: int, seconds: float, rounds: int = _ROUNDS, seed: int = 0
+    engines: Mapping[str, Engine],
+    *,
+    batch_size: int,
+    seconds: float,
+    rounds: int = _ROUNDS,
+    seed: int = 0,
 ) -> dict[str, Latency]:
     """Benchmark several engines in turns, so that whatever else the machine does meets all of them.
 

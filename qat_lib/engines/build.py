@@ -16,7 +16,13 @@ from qat_lib.engines.agreement import REDUCED_BOUND
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
-from qat_lib.engines.onnx_graph import GraphSummary, check_buildable, read_model, resolve, summarize_graph
+from qat_lib.engines.onnx_graph import (
+    GraphSummary,
+    check_buildable,
+    read_model,
+    resolve,
+    summarize_graph,
+)
 from qat_lib.engines.saturation import difference_warnings, saturation_warnings
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
@@ -54,24 +60,24 @@ def build_engine(
 ) -> EngineArtifact:
     """Build an engine from an ONNX file and write it with its manifest and its layer list.
 
-    Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and, where the backend
-    logs its build, ``model.build.log``. All of them appear together, or none does. Before that the engine is loaded
-    again from its file, and must answer random requests as ONNX Runtime answers on the ONNX file
-    (see :mod:`qat_lib.engines.verification`).
+    Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and,
+    where the backend logs its build, ``model.build.log``. All of them appear together, or none
+    does. Before that the engine is loaded again from its file, and must answer random requests as
+    ONNX Runtime answers on the ONNX file (see :mod:`qat_lib.engines.verification`).
 
     Args:
         onnx_path: the ONNX file; for an INT8 engine with symmetric INT8 Q/DQ pairs.
         spec: how to build; default: for this machine.
         output: the engine file; default: the ONNX file's name with the suffix ``.engine``.
-        verify: whether to compare the engine with ONNX Runtime. Without it an engine may be silently wrong; it is for
-            graphs that ONNX Runtime can't run.
+        verify: whether to compare the engine with ONNX Runtime. Without it an engine may be
+            silently wrong; it is for graphs that ONNX Runtime can't run.
         seed: seed of the random requests.
         on_progress: called with phase, steps done and steps in all, where the backend reports them.
         cancelled: asked now and then; True stops the build and leaves no file.
 
     Raises:
-        EngineBuildError: the graph can't be read or built, the engine answers otherwise than the graph, or it can't be
-            written.
+        EngineBuildError: the graph can't be read or built, the engine answers otherwise than the
+            graph, or it can't be written.
         BackendUnavailableError: the backend's library, driver or device is missing.
         ConfigError: the spec does not fit the graph, or the output is no place for a file.
     """
@@ -86,7 +92,11 @@ def build_engine(
     backend = get_backend(spec.backend)
     digest = files.sha256(onnx)
     began = time.perf_counter()
-    built = backend.build(BuildRequest(onnx=onnx, graph=graph, spec=spec, on_progress=on_progress, cancelled=cancelled))
+    built = backend.build(
+        BuildRequest(
+            onnx=onnx, graph=graph, spec=spec, on_progress=on_progress, cancelled=cancelled
+        )
+    )
     if cancelled is not None and cancelled():
         raise EngineBuildError("The build was cancelled. Nothing was written.")
     manifest = EngineManifest(
@@ -124,7 +134,9 @@ def build_engine(
             drafts.add(path.with_suffix(".build.log"), built.log.encode())
         drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
         drafts.add(manifest_path(path), manifest.to_json().encode())
-    return EngineArtifact(path=path, manifest=manifest, layers=layers, warnings=_warnings(built, graph, manifest))
+    return EngineArtifact(
+        path=path, manifest=manifest, layers=layers, warnings=_warnings(built, graph, manifest)
+    )
 
 
 def _warnings(built: BuiltEngine, graph: GraphSummary, manifest: EngineManifest) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Check an engine file as a server would use it: load it, send random requests, compare with the ONNX reference.
 
-``python -m qat_lib.engines.check model.engine --onnx model.onnx`` does that in a fresh process and prints one JSON
-object; the exit code is 0 whether or not the engine passed, and not 0 only if the check itself broke.
+``python -m qat_lib.engines.check model.engine --onnx model.onnx`` does that in a fresh process and
+prints one JSON object; the exit code is 0 whether or not the engine passed, and not 0 only if the
+check itself broke.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from qat_lib.engines.values import Array
 from qat_lib.errors import QatlineError
 
 
-# Largest accepted difference, as a share of the reference's spread (largest minus smallest output value). In INT8 a
-# sum that falls on a rounding boundary may go to the neighbouring level, and later layers carry that on.
+# Largest accepted difference, as a share of the reference's spread (largest minus smallest output
+# value). In INT8 a sum that falls on a rounding boundary may go to the neighbouring level, and
+# later layers carry that on.
 @dataclass(frozen=True, kw_only=True)
 class EngineCheck:
     """Result of a check.
@@ -36,8 +38,10 @@ class EngineCheck:
     Args:
         passed: whether every request was answered within the bound.
         message: one sentence for people.
-        requests: requests sent, of batch sizes from the smallest to the largest that the engine takes.
-        largest_difference: largest difference from the reference over all outputs (see ``qat_lib.engines.agreement``).
+        requests: requests sent, of batch sizes from the smallest to the largest that the engine
+            takes.
+        largest_difference: largest difference from the reference over all outputs (see
+            ``qat_lib.engines.agreement``).
         bound: largest accepted value of it.
         label_agreement: share of samples whose largest output is the same.
         load_seconds: how long loading took.
@@ -57,7 +61,8 @@ class EngineCheck:
 def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
     """Load the engine at ``path``, send random requests, and compare the answers with ONNX Runtime's on ``onnx``.
 
-    The bound is what the engine's precision explains on this machine (see :mod:`qat_lib.engines.agreement`).
+    The bound is what the engine's precision explains on this machine (see
+    :mod:`qat_lib.engines.agreement`).
     """
     try:
         manifest = read_manifest(path)
@@ -67,7 +72,10 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:
-            batches = [engine.random_batch(size, seed=seed + i) for i, size in enumerate(_sizes(engine, requests))]
+            batches = [
+                engine.random_batch(size, seed=seed + i)
+                for i, size in enumerate(_sizes(engine, requests))
+            ]
             answers = [engine.infer(batch) for batch in batches]
             memory = _resident_mib() - before
             bound = bound_of(manifest, half=read_summary(onnx).half)
@@ -75,7 +83,9 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
         reference = Reference(onnx)
         expected = [reference.run(batch) for batch in batches]
         largest = max(differences(answers, expected).values())
-        agreement = _equal_labels(*([answer[first_output] for answer in side] for side in (answers, expected)))
+        agreement = _equal_labels(
+            *([answer[first_output] for answer in side] for side in (answers, expected))
+        )
     except QatlineError as error:
         return EngineCheck(passed=False, message=str(error))
     passed = bool(largest <= bound)
@@ -105,7 +115,10 @@ def _equal_labels(answers: list[Array], expected: list[Array]) -> float:
     """Return the share of samples whose largest value is at the same place."""
     if any(one.shape != other.shape for one, other in zip(answers, expected, strict=True)):
         return 0.0
-    ours, theirs = (np.concatenate([array.reshape(len(array), -1) for array in side]) for side in (answers, expected))
+    ours, theirs = (
+        np.concatenate([array.reshape(len(array), -1) for array in side])
+        for side in (answers, expected)
+    )
     return float((ours.argmax(1) == theirs.argmax(1)).mean())
 
 
@@ -122,13 +135,17 @@ def _resident_mib() -> float:
 
 def main(arguments: list[str]) -> int:
     """Run the check that the command line describes and write its result to stdout."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("engine", type=Path)
     parser.add_argument("--onnx", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    result = check_engine(options.engine, options.onnx, requests=options.requests, seed=options.seed)
+    result = check_engine(
+        options.engine, options.onnx, requests=options.requests, seed=options.seed
+    )
     sys.stdout.write(json.dumps(asdict(result)) + "\n")
     return 0
 

@@ -12,7 +12,13 @@ import numpy as np
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
-from qat_lib.engines.timing import Measured, check_arguments, summarize_times, time_requests, warm_up
+from qat_lib.engines.timing import (
+    Measured,
+    check_arguments,
+    summarize_times,
+    time_requests,
+    warm_up,
+)
 from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
 from qat_lib.errors import EngineError
 
@@ -22,20 +28,24 @@ Batch = Array | Mapping[str, Array]
 class Engine(ABC):
     """A loaded engine. Use it as a context manager, or call :meth:`close`.
 
-    ``infer`` may be called from several threads: some requests run at the same time, the others wait in the order in
-    which they came (see :class:`RequestLimits`). Arrays that it returns belong to the caller.
+    ``infer`` may be called from several threads: some requests run at the same time, the others
+    wait in the order in which they came (see :class:`RequestLimits`). Arrays that it returns belong
+    to the caller.
 
     A backend's engine calls ``_open_requests`` as soon as it can run one.
     """
 
     clients = 1
-    """How many callers at once the engine works best with; more than one for a CPU engine built for throughput."""
+    """How many callers at once the engine works best with; more than one for a CPU engine built for
+    throughput."""
 
     _pool: RequestPool[Any]
 
     def __init__(self, manifest: EngineManifest) -> None:
         self.manifest = manifest
-        self._inputs = [_InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs]
+        self._inputs = [
+            _InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs
+        ]
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
 
     @property
@@ -52,14 +62,15 @@ class Engine(ABC):
         """Run one batch.
 
         Args:
-            batch: the input array, or one array per input name; exact dtype, shape within the engine's profile,
-                finite values.
+            batch: the input array, or one array per input name; exact dtype, shape within the
+                engine's profile, finite values.
 
         Returns:
             One new array per output name.
 
         Raises:
-            EngineError: an input is missing, or has the wrong dtype, the wrong shape or a value that is not finite.
+            EngineError: an input is missing, or has the wrong dtype, the wrong shape or a value
+                that is not finite.
             EngineBusyError: too many callers wait, or no request came free in time.
             EngineLoadError: the engine is closed.
         """
@@ -75,7 +86,8 @@ class Engine(ABC):
         """Return the engine's layers in execution order, as the backend reports them.
 
         Args:
-            timed: run the engine for a moment with profiling on, and fill in each layer's mean time.
+            timed: run the engine for a moment with profiling on, and fill in each layer's mean
+                time.
         """
         with self._pool.lend() as request:
             return self._layers(request, timed)
@@ -100,7 +112,9 @@ class Engine(ABC):
         """
         check_arguments(batch_size, seconds)
         request = self.random_batch(batch_size, seed=seed) if batch is None else batch
-        return summarize_times(batch_size, [self.measure(request, seconds=seconds, warmup_seconds=warmup_seconds)])
+        return summarize_times(
+            batch_size, [self.measure(request, seconds=seconds, warmup_seconds=warmup_seconds)]
+        )
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
         """Time requests of ``batch`` for ``seconds``, after a warm-up; :meth:`benchmark` summarizes the result."""
@@ -113,7 +127,9 @@ class Engine(ABC):
 
     def random_batch(self, batch_size: int, *, seed: int = 0) -> dict[str, Array]:
         """Return normal random input of ``batch_size`` samples, by input name."""
-        return self.random_request({check.info.name: check.shape(batch_size) for check in self._inputs}, seed=seed)
+        return self.random_request(
+            {check.info.name: check.shape(batch_size) for check in self._inputs}, seed=seed
+        )
 
     def random_request(
         self, shapes: Mapping[str, Sequence[int]], *, seed: int = 0, integers_below: int = 127
@@ -137,17 +153,22 @@ class Engine(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     # ------------------------------------------------------------------ for backends
-    def _open_requests(self, make: Callable[[], Any], parallel: int, limits: RequestLimits | None) -> None:
+    def _open_requests(
+        self, make: Callable[[], Any], parallel: int, limits: RequestLimits | None
+    ) -> None:
         """Make the first request, and let up to ``parallel`` run at once where ``limits`` does not say otherwise.
 
         Args:
-            make: returns what one thread needs to run batches while other threads run theirs. It must not refer to this
-                engine, which would then outlive its last reference.
+            make: returns what one thread needs to run batches while other threads run theirs. It
+                must not refer to this engine, which would then outlive its last reference.
             parallel: how many requests suit the backend.
             limits: what the user asked for.
         """
@@ -174,7 +195,9 @@ class Engine(ABC):
         if isinstance(batch, Mapping):
             names = {check.info.name for check in self._inputs}
             if set(batch) != names:
-                raise EngineError(f"The engine's inputs are {sorted(names)}. Received: {sorted(map(str, batch))}.")
+                raise EngineError(
+                    f"The engine's inputs are {sorted(names)}. Received: {sorted(map(str, batch))}."
+                )
             return [check(batch[check.info.name]) for check in self._inputs]
         if self._single is None:
             raise EngineError(
@@ -215,11 +238,15 @@ class _InputCheck:
         """Return the shape with ``batch_size`` as first dimension, and the profile's optimum for the others."""
         return (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
 
-    def random(self, generator: np.random.Generator, shape: tuple[int, ...], integers_below: int) -> Array:
+    def random(
+        self, generator: np.random.Generator, shape: tuple[int, ...], integers_below: int
+    ) -> Array:
         """Return random values of ``shape``."""
         self._check_shape(shape)
         if self._floating:
-            return generator.standard_normal(shape, dtype=np.float32).astype(self._dtype, copy=False)
+            return generator.standard_normal(shape, dtype=np.float32).astype(
+                self._dtype, copy=False
+            )
         return generator.integers(0, integers_below, shape).astype(self._dtype)
 
     def _check_shape(self, shape: Sequence[int]) -> None:

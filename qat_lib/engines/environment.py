@@ -51,9 +51,15 @@ def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | N
     if manifest.backend_version != version:
         return f"it was built by {library} {manifest.backend_version}, here is {version}."
     if built_on["architecture"] != here["architecture"]:
-        return f"it was built for {built_on['architecture']}, this machine is {here['architecture']}."
+        return (
+            f"it was built for {built_on['architecture']}, this machine is {here['architecture']}."
+        )
     missing = sorted(set(built_on["flags"]) - set(here["flags"]))
-    return f"it was built on {built_on['name']}; this CPU lacks {', '.join(missing)}." if missing else None
+    return (
+        f"it was built on {built_on['name']}; this CPU lacks {', '.join(missing)}."
+        if missing
+        else None
+    )
 
 
 def git_state(directory: Path | None = None) -> dict[str, Any] | None:
@@ -61,11 +67,16 @@ def git_state(directory: Path | None = None) -> dict[str, Any] | None:
     where = str(directory or Path.cwd())
     try:
         commit = _git(where, "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git(where, "status", "--porcelain", "--untracked-files=no"))}
+        return {
+            "commit": commit,
+            "dirty": bool(_git(where, "status", "--porcelain", "--untracked-files=no")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _git(where: str, *arguments: str) -> str:
-    result = subprocess.run(["git", "-C", where, *arguments], capture_output=True, text=True, check=True, timeout=10)
+    result = subprocess.run(
+        ["git", "-C", where, *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
     return result.stdout.strip()

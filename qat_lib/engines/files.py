@@ -1,7 +1,8 @@
 """Files that are whole or not there: write beside, sync, rename; and digests.
 
-Readers and writers of one engine meet in a lock on its directory (``flock`` on the directory itself, so that
-no lock file is left behind): an engine and its manifest are renamed together, and never read half old, half new.
+Readers and writers of one engine meet in a lock on its directory (``flock`` on the directory
+itself, so that no lock file is left behind): an engine and its manifest are renamed together, and
+never read half old, half new.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
         contents: bytes by path; they are renamed into place in this order.
 
     Raises:
-        EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
+        EngineBuildError: the disk is full or the directory can't be written; nothing half-written
+            is left.
     """
     with together(next(iter(contents)).parent) as drafts:
         for path, data in contents.items():
@@ -67,7 +69,8 @@ def together(directory: Path) -> Iterator[Drafts]:
     """Collect files of ``directory``; at the end all of them appear, and none if the block raises.
 
     Raises:
-        EngineBuildError: the disk is full or the directory can't be written; nothing half-written is left.
+        EngineBuildError: the disk is full or the directory can't be written; nothing half-written
+            is left.
     """
     with contextlib.ExitStack() as stack:
         with writing(directory):
@@ -92,8 +95,11 @@ class Draft:
 
     def place(self, target: Path) -> None:
         """Give the file its name, in place of what has it now."""
-        if self._nameless:  # with a directory's descriptor Python follows the link to the file behind it
-            os.link(f"/proc/self/fd/{self._descriptor}", self._temporary, src_dir_fd=self._descriptor)
+        # With a directory's descriptor Python follows the link to the file behind it.
+        if self._nameless:
+            os.link(
+                f"/proc/self/fd/{self._descriptor}", self._temporary, src_dir_fd=self._descriptor
+            )
         os.replace(self._temporary, target)
 
 
@@ -101,7 +107,8 @@ class Draft:
 def draft(path: Path, data: bytes) -> Iterator[Draft]:
     """Write ``data`` beside ``path``, synced to disk; nothing is left of it unless it is given its name.
 
-    Where the file system can, the file has no name until then, so that not even a killed process leaves it behind.
+    Where the file system can, the file has no name until then, so that not even a killed process
+    leaves it behind.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = _open_nameless(path.parent)

@@ -32,4 +32,6 @@ def advise(onnx: Path, graph: GraphSummary, library: str) -> str:
             "mask are exported. Build with backend='onnxruntime', or make the layers with unroll=True and export again."
         )
     quantized = ", or leave the layer out of quantization" if graph.weights is not None else ""
-    return f"{right} Build with backend='onnxruntime'{quantized}, or replace the layer that is named."
+    return (
+        f"{right} Build with backend='onnxruntime'{quantized}, or replace the layer that is named."
+    )

@@ -22,18 +22,22 @@ from qat_lib.regular_files import open_regular
 logger = logging.getLogger(__name__)
 
 
-def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits | None = None) -> Engine:
+def load_engine(
+    path: Path | str, *, rebuild: bool = True, limits: RequestLimits | None = None
+) -> Engine:
     """Load an engine file after checking it against its manifest and this machine.
 
     Args:
         path: the engine file; its manifest lies beside it.
-        rebuild: where the engine was built by another library version or for another device, build it again in
-            memory from the ONNX file that the manifest names, if that file is still there unchanged. The engine
-            file itself is not touched. TensorRT engines are never rebuilt silently: that takes minutes.
+        rebuild: where the engine was built by another library version or for another device, build
+            it again in memory from the ONNX file that the manifest names, if that file is still
+            there unchanged. The engine file itself is not touched. TensorRT engines are never
+            rebuilt silently: that takes minutes.
         limits: how many threads the engine serves at once, how many wait, and how long.
 
     Raises:
-        EngineLoadError: file or manifest is missing, damaged, or made for another version or device.
+        EngineLoadError: file or manifest is missing, damaged, or made for another version or
+            device.
         BackendUnavailableError: the backend's library, driver or device is missing.
     """
     engine = Path(path)
@@ -43,7 +47,9 @@ def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits
     if refusal is None:
         return backend.open(data, manifest, limits)
     if not rebuild or manifest.backend == "tensorrt":
-        raise EngineLoadError(f"{engine} can't run here: {refusal} Build the engine again on this machine.")
+        raise EngineLoadError(
+            f"{engine} can't run here: {refusal} Build the engine again on this machine."
+        )
     onnx = Path(manifest.source["path"])
     if not onnx.is_file() or files.sha256(onnx) != manifest.source["sha256"]:
         raise EngineLoadError(
@@ -52,7 +58,9 @@ def load_engine(path: Path | str, *, rebuild: bool = True, limits: RequestLimits
         )
     logger.warning("%s can't run here: %s It is rebuilt from %s.", engine, refusal, onnx)
     with tempfile.TemporaryDirectory(prefix="qatline-rebuild-") as directory:
-        artifact = build_engine(onnx, BuildSpec.from_dict(manifest.spec), output=Path(directory) / engine.name)
+        artifact = build_engine(
+            onnx, BuildSpec.from_dict(manifest.spec), output=Path(directory) / engine.name
+        )
         return backend.open(artifact.path.read_bytes(), artifact.manifest, limits)
 
 
@@ -70,7 +78,9 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EngineLoadError(f"There is no engine file at {engine}. Build it first.") from error
     except OSError as error:
-        raise EngineLoadError(f"The engine file {engine} can't be read: {error.strerror or error}.") from error
+        raise EngineLoadError(
+            f"The engine file {engine} can't be read: {error.strerror or error}."
+        ) from error
     digest = sha256(data).hexdigest()
     if digest != manifest.digest:
         raise EngineLoadError(

@@ -9,18 +9,24 @@ from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import EngineLoadError
 
 
-def check_tensors(manifest: EngineManifest, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+def check_tensors(
+    manifest: EngineManifest, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> None:
     """Refuse an engine whose inputs and outputs are not those of its manifest.
 
     Args:
         manifest: the engine's manifest.
-        inputs: the inputs as the backend reports them, in any order; None stands for a dimension that it leaves open.
+        inputs: the inputs as the backend reports them, in any order; None stands for a dimension
+            that it leaves open.
         outputs: likewise the outputs.
 
     Raises:
         EngineLoadError: a name, a dtype, a rank or a fixed dimension differs.
     """
-    for side, said, found in (("input", manifest.inputs, inputs), ("output", manifest.outputs, outputs)):
+    for side, said, found in (
+        ("input", manifest.inputs, inputs),
+        ("output", manifest.outputs, outputs),
+    ):
         known = {info.name: info for info in found}
         if len(found) != len(said) or any(not _agree(info, known.get(info.name)) for info in said):
             raise EngineLoadError(
@@ -35,7 +41,8 @@ def _agree(said: TensorInfo, found: TensorInfo | None) -> bool:
     if () in (said.shape, found.shape):  # a scalar, or a shape that ONNX does not say
         return True
     return len(said.shape) == len(found.shape) and all(
-        one is None or other is None or one == other for one, other in zip(said.shape, found.shape, strict=True)
+        one is None or other is None or one == other
+        for one, other in zip(said.shape, found.shape, strict=True)
     )
 
 

@@ -22,7 +22,8 @@ class EngineManifest:
     Args:
         backend: ``tensorrt``, ``openvino`` or ``onnxruntime``.
         backend_version: exact version of the library that built it.
-        device: CPU (architecture, name, flags) or GPU (name, compute capability, driver) it was built on.
+        device: CPU (architecture, name, flags) or GPU (name, compute capability, driver) it was
+            built on.
         digest: SHA-256 of the engine file.
         bytes: its size.
         precision: INT8 layers of weighted layers, as the backend reports them after the build.
@@ -33,13 +34,17 @@ class EngineManifest:
         weighted_nodes: ONNX nodes that multiply by constant weights.
         quantized: whether the ONNX graph holds Q/DQ pairs.
         spec: the build spec, enough to build again.
-        properties: what the backend was told at the compilation, in its own words; empty where it has no such list.
-        preprocessing: how raw input becomes the model's; None where neither the builder nor the ONNX file says.
+        properties: what the backend was told at the compilation, in its own words; empty where it
+            has no such list.
+        preprocessing: how raw input becomes the model's; None where neither the builder nor the
+            ONNX file says.
         preprocessing_embedded: whether the engine does that itself, so that it takes raw images.
         layout: ``NHWC`` or ``NCHW`` by image input, where the ONNX file says.
         classes: class names in label order.
-        device_memory_bytes: device memory of one execution context besides the weights; None on a CPU.
-        verification: how its answers compared with ONNX Runtime's when it was built; None where they were not.
+        device_memory_bytes: device memory of one execution context besides the weights; None on a
+            CPU.
+        verification: how its answers compared with ONNX Runtime's when it was built; None where
+            they were not.
         git: commit and state of the repository it was built in, or None.
         created: UTC time in ISO 8601.
         build_seconds: how long the build took.

@@ -36,15 +36,17 @@ def read_manifest(engine: Path) -> EngineManifest:
     """Read the manifest of ``engine`` and check it.
 
     Raises:
-        EngineLoadError: it is missing, too large, no JSON, of another format, changed since it was written, or wrong in
-            a value.
+        EngineLoadError: it is missing, too large, no JSON, of another format, changed since it was
+            written, or wrong in a value.
     """
     path = manifest_path(engine)
     values = _parse(path, _read(engine, path))
     sealed = values.pop(DIGEST, None)
     content = canonical_json(values)
     if sealed != sha256(content).hexdigest():
-        raise EngineLoadError(f"The manifest {path} was changed since it was written: its digest differs. {_AGAIN}")
+        raise EngineLoadError(
+            f"The manifest {path} was changed since it was written: its digest differs. {_AGAIN}"
+        )
     manifest = _typed(path, content)
     problem = next(_problems(manifest), None)
     if problem:
@@ -61,7 +63,9 @@ def _read(engine: Path, path: Path) -> bytes:
             "may run. Copy both files together, or build the engine again."
         ) from error
     except OSError as error:
-        raise EngineLoadError(f"The manifest {path} can't be read: {error.strerror or error}. {_AGAIN}") from error
+        raise EngineLoadError(
+            f"The manifest {path} can't be read: {error.strerror or error}. {_AGAIN}"
+        ) from error
 
 
 def _parse(path: Path, data: bytes) -> dict[str, Any]:
@@ -86,7 +90,9 @@ def _typed(path: Path, content: bytes) -> EngineManifest:
     try:
         return _schema().validate_json(content, strict=True)
     except ValidationError as error:
-        raise EngineLoadError(f"The manifest {path} is wrong: {_first(error.errors())} {_AGAIN}") from error
+        raise EngineLoadError(
+            f"The manifest {path} is wrong: {_first(error.errors())} {_AGAIN}"
+        ) from error
 
 
 @cache
@@ -102,7 +108,9 @@ def _spec_schema() -> type[BaseModel]:
     from pydantic import ConfigDict, create_model
 
     written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
-    types: dict[str, Any] = {name: (kind, None) for name, kind in (get_type_hints(BuildSpec) | written).items()}
+    types: dict[str, Any] = {
+        name: (kind, None) for name, kind in (get_type_hints(BuildSpec) | written).items()
+    }
     return create_model("BuildSpecJson", __config__=ConfigDict(extra="forbid"), **types)
 
 
@@ -122,7 +130,10 @@ def _problems(manifest: EngineManifest) -> Iterator[str]:
     if manifest.backend not in BACKENDS:
         yield f"it is for the backend {manifest.backend!r}, expected one of {', '.join(BACKENDS)}."
         return
-    for name, digest in (("digest", manifest.digest), ("source.sha256", manifest.source.get("sha256", ""))):
+    for name, digest in (
+        ("digest", manifest.digest),
+        ("source.sha256", manifest.source.get("sha256", "")),
+    ):
         if not _SHA256.fullmatch(digest):
             yield f"{name} is a SHA-256 of 64 hexadecimal digits. Received: {_shown(digest)}."
     if "path" not in manifest.source:

@@ -18,9 +18,25 @@ from qat_lib.options import WeightForm
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import OnnxGraph
 
-_WEIGHTED = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1}
+_WEIGHTED = {
+    "Conv": 1,
+    "ConvTranspose": 1,
+    "Gemm": 1,
+    "MatMul": 1,
+    "ConvInteger": 1,
+    "MatMulInteger": 1,
+}
 _PREFIX = "qatline."
-_THROUGH = {"QuantizeLinear", "DequantizeLinear", "Transpose", "Reshape", "Cast", "Identity", "Squeeze", "Unsqueeze"}
+_THROUGH = {
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "Transpose",
+    "Reshape",
+    "Cast",
+    "Identity",
+    "Squeeze",
+    "Unsqueeze",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +46,16 @@ class GraphSummary:
     Args:
         inputs: graph inputs that are not initializers; None stands for a dynamic dimension.
         outputs: graph outputs.
-        nodes: node name by every name that a backend may show for the node: its own, and its graph output's.
+        nodes: node name by every name that a backend may show for the node: its own, and its graph
+            output's.
         weighted: names of the nodes that multiply by constant weights, as in ``order``.
         order: name and operator of each node, in graph order.
         metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
-        weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or None without Q/DQ.
+        weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or
+            None without Q/DQ.
         half: whether some of it is in float16 or bfloat16.
-        full_unsigned: number of tensors with unsigned integers that are not clipped at half of their range.
+        full_unsigned: number of tensors with unsigned integers that are not clipped at half of
+            their range.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -114,11 +133,18 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
         view = OnnxGraph(model)
     graph = model.graph
     if not graph.node or not graph.output:
-        raise EngineBuildError(f"{path} holds no ONNX graph with nodes and outputs. Export the model again.")
+        raise EngineBuildError(
+            f"{path} holds no ONNX graph with nodes and outputs. Export the model again."
+        )
     constants = {tensor.name for tensor in graph.initializer}
-    inputs = tuple(_tensor(path, value, view) for value in graph.input if value.name not in constants)
+    inputs = tuple(
+        _tensor(path, value, view) for value in graph.input if value.name not in constants
+    )
     outputs = tuple(_tensor(path, value, view) for value in graph.output)
-    order = tuple((node.name or f"{node.op_type}_{index}", node.op_type) for index, node in enumerate(graph.node))
+    order = tuple(
+        (node.name or f"{node.op_type}_{index}", node.op_type)
+        for index, node in enumerate(graph.node)
+    )
     names = {name: name for name, _ in order}
     for (name, _), node in zip(order, graph.node, strict=True):
         names.update({output: name for output in node.output if output and output not in names})
@@ -148,7 +174,9 @@ def _full_unsigned(graph: Any) -> int:
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     clipped = {output for node in graph.node if node.op_type == "Clip" for output in node.output}
     quantize = [
-        node for node in graph.node if node.op_type == "QuantizeLinear" and node.input and node.input[0] not in clipped
+        node
+        for node in graph.node
+        if node.op_type == "QuantizeLinear" and node.input and node.input[0] not in clipped
     ]
     # UINT8 is what ONNX takes without a zero point; 2 is its number among the data types.
     return sum(len(node.input) < 3 or types.get(node.input[2]) == 2 for node in quantize)
@@ -158,14 +186,19 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
     """Return ``spec`` with a profile for every input of ``graph``.
 
     Raises:
-        ConfigError: a profile names no input, or does not fit the input's fixed dimensions, or a dynamic dimension
-            other than the batch has no profile.
+        ConfigError: a profile names no input, or does not fit the input's fixed dimensions, or a
+            dynamic dimension other than the batch has no profile.
     """
     known = {info.name: info for info in graph.inputs}
     unknown = sorted(set(spec.shapes) - set(known))
     if unknown:
-        raise ConfigError(f"shapes names {unknown}, which are no inputs. The model's inputs: {sorted(known)}.")
-    shapes = {name: spec.shapes.get(name) or _default_profile(info, spec.max_batch) for name, info in known.items()}
+        raise ConfigError(
+            f"shapes names {unknown}, which are no inputs. The model's inputs: {sorted(known)}."
+        )
+    shapes = {
+        name: spec.shapes.get(name) or _default_profile(info, spec.max_batch)
+        for name, info in known.items()
+    }
     for name, profile in shapes.items():
         _check(known[name], profile)
     return replace(spec, shapes=shapes)
@@ -177,7 +210,9 @@ def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo,
     for info in infos:
         profile = spec.shapes[info.name]
         pairs = zip(profile.minimum, profile.maximum, strict=True)
-        result.append(replace(info, shape=tuple(low if low == high else None for low, high in pairs)))
+        result.append(
+            replace(info, shape=tuple(low if low == high else None for low, high in pairs))
+        )
     return tuple(result)
 
 
@@ -202,7 +237,9 @@ def _check(info: TensorInfo, profile: ShapeProfile) -> None:
         for size, low, high in zip(info.shape, profile.minimum, profile.maximum, strict=True)
     )
     if not fits:
-        raise ConfigError(f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match.")
+        raise ConfigError(
+            f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match."
+        )
 
 
 def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
@@ -240,6 +277,8 @@ def _weighted(view: OnnxGraph) -> list[str]:
     found = []
     for node in view.nodes:
         port = _WEIGHTED.get(node.op)
-        if port is not None and (constant(node.input(port)) or (node.op == "MatMul" and constant(node.input(0)))):
+        if port is not None and (
+            constant(node.input(port)) or (node.op == "MatMul" and constant(node.input(0)))
+        ):
             found.append(node.name)
     return found

@@ -1,8 +1,8 @@
 """ONNX Runtime: the numeric reference, and the backend where no other is installed.
 
-The engine file is the ONNX graph after ONNX Runtime's own optimizations, so that loading repeats none of them and the
-layers that run can be read from the file. Symmetric INT8 graphs run in it, but seldom fast: its quick CPU kernels want
-asymmetric UINT8 activations.
+The engine file is the ONNX graph after ONNX Runtime's own optimizations, so that loading repeats
+none of them and the layers that run can be read from the file. Symmetric INT8 graphs run in it, but
+seldom fast: its quick CPU kernels want asymmetric UINT8 activations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from qat_lib.engines.onnxruntime_layers import read_layers
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer, TensorInfo
-from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
+from qat_lib.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    EngineBuildError,
+    EngineError,
+    EngineLoadError,
+)
 
 _TIMED_RUNS = 50
 _MOST_PARALLEL = 8
@@ -40,11 +46,14 @@ def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
     check_file(Path(onnx))
     runtime = _onnxruntime()
     options = _options(0, threads)
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # spinning threads slow everything else
+    # Spinning threads slow everything else.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return runtime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
     except _errors() as error:
-        raise EngineBuildError(f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}") from error
+        raise EngineBuildError(
+            f"ONNX Runtime {runtime.__version__} can't run {onnx}: {error}"
+        ) from error
 
 
 class Reference:
@@ -66,9 +75,13 @@ class Reference:
             EngineBuildError: ONNX Runtime can't run this request.
         """
         try:
-            return dict(zip(self._names, self._session.run(self._names, dict(request)), strict=True))
+            return dict(
+                zip(self._names, self._session.run(self._names, dict(request)), strict=True)
+            )
         except _errors() as error:
-            raise EngineBuildError(f"ONNX Runtime {self.version} can't run {self._onnx}: {error}") from error
+            raise EngineBuildError(
+                f"ONNX Runtime {self.version} can't run {self._onnx}: {error}"
+            ) from error
 
 
 class OnnxRuntimeBackend:
@@ -99,7 +112,9 @@ class OnnxRuntimeBackend:
             options = _options(request.spec.optimization_level, request.spec.threads)
             options.optimized_model_filepath = str(optimized)
             try:
-                runtime.InferenceSession(str(request.onnx), options, providers=["CPUExecutionProvider"])
+                runtime.InferenceSession(
+                    str(request.onnx), options, providers=["CPUExecutionProvider"]
+                )
             except _errors() as error:
                 raise EngineBuildError(
                     f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the graph first."
@@ -118,7 +133,9 @@ class OnnxRuntimeBackend:
         """Refuse another version and another architecture: optimized graphs hold kernels of their own."""
         return cpu_refusal("ONNX Runtime", self.version(), manifest)
 
-    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
+    def open(
+        self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None
+    ) -> Engine:
         """Open a session on the optimized graph."""
         return OnnxRuntimeEngine(data, manifest, limits)
 
@@ -138,7 +155,11 @@ class OnnxRuntimeEngine(Engine):
             raise EngineLoadError(
                 f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build the engine again."
             ) from error
-        check_tensors(manifest, _tensor_infos(self._session.get_inputs()), _tensor_infos(self._session.get_outputs()))
+        check_tensors(
+            manifest,
+            _tensor_infos(self._session.get_inputs()),
+            _tensor_infos(self._session.get_outputs()),
+        )
         self._names = [info.name for info in manifest.inputs]
         self._results = [info.name for info in manifest.outputs]
         run = self._session.run  # it may be called from several threads
@@ -179,7 +200,14 @@ def _errors() -> tuple[type[Exception], ...]:
     """Return what ONNX Runtime raises: its own exceptions share no base but ``Exception``."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    kinds = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
+    kinds = (
+        "Fail",
+        "InvalidArgument",
+        "InvalidGraph",
+        "InvalidProtobuf",
+        "NoSuchFile",
+        "NotImplemented",
+    )
     own = (getattr(state, kind, None) for kind in (*kinds, "RuntimeException", "EPFail", "NoModel"))
     return (RuntimeError, *(kind for kind in own if kind is not None))
 
@@ -223,7 +251,9 @@ def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[
     totals: dict[str, list[float]] = {}
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            totals.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event["dur"] / 1e3)
+            totals.setdefault(event["name"].removesuffix("_kernel_time"), []).append(
+                event["dur"] / 1e3
+            )
     return {name: sum(times) / len(times) for name, times in totals.items()}
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from qat_lib.engines.values import EngineLayer
 
-# Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8 and multiply in INT8.
+# Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8
+# and multiply in INT8.
 _FLOAT_WEIGHTED = {
     "Conv": 1,
     "ConvTranspose": 1,
@@ -43,7 +44,9 @@ def read_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
     restored = {
-        node.output[0] for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants
+        node.output[0]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in constants
     }
     types = _types(graph)
     layers = []
@@ -59,7 +62,9 @@ def read_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
                 kind=node.op_type,
                 nodes=tuple(known) or ((node.name,) if node.name in nodes.values() else ()),
                 precision="int8" if node.op_type in _INT8_WEIGHTED else _precision(node, types),
-                weighted=port is not None and len(node.input) > port and node.input[port] in constants | restored,
+                weighted=port is not None
+                and len(node.input) > port
+                and node.input[port] in constants | restored,
                 output_precision=types.get(node.output[0], ""),
                 kernel=f"{node.domain or 'ai.onnx'}:{node.op_type}",
             )

@@ -1,14 +1,16 @@
 """INT8 engines on a CPU: the compiled OpenVINO model, exported to a file and imported again.
 
-What each layer runs in is read from the execution graph of the imported model, the one that answers requests. The
-float precision is always set: left alone, OpenVINO computes in bfloat16 wherever the CPU can, which is neither the
-FP32 that the model was trained in nor what the residual Adds of an INT8 graph fuse with.
+What each layer runs in is read from the execution graph of the imported model, the one that answers
+requests. The float precision is always set: left alone, OpenVINO computes in bfloat16 wherever the
+CPU can, which is neither the FP32 that the model was trained in nor what the residual Adds of an
+INT8 graph fuse with.
 
-INT8 graphs are compiled without OpenVINO's "snippets", which take chains of element-wise layers for themselves and with
-them residual Adds and activations that would else run inside the INT8 convolution in front of them. Measured with
-OpenVINO 2026.4, medians at batch 1, in turns: ResNet-50 1.03 to 1.06 times as fast, MobileNetV3 1.10 to 1.15, the
-default network 1.03, MobileNetV2 and EfficientNetB0 the same within 3 %, NASNetMobile, whose cells add many float
-tensors, 0.89 to 0.96. ``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` switches them on again.
+INT8 graphs are compiled without OpenVINO's "snippets", which take chains of element-wise layers for
+themselves and with them residual Adds and activations that would else run inside the INT8
+convolution in front of them. Measured with OpenVINO 2026.4, medians at batch 1, in turns: ResNet-50
+1.03 to 1.06 times as fast, MobileNetV3 1.10 to 1.15, the default network 1.03, MobileNetV2 and
+EfficientNetB0 the same within 3 %, NASNetMobile, whose cells add many float tensors, 0.89 to 0.96.
+``BuildSpec(properties={"SNIPPETS_MODE": "ENABLE"})`` switches them on again.
 """
 
 from __future__ import annotations
@@ -29,11 +31,18 @@ from qat_lib.engines.openvino_layers import read_layers
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer, TensorInfo
-from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
+from qat_lib.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    EngineBuildError,
+    EngineError,
+    EngineLoadError,
+)
 
 logger = logging.getLogger(__name__)
 
-# One request more than OpenVINO computes at once: its input and output are copied while another one computes.
+# One request more than OpenVINO computes at once: its input and output are copied while another one
+# computes.
 _REQUESTS_AHEAD = 1
 _INT8_PROPERTIES = {"SNIPPETS_MODE": "DISABLE"}
 _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
@@ -65,7 +74,9 @@ class OpenVINOBackend:
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
             model = core.read_model(str(request.onnx))
-            model.reshape({name: _partial_shape(profile) for name, profile in request.spec.shapes.items()})
+            model.reshape(
+                {name: _partial_shape(profile) for name, profile in request.spec.shapes.items()}
+            )
             compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()
         except RuntimeError as error:
@@ -89,7 +100,9 @@ class OpenVINOBackend:
         """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
         return cpu_refusal("OpenVINO", self.version(), manifest)
 
-    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
+    def open(
+        self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None
+    ) -> Engine:
         """Import the compiled model."""
         return OpenVINOEngine(data, manifest, limits)
 
@@ -104,7 +117,11 @@ class OpenVINOEngine(Engine):
         self._tensor = _openvino().Tensor
         known = {info.name for info in (*manifest.inputs, *manifest.outputs)}
         check_tensors(
-            manifest, *([_tensor_info(port, known) for port in side] for side in (compiled.inputs, compiled.outputs))
+            manifest,
+            *(
+                [_tensor_info(port, known) for port in side]
+                for side in (compiled.inputs, compiled.outputs)
+            ),
         )
         self._ports = [compiled.input(info.name) for info in manifest.inputs]
         self._names = [info.name for info in manifest.outputs]
@@ -123,12 +140,16 @@ class OpenVINOEngine(Engine):
             request.infer()
         except RuntimeError as error:
             raise EngineError(f"OpenVINO failed on the batch: {_reason(error)}.") from error
-        return {name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
+        return {
+            name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)
+        }
 
     def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
-            compiled = _import(self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True})
+            compiled = _import(
+                self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True}
+            )
         return read_layers(compiled, self.manifest.nodes, timed=timed)[0]
 
 
@@ -146,8 +167,9 @@ def _openvino() -> Any:
 def _core() -> Any:
     """Return the one Core of this process.
 
-    A Core that goes takes its CPU plugin along, and with it the memory that the plugin gave this thread for signal
-    handlers (``sigaltstack``): the next Ctrl-C would end the process with SIGSEGV.
+    A Core that goes takes its CPU plugin along, and with it the memory that the plugin gave this
+    thread for signal handlers (``sigaltstack``): the next Ctrl-C would end the process with
+    SIGSEGV.
     """
     return _openvino().Core()
 
@@ -155,7 +177,9 @@ def _core() -> Any:
 def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
     """Return what the engine says of an input or output; of its names, which may be several, the known one."""
     name = next((name for name in port.get_names() if name in known), port.get_any_name())
-    shape = tuple(None if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
+    shape = tuple(
+        None if size.is_dynamic else size.get_length() for size in port.get_partial_shape()
+    )
     return TensorInfo(name=name, shape=shape, dtype=port.get_element_type().to_dtype().name)
 
 
@@ -178,22 +202,30 @@ def float_hints() -> dict[str, str]:
 
 
 def _config(spec: BuildSpec, float_hint: str) -> dict[str, Any]:
-    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": float_hint, "PERFORMANCE_HINT": spec.hint.upper()}
+    config: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": float_hint,
+        "PERFORMANCE_HINT": spec.hint.upper(),
+    }
     return config | ({"INFERENCE_NUM_THREADS": spec.threads} if spec.threads else {})
 
 
-def _compile(core: Any, model: Any, request: BuildRequest, plain: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _compile(
+    core: Any, model: Any, request: BuildRequest, plain: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """Return the compiled model and the properties it was compiled with.
 
-    The plugin does not list the properties for INT8 graphs among those that it supports, and another version of it
-    may not know them: then it refuses them by name, and the model is compiled without.
+    The plugin does not list the properties for INT8 graphs among those that it supports, and
+    another version of it may not know them: then it refuses them by name, and the model is compiled
+    without.
     """
     tuned = plain | (_INT8_PROPERTIES if request.graph.weights is not None else {})
     asked = dict(request.spec.properties)
     try:
         return core.compile_model(model, "CPU", tuned | asked), tuned | asked
     except RuntimeError as error:
-        refused = [name for name in tuned if name not in plain and name not in asked and name in str(error)]
+        refused = [
+            name for name in tuned if name not in plain and name not in asked and name in str(error)
+        ]
         if not refused:
             raise
         logger.info("OpenVINO does not take %s: %s", ", ".join(refused), _reason(error))
@@ -209,5 +241,8 @@ def _partial_shape(profile: Any) -> Any:
 def _reason(error: RuntimeError) -> str:
     """Return the last line of OpenVINO's message that is no source position."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if not line.startswith("Exception from")), "no reason given")
+    last = next(
+        (line for line in reversed(lines) if not line.startswith("Exception from")),
+        "no reason given",
+    )
     return last.lstrip("- ").rstrip(".")

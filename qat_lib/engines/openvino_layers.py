@@ -11,7 +11,9 @@ import numpy as np
 from qat_lib.engines.values import EngineLayer
 
 _PRECISIONS = {"u8": "int8", "i8": "int8", "f32": "fp32", "f16": "fp16"}
-_WEIGHTED = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
+_WEIGHTED = frozenset(
+    {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"}
+)
 _NOT_LAYERS = frozenset({"Const", "Input", "Output"})
 # What OpenVINO appends to the name of an ONNX node when it takes the node apart.
 _SUFFIX = re.compile(r"(/WithoutBiases|_original|/transpose_[ab]|/Transpose|/fq_weights_\d+)+$")
@@ -40,7 +42,9 @@ def _layer(
     name: str, info: Mapping[str, str], constant: list[bool], nodes: Mapping[str, str], timed: bool
 ) -> EngineLayer:
     fused = (_SUFFIX.sub("", part) for part in info["originalLayersNames"].split(","))
-    known = dict.fromkeys(nodes.get(part, part) for part in fused if part in nodes or part in nodes.values())
+    known = dict.fromkeys(
+        nodes.get(part, part) for part in fused if part in nodes or part in nodes.values()
+    )
     time_us = info["execTimeMcs"]
     precision, written = info["runtimePrecision"], info["outputPrecisions"].split(",")[0]
     return EngineLayer(
@@ -60,7 +64,9 @@ def _is_constant(node: Any) -> bool:
     if node.get_rt_info()["layerType"].astype(str) == "Const":
         return True
     inputs = node.inputs()
-    return bool(inputs) and all(_is_constant(port.get_source_output().get_node()) for port in inputs)
+    return bool(inputs) and all(
+        _is_constant(port.get_source_output().get_node()) for port in inputs
+    )
 
 
 def _exercise(compiled: Any) -> None:

@@ -1,8 +1,9 @@
 """Residual networks as ONNX graphs, written without a training framework.
 
-The engine tests, the overhead benchmark and the GPU validation need the graphs that the exporter gives, FP32,
-FP16 and INT8, where no TensorFlow is installed. Weights are random (He, seeded): latency and agreement between
-backends do not depend on them, accuracy does, so none is ever reported for these networks.
+The engine tests, the overhead benchmark and the GPU validation need the graphs that the exporter
+gives, FP32, FP16 and INT8, where no TensorFlow is installed. Weights are random (He, seeded):
+latency and agreement between backends do not depend on them, accuracy does, so none is ever
+reported for these networks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class ResidualNetwork:
         image: (channels, height, width) of the input.
         classes: outputs of the last layer.
         bottleneck: 1x1, 3x3, 1x1 blocks (ResNet-50) where true, two 3x3 convolutions where false.
-        stem: width of the first convolution; 7x7 with stride 2 and a pool for images above 64 pixels, else 3x3.
+        stem: width of the first convolution; 7x7 with stride 2 and a pool for images above 64
+            pixels, else 3x3.
         seed: seed of the weights.
     """
 
@@ -66,7 +68,8 @@ def write_network(
     Args:
         path: file to write.
         network: the shape.
-        precision: what the graph computes in; ``int8`` adds a Q/DQ pair per tensor with ranges seen on random input.
+        precision: what the graph computes in; ``int8`` adds a Q/DQ pair per tensor with ranges seen
+            on random input.
         weights: INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6).
         batch: fixed batch size; None leaves the first dimension dynamic.
     """
@@ -91,9 +94,15 @@ def _observe(network: ResidualNetwork) -> dict[str, float]:
     known = {value.name for value in (*model.graph.input, *model.graph.output)}
     for name in probe.quantized:
         if name not in known:
-            model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    batch = np.random.default_rng(network.seed + 1).standard_normal((4, *network.image), dtype=np.float32)
+            model.graph.output.append(
+                onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            )
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    batch = np.random.default_rng(network.seed + 1).standard_normal(
+        (4, *network.image), dtype=np.float32
+    )
     names = [name for name in probe.quantized if name != "input"]
     values = dict(zip(names, session.run(names, {"input": batch}), strict=True)) | {"input": batch}
     return {name: float(np.abs(value).max()) for name, value in values.items()}
@@ -108,7 +117,14 @@ class _Context:
 class _Writer:
     """Emit the nodes of one network; every tensor is quantized at most once."""
 
-    def __init__(self, network: ResidualNetwork, *, precision: Precision, weights: str, amax: dict[str, float]) -> None:
+    def __init__(
+        self,
+        network: ResidualNetwork,
+        *,
+        precision: Precision,
+        weights: str,
+        amax: dict[str, float],
+    ) -> None:
         self.network = network
         self.precision = precision
         self.weights = weights
@@ -127,8 +143,16 @@ class _Writer:
         graph = helper.make_graph(
             self._context.nodes,
             "residual_network",
-            [helper.make_tensor_value_info("input", TensorProto.FLOAT, [first, *self.network.image])],
-            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [first, self.network.classes])],
+            [
+                helper.make_tensor_value_info(
+                    "input", TensorProto.FLOAT, [first, *self.network.image]
+                )
+            ],
+            [
+                helper.make_tensor_value_info(
+                    "logits", TensorProto.FLOAT, [first, self.network.classes]
+                )
+            ],
             self._context.initializers,
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -143,15 +167,27 @@ class _Writer:
             tensor = self._node("Cast", "cast_input", [tensor], to=10)
         large = height > 64
         tensor = self._convolution(
-            "stem", tensor, channels, self.network.stem, 7 if large else 3, 2 if large else 1, relu=True
+            "stem",
+            tensor,
+            channels,
+            self.network.stem,
+            7 if large else 3,
+            2 if large else 1,
+            relu=True,
         )
         if large:
-            tensor = self._node("MaxPool", "pool", [tensor], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+            tensor = self._node(
+                "MaxPool", "pool", [tensor], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]
+            )
         width = self.network.stem
-        for stage, (count, out) in enumerate(zip(self.network.blocks, self.network.widths, strict=True)):
+        for stage, (count, out) in enumerate(
+            zip(self.network.blocks, self.network.widths, strict=True)
+        ):
             for block in range(count):
                 stride = 2 if stage and not block else 1
-                tensor = self._block(f"stage{stage + 1}_block{block + 1}", tensor, width, out, stride)
+                tensor = self._block(
+                    f"stage{stage + 1}_block{block + 1}", tensor, width, out, stride
+                )
                 width = out
         tensor = self._node("GlobalAveragePool", "gap", [self._activation(tensor)])
         tensor = self._node("Flatten", "flatten", [self._activation(tensor)], axis=1)
@@ -166,15 +202,21 @@ class _Writer:
     def _block(self, name: str, tensor: str, width: int, out: int, stride: int) -> str:
         shortcut = tensor
         if stride != 1 or width != out:
-            shortcut = self._convolution(f"{name}_shortcut", tensor, width, out, 1, stride, relu=False)
+            shortcut = self._convolution(
+                f"{name}_shortcut", tensor, width, out, 1, stride, relu=False
+            )
         if self.network.bottleneck:
             inner = out // 4
             tensor = self._convolution(f"{name}_conv1", tensor, width, inner, 1, 1, relu=True)
             tensor = self._convolution(f"{name}_conv2", tensor, inner, inner, 3, stride, relu=True)
-            tensor = self._convolution(f"{name}_conv3", tensor, inner, out, 1, 1, relu=False, gain=0.5)
+            tensor = self._convolution(
+                f"{name}_conv3", tensor, inner, out, 1, 1, relu=False, gain=0.5
+            )
         else:
             tensor = self._convolution(f"{name}_conv1", tensor, width, out, 3, stride, relu=True)
-            tensor = self._convolution(f"{name}_conv2", tensor, out, out, 3, 1, relu=False, gain=0.5)
+            tensor = self._convolution(
+                f"{name}_conv2", tensor, out, out, 3, 1, relu=False, gain=0.5
+            )
         added = self._node("Add", f"{name}_add", [tensor, self._activation(shortcut)])
         return self._node("Relu", f"{name}_relu", [added])
 
@@ -191,7 +233,9 @@ class _Writer:
         gain: float = 1.0,
     ) -> str:
         kernel = self._weight(name, (out, width, size, size), axis=0, gain=gain)
-        bias = self._constant(f"{name}/bias", (0.1 * self._rng.standard_normal(out)).astype(self._float))
+        bias = self._constant(
+            f"{name}/bias", (0.1 * self._rng.standard_normal(out)).astype(self._float)
+        )
         pad = size // 2
         result = self._node(
             "Conv",
@@ -214,7 +258,9 @@ class _Writer:
                     self._constant(f"{tensor}/scale", np.array(scale, np.float32)),
                     self._constant(f"{tensor}/zero_point", np.array(0, np.int8)),
                 ]
-                levels = self._node("QuantizeLinear", f"{tensor}/QuantizeLinear", [tensor, *parameters])
+                levels = self._node(
+                    "QuantizeLinear", f"{tensor}/QuantizeLinear", [tensor, *parameters]
+                )
                 self.quantized[tensor] = self._node(
                     "DequantizeLinear", f"{tensor}/DequantizeLinear", [levels, *parameters]
                 )
@@ -233,12 +279,16 @@ class _Writer:
         ]
         if self.weights == "qdq":
             source = self._constant(f"{name}/kernel", kernel)
-            levels = self._node("QuantizeLinear", f"{name}/kernel/QuantizeLinear", [source, *parameters], axis=axis)
+            levels = self._node(
+                "QuantizeLinear", f"{name}/kernel/QuantizeLinear", [source, *parameters], axis=axis
+            )
         else:
             spread = scale.reshape([-1 if i == axis else 1 for i in range(len(shape))])
             rounded = np.clip(np.rint(kernel / spread), -127, 127).astype(np.int8)
             levels = self._constant(f"{name}/kernel/int8", rounded)
-        return self._node("DequantizeLinear", f"{name}/kernel/DequantizeLinear", [levels, *parameters], axis=axis)
+        return self._node(
+            "DequantizeLinear", f"{name}/kernel/DequantizeLinear", [levels, *parameters], axis=axis
+        )
 
     def _constant(self, name: str, value: NDArray[Any]) -> str:
         from onnx import numpy_helper
@@ -246,7 +296,9 @@ class _Writer:
         self._context.initializers.append(numpy_helper.from_array(value, name))
         return name
 
-    def _node(self, op: str, name: str, inputs: list[str], *, output: str | None = None, **attributes: Any) -> str:
+    def _node(
+        self, op: str, name: str, inputs: list[str], *, output: str | None = None, **attributes: Any
+    ) -> str:
         from onnx import helper
 
         result = output or f"{name}:0"

@@ -1,7 +1,8 @@
 """A fair pool of the requests that an engine can run at the same time.
 
-Callers are served in the order in which they came. A request that is given back goes straight to the caller that has
-waited longest, so that a thread which asks again at once can't overtake the others.
+Callers are served in the order in which they came. A request that is given back goes straight to
+the caller that has waited longest, so that a thread which asks again at once can't overtake the
+others.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class RequestLimits:
     """How many callers an engine serves at once, and how many wait how long.
 
     Args:
-        parallel: requests that run at the same time; None = what suits the backend. Each takes memory of its own:
-            inputs and outputs in OpenVINO, activations in ONNX Runtime, a whole execution context on a GPU. All but the
-            first are made when they are needed.
-        waiting: callers that may wait for a request; the next one gets an ``EngineBusyError`` at once.
+        parallel: requests that run at the same time; None = what suits the backend. Each takes
+            memory of its own: inputs and outputs in OpenVINO, activations in ONNX Runtime, a whole
+            execution context on a GPU. All but the first are made when they are needed.
+        waiting: callers that may wait for a request; the next one gets an ``EngineBusyError`` at
+            once.
         timeout: seconds after which a caller that waits gets an ``EngineBusyError``.
 
     Raises:
@@ -64,7 +66,8 @@ class RequestPool(Generic[Request]):
     """Lend requests to threads, first come, first served.
 
     Args:
-        make: makes a request; called once now, and again while all are lent and fewer than ``parallel`` exist.
+        make: makes a request; called once now, and again while all are lent and fewer than
+            ``parallel`` exist.
         parallel: how many requests there may be.
         limits: how many callers may wait, and how long.
     """

@@ -1,7 +1,8 @@
 """Warn of a CPU whose INT8 kernels may overflow, above all on unsigned activations that use their full range.
 
-An x86 CPU without VNNI or AMX adds two products of an unsigned and a signed byte in 16 bits, with saturation: 2 x 255 x
-127 does not fit, 2 x 127 x 127 does (oneDNN, "Nuances of int8 Computations").
+An x86 CPU without VNNI or AMX adds two products of an unsigned and a signed byte in 16 bits,
+with saturation: 2 x 255 x 127 does not fit, 2 x 127 x 127 does (oneDNN, "Nuances of int8
+Computations").
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def saturation_warnings(graph: GraphSummary, device: Mapping[str, Any]) -> tuple
     )
 
 
-def difference_warnings(device: Mapping[str, Any], difference: float, usual: float) -> tuple[str, ...]:
+def difference_warnings(
+    device: Mapping[str, Any], difference: float, usual: float
+) -> tuple[str, ...]:
     """Return what to warn of where such a CPU answers worse than ``usual`` on others: one sentence, or nothing."""
     if difference <= usual or not is_narrow(device):
         return ()

@@ -15,7 +15,16 @@ Shape = tuple[int, ...]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 _SCALAR = "scalar"
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +46,17 @@ class ShapeProfile:
 
     def __post_init__(self) -> None:
         shapes = (self.minimum, self.optimum, self.maximum)
-        if len({len(shape) for shape in shapes}) != 1 or any(size < 1 for shape in shapes for size in shape):
+        if len({len(shape) for shape in shapes}) != 1 or any(
+            size < 1 for shape in shapes for size in shape
+        ):
             raise ConfigError(
                 "A shape profile needs three shapes of one rank with positive dimensions. "
                 f"Received: {self}. Write it as 1x3x224x224,8x3x224x224,32x3x224x224."
             )
         if any(not low <= best <= high for low, best, high in zip(*shapes, strict=True)):
-            raise ConfigError(f"A shape profile goes from the smallest shape to the largest. Received: {self}.")
+            raise ConfigError(
+                f"A shape profile goes from the smallest shape to the largest. Received: {self}."
+            )
 
     @classmethod
     def fixed(cls, shape: Shape) -> ShapeProfile:
@@ -58,7 +71,9 @@ class ShapeProfile:
     def __str__(self) -> str:
         if not self.optimum:
             return _SCALAR
-        return ",".join("x".join(map(str, shape)) for shape in (self.minimum, self.optimum, self.maximum))
+        return ",".join(
+            "x".join(map(str, shape)) for shape in (self.minimum, self.optimum, self.maximum)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +81,29 @@ class BuildSpec:
     """How an engine is built. Every field has a default, so ``BuildSpec()`` builds for this machine.
 
     Args:
-        backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX Runtime.
-        shapes: profile of each input by name. An input that is not named keeps its fixed shape; a dynamic batch
-            becomes 1 to ``max_batch``.
+        backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX
+            Runtime.
+        shapes: profile of each input by name. An input that is not named keeps its fixed shape; a
+            dynamic batch becomes 1 to ``max_batch``.
         max_batch: largest batch of inputs without a profile.
-        float_precision: what layers outside INT8 compute in. ``fp16`` and ``bf16`` need a backend and a device that
-            have them; TensorRT 10.12 and newer read the types from the ONNX graph and ignore this.
+        float_precision: what layers outside INT8 compute in. ``fp16`` and ``bf16`` need a backend
+            and a device that have them; TensorRT 10.12 and newer read the types from the ONNX graph
+            and ignore this.
         threads: CPU threads; 0 = all.
-        hint: whether the CPU backends optimize one request (``latency``) or many at once (``throughput``).
+        hint: whether the CPU backends optimize one request (``latency``) or many at once
+            (``throughput``).
         workspace_bytes: limit of TensorRT's scratch memory; None = the device's memory.
-        optimization_level: 0 (quick build) to 5 (slow build, fastest engine). ONNX Runtime: 0 off, 1 basic, 2
-            extended, 3 and more all graph optimizations.
+        optimization_level: 0 (quick build) to 5 (slow build, fastest engine). ONNX Runtime: 0 off,
+            1 basic, 2 extended, 3 and more all graph optimizations.
         timing_cache: TensorRT's kernel timings, read before and updated after the build.
         profile: keep what per-layer timing needs in the engine, and write the time of each layer.
-        hardware_compatible: TensorRT: let the engine run on Ampere and newer GPUs, not only on this one.
-        version_compatible: TensorRT: let the engine run on later versions of the same major version.
-        properties: OpenVINO: properties of the CPU plugin for the compilation, laid over those that the backend
-            sets, such as ``{"SNIPPETS_MODE": "ENABLE"}``. The manifest lists those that were used.
+        hardware_compatible: TensorRT: let the engine run on Ampere and newer GPUs, not only on this
+            one.
+        version_compatible: TensorRT: let the engine run on later versions of the same major
+            version.
+        properties: OpenVINO: properties of the CPU plugin for the compilation, laid over those that
+            the backend sets, such as ``{"SNIPPETS_MODE": "ENABLE"}``. The manifest lists those that
+            were used.
         preprocessing: how raw input becomes the engine's; kept in the manifest.
         classes: class names in label order; kept in the manifest.
 
@@ -108,7 +129,9 @@ class BuildSpec:
 
     def __post_init__(self) -> None:
         if self.backend not in ("auto", *BACKENDS):
-            raise ConfigError(f"backend is one of auto, {', '.join(BACKENDS)}. Received: {self.backend!r}.")
+            raise ConfigError(
+                f"backend is one of auto, {', '.join(BACKENDS)}. Received: {self.backend!r}."
+            )
         if not 0 <= self.optimization_level <= 5:
             raise ConfigError(f"optimization_level is 0 to 5. Received: {self.optimization_level}.")
         if self.threads < 0:
@@ -116,13 +139,19 @@ class BuildSpec:
         if self.max_batch < 1:
             raise ConfigError(f"max_batch is at least 1. Received: {self.max_batch}.")
         if self.workspace_bytes is not None and self.workspace_bytes < 2**20:
-            raise ConfigError(f"workspace_bytes is at least 1 MiB. Received: {self.workspace_bytes}.")
+            raise ConfigError(
+                f"workspace_bytes is at least 1 MiB. Received: {self.workspace_bytes}."
+            )
         if self.float_precision not in ("fp32", "fp16", "bf16"):
-            raise ConfigError(f"float_precision is fp32, fp16 or bf16. Received: {self.float_precision!r}.")
+            raise ConfigError(
+                f"float_precision is fp32, fp16 or bf16. Received: {self.float_precision!r}."
+            )
         if self.hint not in ("latency", "throughput"):
             raise ConfigError(f"hint is latency or throughput. Received: {self.hint!r}.")
         if self.properties and self.backend not in ("auto", "openvino"):
-            raise ConfigError(f"properties are OpenVINO's; {self.backend} has none. Received: {dict(self.properties)}.")
+            raise ConfigError(
+                f"properties are OpenVINO's; {self.backend} has none. Received: {dict(self.properties)}."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON types, as it goes into the manifest."""
@@ -136,7 +165,9 @@ class BuildSpec:
     def from_dict(cls, values: Mapping[str, Any]) -> BuildSpec:
         """Return the spec that :meth:`to_dict` described."""
         known = dict(values)
-        known["shapes"] = {name: parse_profile(text) for name, text in known.get("shapes", {}).items()}
+        known["shapes"] = {
+            name: parse_profile(text) for name, text in known.get("shapes", {}).items()
+        }
         known["classes"] = tuple(known.get("classes", ()))
         if known.get("timing_cache"):
             known["timing_cache"] = Path(known["timing_cache"])
@@ -146,8 +177,8 @@ class BuildSpec:
 def parse_shapes(text: str) -> dict[str, ShapeProfile]:
     """Parse ``input:1x3x224x224,8x...,32x...``: per input one shape, or smallest, optimum and largest.
 
-    A shape that ends in ``...`` takes the remaining dimensions of the first one. Several inputs are separated
-    by ``;``.
+    A shape that ends in ``...`` takes the remaining dimensions of the first one. Several inputs are
+    separated by ``;``.
 
     >>> str(parse_shapes("input:1x3x8x8,4x...,8x...")["input"])
     '1x3x8x8,4x3x8x8,8x3x8x8'
@@ -159,7 +190,9 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, colon, shapes = part.rpartition(":")
         if not colon or not name:
-            raise ConfigError(f"Shapes are written as name:1x3x224x224,8x...,32x.... Received: {part!r}.")
+            raise ConfigError(
+                f"Shapes are written as name:1x3x224x224,8x...,32x.... Received: {part!r}."
+            )
         profiles[name] = parse_profile(shapes)
     return profiles
 
@@ -170,7 +203,9 @@ def parse_profile(text: str) -> ShapeProfile:
         return ShapeProfile.fixed(())
     pieces = [piece.strip() for piece in text.split(",")]
     if len(pieces) not in (1, 3):
-        raise ConfigError(f"A profile is one shape, or smallest,optimum,largest. Received: {text!r}.")
+        raise ConfigError(
+            f"A profile is one shape, or smallest,optimum,largest. Received: {text!r}."
+        )
     first = _parse_shape(pieces[0], ())
     rest = [_parse_shape(piece, first) for piece in pieces[1:]] or [first, first]
     return ShapeProfile(minimum=first, optimum=rest[0], maximum=rest[1])
@@ -179,7 +214,9 @@ def parse_profile(text: str) -> ShapeProfile:
 def _parse_shape(text: str, first: Shape) -> Shape:
     match = re.fullmatch(r"(\d+(?:x\d+)*)(x\.\.\.)?", text)
     if match is None or (match[2] and not first):
-        raise ConfigError(f"A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: {text!r}.")
+        raise ConfigError(
+            f"A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: {text!r}."
+        )
     sizes = tuple(int(size) for size in match[1].split("x"))
     return sizes + first[len(sizes) :] if match[2] else sizes
 
@@ -191,8 +228,12 @@ def parse_properties(texts: Sequence[str]) -> dict[str, str]:
         ConfigError: a text does not have this form.
     """
     pairs = [text.partition("=") for text in texts]
-    if wrong := [text for text, (name, _, value) in zip(texts, pairs, strict=True) if not name or not value]:
-        raise ConfigError(f"A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. Received: {wrong[0]!r}.")
+    if wrong := [
+        text for text, (name, _, value) in zip(texts, pairs, strict=True) if not name or not value
+    ]:
+        raise ConfigError(
+            f"A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. Received: {wrong[0]!r}."
+        )
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -207,5 +248,7 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f"A size is a number with KiB, MiB, GiB, KB, MB or GB. Received: {text!r}.")
+        raise ConfigError(
+            f"A size is a number with KiB, MiB, GiB, KB, MB or GB. Received: {text!r}."
+        )
     return int(float(match[1]) * _UNITS[match[2].lower()])

@@ -77,4 +77,6 @@ def check_arguments(batch_size: int, seconds: float) -> None:
         ConfigError: ``seconds`` or ``batch_size`` is not positive.
     """
     if seconds <= 0 or batch_size < 1:
-        raise ConfigError(f"A benchmark needs seconds > 0 and batch_size >= 1. Received: {seconds}, {batch_size}.")
+        raise ConfigError(
+            f"A benchmark needs seconds > 0 and batch_size >= 1. Received: {seconds}, {batch_size}."
+        )

@@ -19,7 +19,8 @@ from qat_lib.errors import EngineBuildError
 Request = dict[str, Array]
 
 _LARGEST_INTEGERS = (127, 2)
-"""Integers are drawn below the first; below the second where the graph looks something up and has fewer rows."""
+"""Integers are drawn below the first; below the second where the graph looks something up and has
+fewer rows."""
 
 
 def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:
@@ -32,11 +33,12 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
         seed: seed of the random requests.
 
     Returns:
-        ``requests`` (their shapes), ``differences`` by output, ``bound``, as in :mod:`qat_lib.engines.agreement`.
+        ``requests`` (their shapes), ``differences`` by output, ``bound``, as in
+        :mod:`qat_lib.engines.agreement`.
 
     Raises:
-        EngineBuildError: an output differs by more than the engine's precision explains, or ONNX Runtime can't run the
-            graph.
+        EngineBuildError: an output differs by more than the engine's precision explains, or ONNX
+            Runtime can't run the graph.
     """
     reference = Reference(onnx)
     bound = bound_of(engine.manifest, half=half)
@@ -68,10 +70,15 @@ def _shapes(engine: Engine) -> list[dict[str, Shape]]:
 
 def _middle(profile: ShapeProfile) -> Shape:
     """Return a shape between the smallest and the largest: of batches of 1 to 32, a batch of 6."""
-    return tuple(round(math.sqrt(low * high)) for low, high in zip(profile.minimum, profile.maximum, strict=True))
+    return tuple(
+        round(math.sqrt(low * high))
+        for low, high in zip(profile.minimum, profile.maximum, strict=True)
+    )
 
 
-def _ask(reference: Reference, engine: Engine, shapes: Mapping[str, Shape], seed: int) -> tuple[Request, Request]:
+def _ask(
+    reference: Reference, engine: Engine, shapes: Mapping[str, Shape], seed: int
+) -> tuple[Request, Request]:
     """Return a random request and the reference's answer."""
     for most in _LARGEST_INTEGERS[:-1]:
         request = engine.random_request(shapes, seed=seed, integers_below=most)
@@ -103,4 +110,8 @@ def _explain(
 
 def _text(shapes: Mapping[str, Shape]) -> str:
     texts = {name: "x".join(map(str, shape)) or "scalar" for name, shape in shapes.items()}
-    return next(iter(texts.values())) if len(texts) == 1 else ", ".join(f"{k} {v}" for k, v in texts.items())
+    return (
+        next(iter(texts.values()))
+        if len(texts) == 1
+        else ", ".join(f"{k} {v}" for k, v in texts.items())
+    )

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from qat_lib.export.parity import LayerDifference, ParityReport, check_parity
     from qat_lib.export.verify import verify_onnx
 
-__all__ = ["ExportReport", "LayerDifference", "ParityReport", "check_parity", "export_onnx", "verify_onnx"]
+__all__ = [
+    "ExportReport",
+    "LayerDifference",
+    "ParityReport",
+    "check_parity",
+    "export_onnx",
+    "verify_onnx",
+]
 
 # Imported on first use: verification must not need TensorFlow, nor a glance at the package onnx-ir.
 _HOMES = {

@@ -47,15 +47,17 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:
-        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``) and whose Q and DQ nodes know
-        their quantizer (``node.meta["quantizer"]``).
+        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``) and whose Q and DQ
+        nodes know their quantizer (``node.meta["quantizer"]``).
 
     Raises:
         ExportError: the operator set is out of range, or tf2onnx has no counterpart for an op.
         UnsupportedModelError: the model has no graph of layers.
     """
     if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
-        raise ExportError(f"Expected an opset from {OLDEST_OPSET} to {NEWEST_OPSET}. Received: {opset}.")
+        raise ExportError(
+            f"Expected an opset from {OLDEST_OPSET} to {NEWEST_OPSET}. Received: {opset}."
+        )
     trace = trace_model(model, batch=batch)
     result = ir.serde.deserialize_model(_run_tf2onnx(trace, opset))
     # tf2onnx always imports ai.onnx.ml too, in a version that no node needs.
@@ -78,8 +80,12 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             "Replace the layer that it names, or try a newer operator set."
         ) from error
     known = {"", "ai.onnx", "ai.onnx.ml"}
-    foreign = sorted({f"{node.op_type} ({node.name})" for node in proto.graph.node if node.domain not in known})
-    unmapped = sorted({f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, written)})
+    foreign = sorted(
+        {f"{node.op_type} ({node.name})" for node in proto.graph.node if node.domain not in known}
+    )
+    unmapped = sorted(
+        {f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, written)}
+    )
     if foreign or unmapped:
         raise ExportError(
             f"tf2onnx has no ONNX counterpart in operator set {opset} for: {', '.join([*foreign, *unmapped][:8])}. "
@@ -184,7 +190,9 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
         value.name = trace.inputs[value.name or ""]
     for value in [*graph.inputs, *graph.outputs]:
         if value.shape is not None:
-            value.shape = ir.Shape([_dim(d, i, value.name or "", batch) for i, d in enumerate(value.shape)])
+            value.shape = ir.Shape(
+                [_dim(d, i, value.name or "", batch) for i, d in enumerate(value.shape)]
+            )
 
 
 def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
@@ -198,7 +206,11 @@ def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
 def _attribute(model: ir.Model, trace: Trace) -> None:
     """Say of each node which layer it came from, and of each tensor which layer's output it is."""
     for node in model.graph:
-        for name in (node.name, *(output.name for output in node.outputs), *(v.name for v in node.inputs if v)):
+        for name in (
+            node.name,
+            *(output.name for output in node.outputs),
+            *(v.name for v in node.inputs if v),
+        ):
             scope = (name or "").partition("/")[0]
             if scope in trace.scopes:
                 node.meta[LAYER] = trace.scopes[scope]
@@ -210,7 +222,11 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
             if is_op(node, "Reshape") and output.shape is None and output.name in trace.shapes:
                 shape, dtype = trace.shapes[output.name]
                 output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(dtype)
-    norms = {path: norm for path, operation in trace.operations.items() if (norm := _batch_norm(operation)) is not None}
+    norms = {
+        path: norm
+        for path, operation in trace.operations.items()
+        if (norm := _batch_norm(operation)) is not None
+    }
     for node in model.graph:
         if node.meta.get(LAYER) in norms:
             node.meta[BATCH_NORM] = norms[node.meta[LAYER]]
@@ -229,9 +245,13 @@ def _insert_pairs(model: ir.Model) -> None:
         if found is None:
             continue
         int8, float32, shape = ir.DataType.INT8, ir.DataType.FLOAT, marked.shape
-        quantize = new_node("QuantizeLinear", [source, scale, zero_point], origin=node, shape=shape, dtype=int8)
+        quantize = new_node(
+            "QuantizeLinear", [source, scale, zero_point], origin=node, shape=shape, dtype=int8
+        )
         parameters = [insert_before(node, quantize), scale, zero_point]
-        dequantize = new_node("DequantizeLinear", parameters, origin=node, shape=shape, dtype=float32)
+        dequantize = new_node(
+            "DequantizeLinear", parameters, origin=node, shape=shape, dtype=float32
+        )
         replace(marked, insert_before(node, dequantize))
         for half in (quantize, dequantize):
             half.meta[QUANTIZER] = found.group(1)
@@ -244,7 +264,9 @@ def _batch_norm(operation: Any) -> BatchNorm | None:
 
     if not isinstance(operation, keras.Layer):
         return None
-    layers = [x for x in operation._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)]
+    layers = [
+        x for x in operation._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)
+    ]
     if len(layers) != 1:
         return None
     (layer,) = layers

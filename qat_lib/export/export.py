@@ -28,7 +28,8 @@ from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 
 EXTERNAL_DATA_ABOVE = 1_900_000_000
-"""Bytes of weights above which they go into a file of their own: one protobuf message ends at 2 GB."""
+"""Bytes of weights above which they go into a file of their own: one protobuf message ends at 2
+GB."""
 
 Pass = Callable[[ir.Model], ir.Model]
 
@@ -59,7 +60,11 @@ class ExportReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {**asdict(self), "path": str(self.path), "findings": [f.to_dict() for f in self.findings]}
+        return {
+            **asdict(self),
+            "path": str(self.path),
+            "findings": [f.to_dict() for f in self.findings],
+        }
 
 
 def export_onnx(
@@ -83,18 +88,23 @@ def export_onnx(
         model: built Keras Functional or Sequential model.
         path: file to write; it appears whole or not at all.
         target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
-        opset: ONNX operator set, 13 to 21. Default 17. ``remainder="fp16"`` needs, and raises it to, 19.
-        weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter of the size;
-            ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to 8.6 needs.
-        remainder: data type of what is not INT8: ``"fp32"`` (default) or ``"fp16"``, for strongly typed TensorRT.
+        opset: ONNX operator set, 13 to 21. Default 17. ``remainder="fp16"`` needs, and raises it
+            to, 19.
+        weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
+            of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
+            8.6 needs.
+        remainder: data type of what is not INT8: ``"fp32"`` (default) or ``"fp16"``, for strongly
+            typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
         batch: fixed batch size; None (default) leaves it open.
         preprocessing: how raw images become the model's input; recorded in the file.
-        embed_preprocessing: whether the graph takes raw images (uint8) and preprocesses them itself. Default False.
-        metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy": 0.98}``; values that
-            are not text are written as JSON.
-        plan: quantization plan that the file is verified against, its dict form, or the path of its JSON; its digest
-            is recorded in the file. Default None: verified against the model's own quantizers.
+        embed_preprocessing: whether the graph takes raw images (uint8) and preprocesses them
+            itself. Default False.
+        metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy":
+            0.98}``; values that are not text are written as JSON.
+        plan: quantization plan that the file is verified against, its dict form, or the path of its
+            JSON; its digest is recorded in the file. Default None: verified against the model's own
+            quantizers.
 
     Returns:
         What was written.
@@ -102,8 +112,10 @@ def export_onnx(
     Raises:
         UnsupportedModelError: the model has no graph of layers.
         ConfigError: the path is no place for a file.
-        ExportError: an option is wrong, or something can't be said in ONNX or, such as unsigned integers, in TensorRT.
-        VerificationError: the written graph is not what the model and the plan say; no file is left.
+        ExportError: an option is wrong, or something can't be said in ONNX or, such as unsigned
+            integers, in TensorRT.
+        VerificationError: the written graph is not what the model and the plan say; no file is
+            left.
 
     Example:
         >>> import keras, qat_lib
@@ -122,7 +134,9 @@ def export_onnx(
         embed_preprocessing=embed_preprocessing,
     )
     if embed_preprocessing and preprocessing is None:
-        raise ExportError("embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...).")
+        raise ExportError(
+            "embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...)."
+        )
     planned = None if plan is None else read_plan(plan)
     check_output(path)
     started = time.perf_counter()
@@ -131,7 +145,9 @@ def export_onnx(
     graph = convert(model, opset=options.opset, batch=batch)
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
-    recorded = record_quantizers(graph, ranges, disabled_quantizers(model), half=remainder == "fp16")
+    recorded = record_quantizers(
+        graph, ranges, disabled_quantizers(model), half=remainder == "fp16"
+    )
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
@@ -139,7 +155,8 @@ def export_onnx(
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
-        bytes=path.stat().st_size + (data.stat().st_size if (data := _data_path(path)).is_file() else 0),
+        bytes=path.stat().st_size
+        + (data.stat().st_size if (data := _data_path(path)).is_file() else 0),
         seconds=time.perf_counter() - started,
         conversion_seconds=converted - started,
         opset=options.opset,
@@ -184,7 +201,11 @@ def lower(
         passes.merge_padding,
     ]
     if options.target == "openvino":
-        steps += [passes.quantize_before_max_pools, passes.pull_strides_up, passes.quantize_unsigned]
+        steps += [
+            passes.quantize_before_max_pools,
+            passes.pull_strides_up,
+            passes.quantize_unsigned,
+        ]
         steps.append(passes.let_quantizers_clamp)
     if options.channels_first_input:
         steps.append(passes.take_channels_first)
@@ -220,7 +241,9 @@ def _entries(
     plan: QuantizationPlan | None,
 ) -> dict[str, str]:
     order = "NCHW" if options.channels_first_input else "NHWC"
-    images = {v.name: order for v in graph.graph.inputs if v.shape is not None and len(v.shape) == 4}
+    images = {
+        v.name: order for v in graph.graph.inputs if v.shape is not None and len(v.shape) == 4
+    }
     entries = {
         "version": _own_version(),
         "target": options.target,
@@ -252,9 +275,13 @@ def _data_path(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: ExportOptions) -> list[Finding]:
+def _write(
+    graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: ExportOptions
+) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
-    size = sum(v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None)
+    size = sum(
+        v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None
+    )
     external = size > EXTERNAL_DATA_ABOVE
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
     draft = folder / path.name
@@ -272,7 +299,9 @@ def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: 
             _data_path(draft).replace(_data_path(path))
         draft.replace(path)
     except OSError as error:
-        raise ExportError(f"Expected to write {path}. It failed: {error.strerror or error}.") from error
+        raise ExportError(
+            f"Expected to write {path}. It failed: {error.strerror or error}."
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return findings

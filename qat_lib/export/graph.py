@@ -1,7 +1,7 @@
 """Small, typed helpers over onnx-ir that every lowering pass uses.
 
-A pass is written as an edit of a model that it owns; :func:`lowering_pass` makes a pure function of it, which
-returns a new model and leaves its argument as it was (tensors are shared, not copied).
+A pass is written as an edit of a model that it owns; :func:`lowering_pass` makes a pure function of
+it, which returns a new model and leaves its argument as it was (tensors are shared, not copied).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ LAYER = "keras_layer"
 """Key of ``node.meta``: path of the Keras layer that the node came from."""
 
 BATCH_NORM = "batch_norm"
-"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its :class:`BatchNorm` parameters."""
+"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its :class:`BatchNorm`
+parameters."""
 
 FACTOR = "factor"
-"""Key of ``node.meta`` of a weight's DQ: signed float64 factor for each channel that was folded into its scale."""
+"""Key of ``node.meta`` of a weight's DQ: signed float64 factor for each channel that was folded
+into its scale."""
 
 LEARNED = "learned_scale"
 """Key of ``node.meta`` of a weight's DQ: float32 scale as it was learned, along the node's axis."""
@@ -32,7 +34,8 @@ ORIGINAL = "original_integers"
 """Key of ``node.meta`` of a weight's DQ: the int8 weights in the node's layout, before any fold."""
 
 TENSOR = "keras_tensor"
-"""Key of ``value.meta``: path of the Keras layer whose output the tensor holds (up to the order of its axes)."""
+"""Key of ``value.meta``: path of the Keras layer whose output the tensor holds (up to the order of
+its axes)."""
 
 QUANTIZER = "quantizer"
 """Key of ``node.meta`` of a Q or DQ node: name of the quantizer that it stands for."""
@@ -51,7 +54,9 @@ class BatchNorm:
     @property
     def factor(self) -> np.ndarray:
         """``gamma / sqrt(variance + epsilon)`` in float64."""
-        return np.asarray(self.gamma.astype(np.float64) / np.sqrt(self.variance.astype(np.float64) + self.epsilon))
+        return np.asarray(
+            self.gamma.astype(np.float64) / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+        )
 
     @property
     def offset(self) -> np.ndarray:
@@ -59,7 +64,9 @@ class BatchNorm:
         return np.asarray(self.beta.astype(np.float64) - self.mean.astype(np.float64) * self.factor)
 
 
-def lowering_pass(rewrite: Callable[Concatenate[ir.Model, P], None]) -> Callable[Concatenate[ir.Model, P], ir.Model]:
+def lowering_pass(
+    rewrite: Callable[Concatenate[ir.Model, P], None],
+) -> Callable[Concatenate[ir.Model, P], ir.Model]:
     """Turn an in-place rewrite into a pure function from model to model."""
 
     @functools.wraps(rewrite)

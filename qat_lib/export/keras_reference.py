@@ -20,8 +20,12 @@ class KerasReference:
 
         self.model_outputs = list(model.outputs)
         found = {layer.name: layer for layer in model.layers}
-        self.layers = [name for name in layers if name in found and len(found[name]._inbound_nodes) == 1]
-        self.layers = [name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)]
+        self.layers = [
+            name for name in layers if name in found and len(found[name]._inbound_nodes) == 1
+        ]
+        self.layers = [
+            name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)
+        ]
         extra = [found[name].output for name in self.layers]
         with deep_graphs():
             self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
@@ -66,19 +70,23 @@ def batches(model: Any, data: Any, size: int, *, whole: bool) -> Iterator[list[n
 
     Args:
         model: the Keras model.
-        data: an array, a list of arrays or a dict of arrays by input name, or an iterable of such batches.
+        data: an array, a list of arrays or a dict of arrays by input name, or an iterable of such
+            batches.
         size: samples at a time.
         whole: whether to leave out an incomplete last batch.
 
     Raises:
-        ExportError: a dict has other names than the model's inputs, or the inputs differ in their number of samples.
+        ExportError: a dict has other names than the model's inputs, or the inputs differ in their
+            number of samples.
     """
     is_one = isinstance(data, np.ndarray | list | tuple | Mapping) or not isinstance(data, Iterable)
     for item in [data] if is_one else data:
         arrays = [np.asarray(x) for x in _in_order(model, item)]
         counts = {len(x) if x.ndim else 0 for x in arrays}
         if len(counts) > 1:
-            raise ExportError(f"Expected as many samples for each input. Received: {sorted(counts)}.")
+            raise ExportError(
+                f"Expected as many samples for each input. Received: {sorted(counts)}."
+            )
         for start in range(0, max(counts, default=0), size):
             part = [x[start : start + size] for x in arrays]
             if not whole or len(part[0]) == size:
@@ -93,5 +101,7 @@ def _in_order(model: Any, item: Any) -> list[Any]:
     if set(names) != set(item):
         names = [x.name for x in model.inputs]
     if set(names) != set(item):
-        raise ExportError(f"Expected arrays for the inputs {sorted(names)}. Received: {sorted(map(str, item))}.")
+        raise ExportError(
+            f"Expected arrays for the inputs {sorted(names)}. Received: {sorted(map(str, item))}."
+        )
     return [item[name] for name in names]

@@ -1,9 +1,10 @@
 """What an exported file says about itself, in the ONNX model's metadata, and how it is read back.
 
-Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``, ``qatline.quantizers``
-(JSON, see :class:`Recorded`), ``qatline.tensors`` (JSON: Keras layer -> tensor that holds its output),
-``qatline.layout`` (JSON: input name -> ``NHWC`` or ``NCHW``), ``qatline.preprocessing`` (JSON) and
-``qatline.preprocessing_embedded``, and whatever the caller adds (classes, accuracy).
+Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``,
+``qatline.quantizers`` (JSON, see :class:`Recorded`), ``qatline.tensors`` (JSON: Keras layer ->
+tensor that holds its output), ``qatline.layout`` (JSON: input name -> ``NHWC`` or ``NCHW``),
+``qatline.preprocessing`` (JSON) and ``qatline.preprocessing_embedded``, and whatever the caller
+adds (classes, accuracy).
 
 This module needs neither TensorFlow nor Keras nor onnx-ir, so that an engine machine can read it.
 """
@@ -32,8 +33,10 @@ class RecordedWeight:
     Attributes:
         quantizer: name of the quantizer.
         scale: float32 scale as learned, one value or one a channel along the node's axis.
-        factor: signed factor that a BatchNormalization put on the scale, one a channel; None when none was folded.
-        digest: SHA-256 of the int8 weights as they were before the fold (dead channels, factor 0, as zeros).
+        factor: signed factor that a BatchNormalization put on the scale, one a channel; None when
+            none was folded.
+        digest: SHA-256 of the int8 weights as they were before the fold (dead channels, factor 0,
+            as zeros).
         axis: axis of the scales; None in the record of an older file, which does not say it.
     """
 
@@ -53,9 +56,11 @@ class Recorded:
         weights: name of the DQ node -> its record.
         disabled: quantizers that were switched off and are therefore not in the graph.
         half: whether scales were rounded to float16.
-        readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>`` (graph outputs: ``<name>:``);
-            None in the record of an older file, which does not say it.
-        unsigned: names of the DQ nodes that read UINT8; None in the record of an older file, which does not say it.
+        readers: name of every DQ node -> its readers, sorted, each as ``<node>:<input>``
+            (graph outputs: ``<name>:``); None in the record of an older file, which does not say
+            it.
+        unsigned: names of the DQ nodes that read UINT8; None in the record of an older file, which
+            does not say it.
     """
 
     activations: Mapping[str, float] = field(default_factory=dict)
@@ -113,7 +118,9 @@ class Recorded:
                 disabled=tuple(map(str, data.get("disabled", ()))),
                 half=bool(data.get("half", False)),
                 readers=None if data.get("readers") is None else _names_by_node(data["readers"]),
-                unsigned=None if data.get("unsigned") is None else tuple(map(str, data["unsigned"])),
+                unsigned=None
+                if data.get("unsigned") is None
+                else tuple(map(str, data["unsigned"])),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(
@@ -163,4 +170,8 @@ def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -
 
 def read_metadata(proto: Any) -> dict[str, str]:
     """Return the ``qatline.*`` metadata of a ModelProto, without the prefix; empty for a file of another producer."""
-    return {p.key.removeprefix(PREFIX): p.value for p in proto.metadata_props if p.key.startswith(PREFIX)}
+    return {
+        p.key.removeprefix(PREFIX): p.value
+        for p in proto.metadata_props
+        if p.key.startswith(PREFIX)
+    }

@@ -12,11 +12,15 @@ OLDEST_OPSET = 13
 """QuantizeLinear has an axis since operator set 13."""
 
 NEWEST_OPSET = 21
-"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on the graph without
-weights. float16 Q/DQ scales need 19."""
+"""Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on
+the graph without weights. float16 Q/DQ scales need 19."""
 
 LARGEST_BATCH = 65_536
-_CHOICES = {"target": get_args(Backend), "weights": get_args(WeightForm), "remainder": get_args(FloatPrecision)}
+_CHOICES = {
+    "target": get_args(Backend),
+    "weights": get_args(WeightForm),
+    "remainder": get_args(FloatPrecision),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +43,12 @@ class ExportOptions:
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise ExportError(f"Expected {name} to be one of {', '.join(allowed)}. Received: {value!r}.")
-        if self.batch is not None and (isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH):
+                raise ExportError(
+                    f"Expected {name} to be one of {', '.join(allowed)}. Received: {value!r}."
+                )
+        if self.batch is not None and (
+            isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH
+        ):
             raise ExportError(
                 f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. Received: {self.batch!r}."
             )

@@ -1,7 +1,7 @@
 """Compare an exported ONNX file with the Keras model it came from, output by output or layer by layer.
 
-ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is the export's and not
-an optimizer's.
+ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is
+the export's and not an optimizer's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from qat_lib.onnx_view.bounds import check_bounds
 from qat_lib.onnx_view.loading import load_model
 
 FLOAT_TOLERANCE = 1e-4
-"""Largest allowed difference of a model without quantizers, relative to the largest output (float rounding)."""
+"""Largest allowed difference of a model without quantizers, relative to the largest output (float
+rounding)."""
 HALF_TOLERANCE = 2e-2
 """The same for a float16 remainder."""
 FLOAT_STEP = 1e-5
@@ -48,17 +49,20 @@ class ParityReport:
         largest_difference: largest absolute difference of any output.
         mean_difference: mean absolute difference.
         magnitude: largest absolute output of Keras.
-        labels_equal: samples whose label (index of the largest output) is the same in both; None when the model has no
-            output of shape ``(batch, classes)``.
-        ties: samples with another label whose two candidates lie within ``step`` of each other in Keras.
+        labels_equal: samples whose label (index of the largest output) is the same in both; None
+            when the model has no output of shape ``(batch, classes)``.
+        ties: samples with another label whose two candidates lie within ``step`` of each other in
+            Keras.
         mismatches: samples with another label that is no tie.
-        step: one quantization step of the logits: their largest magnitude over 127 (of a model without quantizers:
-            times 1e-5). Logits closer than that are a tie, which float rounding may decide either way, because it
-            moves values that lie on the edge between two integers anywhere in the network.
-        noise: how far Keras's own logits move when its input moves by float rounding; measured only where labels
-            differ. It widens ``step``: what Keras can't hold still, an export can't be asked to reproduce.
-        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to ``magnitude``; None for a
-            quantized one, whose labels decide.
+        step: one quantization step of the logits: their largest magnitude over 127 (of a model
+            without quantizers: times 1e-5). Logits closer than that are a tie, which float rounding
+            may decide either way, because it moves values that lie on the edge between two integers
+            anywhere in the network.
+        noise: how far Keras's own logits move when its input moves by float rounding; measured only
+            where labels differ. It widens ``step``: what Keras can't hold still, an export can't be
+            asked to reproduce.
+        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
+            ``magnitude``; None for a quantized one, whose labels decide.
         layers: differences by layer, in graph order; empty unless asked for.
     """
 
@@ -79,11 +83,15 @@ class ParityReport:
         """Whether the labels agree but for ties, and a float model's outputs lie within its tolerance."""
         if self.mismatches or not np.isfinite(self.largest_difference):
             return False
-        return self.tolerance is None or self.largest_difference <= self.tolerance * max(self.magnitude, 1e-6)
+        return self.tolerance is None or self.largest_difference <= self.tolerance * max(
+            self.magnitude, 1e-6
+        )
 
     def first_difference(self, relative: float = 1e-3) -> LayerDifference | None:
         """Return the first layer whose difference exceeds ``relative`` times its magnitude; None when none does."""
-        return next((x for x in self.layers if x.largest > relative * max(x.magnitude, 1e-12)), None)
+        return next(
+            (x for x in self.layers if x.largest > relative * max(x.magnitude, 1e-12)), None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ``passed`` included."""
@@ -91,29 +99,41 @@ class ParityReport:
 
     def __str__(self) -> str:
         """Return one sentence."""
-        labels = "" if self.labels_equal is None else f", labels equal on {self.labels_equal} ({self.ties} ties)"
+        labels = (
+            ""
+            if self.labels_equal is None
+            else f", labels equal on {self.labels_equal} ({self.ties} ties)"
+        )
         verdict = "agrees with Keras" if self.passed else "does NOT agree with Keras"
         return f"{verdict} on {self.samples} samples: largest difference {self.largest_difference:.3g}{labels}"
 
 
 def check_parity(
-    model: Any, path: str | os.PathLike[str], data: Any, *, layers: bool = False, batch_size: int = 32
+    model: Any,
+    path: str | os.PathLike[str],
+    data: Any,
+    *,
+    layers: bool = False,
+    batch_size: int = 32,
 ) -> ParityReport:
     """Compare ``path`` with the Keras ``model`` on ``data``.
 
     Args:
         model: the Keras model that was exported.
         path: the ONNX file.
-        data: inputs as Keras takes them (for an export with embedded preprocessing: raw images): an array, a list of
-            arrays or a dict of arrays for several inputs, or an iterable of such batches.
-        layers: whether to compare every layer's output too, to see where a difference starts. Default False.
+        data: inputs as Keras takes them (for an export with embedded preprocessing: raw images): an
+            array, a list of arrays or a dict of arrays for several inputs, or an iterable of such
+            batches.
+        layers: whether to compare every layer's output too, to see where a difference starts.
+            Default False.
         batch_size: samples at a time. Default 32.
 
     Returns:
         The report; ``report.passed`` is the verdict.
 
     Raises:
-        ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no data.
+        ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no
+            data.
 
     Example:
         >>> import numpy as np
@@ -129,9 +149,13 @@ def check_parity(
     tensors = read_names(metadata, "tensors") if layers else {}
     reference = KerasReference(model, list(tensors))
     tensors = {layer: tensors[layer] for layer in reference.layers}
-    session = ReferenceSession(path, extra_outputs=tuple(dict.fromkeys(tensors.values())), metadata=metadata)
+    session = ReferenceSession(
+        path, extra_outputs=tuple(dict.fromkeys(tensors.values())), metadata=metadata
+    )
     comparison = _Comparison()
-    for batch in batches(model, data, session.fixed_batch or batch_size, whole=session.fixed_batch is not None):
+    for batch in batches(
+        model, data, session.fixed_batch or batch_size, whole=session.fixed_batch is not None
+    ):
         inputs = session.keras_inputs(batch)
         expected = reference.run(inputs)
         received = session.run(batch)
@@ -139,9 +163,13 @@ def check_parity(
         if rows.size:
             moved = reference.run([nudged(x[rows]) for x in inputs])
             comparison.add_noise([y[rows] for y in expected], moved)
-        for layer, value in zip(reference.layers, expected[len(reference.model_outputs) :], strict=True):
+        for layer, value in zip(
+            reference.layers, expected[len(reference.model_outputs) :], strict=True
+        ):
             comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
-    recorded = Recorded.from_json(metadata["quantizers"]) if "quantizers" in metadata else Recorded()
+    recorded = (
+        Recorded.from_json(metadata["quantizers"]) if "quantizers" in metadata else Recorded()
+    )
     float_tolerance = HALF_TOLERANCE if recorded.half or comparison.half else FLOAT_TOLERANCE
     tolerance = None if recorded.activations else float_tolerance
     return comparison.report(tolerance)
@@ -182,7 +210,9 @@ class _Comparison:
     half: bool = False
     layers: dict[str, tuple[str, _Difference]] = field(default_factory=dict)
 
-    def add(self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int) -> np.ndarray:
+    def add(
+        self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int
+    ) -> np.ndarray:
         """Take in one batch; return the rows whose label differs."""
         differing = [np.empty(0, np.intp)]
         first, *_ = expected
@@ -219,7 +249,9 @@ class _Comparison:
             if before.ndim == 2 and before.shape[1] > 1:
                 self.noise = float(np.abs(_logits(before) - _logits(after)).max(initial=self.noise))
 
-    def add_layer(self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray) -> None:
+    def add_layer(
+        self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray
+    ) -> None:
         """Take in the output of one layer."""
         # The tensor may lie in either order of axes: the one that fits is meant.
         orders = [received]
@@ -230,13 +262,17 @@ class _Comparison:
         else:
             candidates = [x.reshape(expected.shape) for x in orders if x.size == expected.size]
         if candidates:
-            best = min(candidates, key=lambda x: float(np.abs(x.astype(np.float64) - expected).sum()))
+            best = min(
+                candidates, key=lambda x: float(np.abs(x.astype(np.float64) - expected).sum())
+            )
             self.layers.setdefault(layer, (tensor, _Difference()))[1].add(expected, best)
 
     def report(self, tolerance: float | None) -> ParityReport:
         """Return the verdict over all batches."""
         if not self.samples:
-            raise ExportError("Expected at least one sample to compare ONNX with Keras. Received none.")
+            raise ExportError(
+                "Expected at least one sample to compare ONNX with Keras. Received none."
+            )
         step = self.largest_logit * (1 / 127 if tolerance is None else FLOAT_STEP)
         # Two logits may each move by the noise, in opposite directions.
         ties = sum(margin <= step + 2 * self.noise for margin in self.margins)
@@ -252,7 +288,9 @@ class _Comparison:
             noise=self.noise,
             tolerance=tolerance,
             layers=tuple(
-                LayerDifference(layer=name, tensor=tensor, largest=d.largest, mean=d.mean, magnitude=d.magnitude)
+                LayerDifference(
+                    layer=name, tensor=tensor, largest=d.largest, mean=d.mean, magnitude=d.magnitude
+                )
                 for name, (tensor, d) in self.layers.items()
             ),
         )

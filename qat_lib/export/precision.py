@@ -1,7 +1,8 @@
 """Float32 semantics: what a model computes when its other floating types are taken for float32.
 
-Mixed precision is a way to train. An exported file says the precision of its float operators itself, so a model is
-traced as its float32 twin: the same layers and weights under the policy ``float32``.
+Mixed precision is a way to train. An exported file says the precision of its float operators
+itself, so a model is traced as its float32 twin: the same layers and weights under the policy
+``float32``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class _Float32Policy(keras.DTypePolicy):
 def float32_semantics(model: Any) -> Iterator[None]:
     """Let every layer of ``model`` that computes in another floating type compute in float32, within the block.
 
-    Variables keep their type and are cast where they are read. The model must not be used in another thread meanwhile.
+    Variables keep their type and are cast where they are read. The model must not be used in
+    another thread meanwhile.
     """
     layers = {id(layer): layer for layer in (model, *model._flatten_layers())}
     with ExitStack() as stack:
@@ -84,8 +86,8 @@ def float32_for(dtype: tf.DType) -> tf.DType:
 def use_float32(graph_def: Any) -> None:
     """Write the floating-point operators and constants of a TensorFlow ``GraphDef`` in float32, in place.
 
-    Casts between floating types vanish. What is left to write under :func:`float32_semantics` is what a layer or an
-    operator asks for by name, and variables that are stored in another type.
+    Casts between floating types vanish. What is left to write under :func:`float32_semantics` is
+    what a layer or an operator asks for by name, and variables that are stored in another type.
     """
     functions = graph_def.library.function
     for node in (*graph_def.node, *(node for function in functions for node in function.node_def)):

@@ -18,7 +18,8 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
 
     Args:
         graph_def: the traced graph.
-        frozen: placeholder -> array that it becomes a constant of. Default None: all stay placeholders.
+        frozen: placeholder -> array that it becomes a constant of. Default None: all stay
+            placeholders.
     """
     result = type(graph_def)()
     result.CopyFrom(graph_def)
@@ -55,7 +56,8 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
 def _with_erf(graph_def: Any, node: Any) -> None:
     """Replace ``erfc(x)``, which Keras's exact GELU uses and tf2onnx lacks, by ``1 - erf(x)``.
 
-    GELU calls it with ``-x * c``; ``1 + erf(x * c)`` is the same number and the form that engines know as GELU.
+    GELU calls it with ``-x * c``; ``1 + erf(x * c)`` is the same number and the form that engines
+    know as GELU.
     """
     import tensorflow as tf
 
@@ -95,8 +97,8 @@ def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
 def _with_constant_size(graph_def: Any, node: Any) -> None:
     """Say what a transposed convolution makes by a constant, where only the batch is open.
 
-    Keras computes the size from the input's at run time. tf2onnx sees through that in two and three dimensions; in one
-    it makes the largest output, and cuts it by thirty nodes of shape arithmetic.
+    Keras computes the size from the input's at run time. tf2onnx sees through that in two and three
+    dimensions; in one it makes the largest output, and cuts it by thirty nodes of shape arithmetic.
     """
     import tensorflow as tf
 

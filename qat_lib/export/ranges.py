@@ -22,7 +22,8 @@ class LearnedRange:
 
     Attributes:
         name: name of the quantizer.
-        amax: float32; a scalar, or one value a channel in a shape that broadcasts against the tensor.
+        amax: float32; a scalar, or one value a channel in a shape that broadcasts against the
+            tensor.
         narrow: whether the integer -128 is left out (weights).
         unsigned: whether the integers are unsigned, 0 to 255.
     """
@@ -72,8 +73,12 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
                 "ONNX QuantizeLinear has 8-bit integers: quantize with num_bits=8, or disable this quantizer."
             )
         if layer.name in found and found[layer.name][0] is not layer:
-            raise ExportError(f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of them.")
-        range_ = LearnedRange(name=layer.name, amax=layer.amax, narrow=layer.narrow_range, unsigned=layer.unsigned)
+            raise ExportError(
+                f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of them."
+            )
+        range_ = LearnedRange(
+            name=layer.name, amax=layer.amax, narrow=layer.narrow_range, unsigned=layer.unsigned
+        )
         found[layer.name] = (layer, range_)
     if made_up := [name for name, (layer, _) in found.items() if not layer.calibrated]:
         logger.warning(

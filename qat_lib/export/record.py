@@ -42,7 +42,9 @@ def record_quantizers(
         weights[str(node.name)] = RecordedWeight(
             quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest, axis=axis
         )
-    pairs = [node for node in model.graph if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta]
+    pairs = [
+        node for node in model.graph if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta
+    ]
     return Recorded(
         activations=activations,
         weights=weights,

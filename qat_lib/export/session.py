@@ -40,7 +40,9 @@ class ReferenceSession:
         ExportError: ONNX Runtime can't load the file.
     """
 
-    def __init__(self, path: Path, *, extra_outputs: tuple[str, ...] = (), metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, *, extra_outputs: tuple[str, ...] = (), metadata: Mapping[str, str]
+    ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -53,12 +55,19 @@ class ReferenceSession:
             source, added = _with_outputs(path, extra_outputs)
             options.add_session_config_entry(EXTERNAL_FOLDER, str(path.resolve().parent))
         try:
-            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own.
-            raise ExportError(f"ONNX Runtime can't load {path}: {error}. Export the model again.") from error
+            raise ExportError(
+                f"ONNX Runtime can't load {path}: {error}. Export the model again."
+            ) from error
         self._inputs = self._session.get_inputs()
-        # Extra outputs stand behind the model's own, and one of these may be asked for as an extra, too.
-        self._outputs = [output.name for output in self._session.get_outputs() if output.name not in added]
+        # Extra outputs stand behind the model's own, and one of these may be asked for as an extra,
+        # too.
+        self._outputs = [
+            output.name for output in self._session.get_outputs() if output.name not in added
+        ]
         self._layout = read_names(metadata, "layout")
         self._preprocessing = None
         if metadata.get("preprocessing_embedded") == "true":
@@ -81,7 +90,9 @@ class ReferenceSession:
         """
         if len(batch) != len(self._inputs):
             raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
-        return batch if self._preprocessing is None else [self._preprocessing.apply(x) for x in batch]
+        return (
+            batch if self._preprocessing is None else [self._preprocessing.apply(x) for x in batch]
+        )
 
     def run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
         """Return the model's outputs for a batch in the Keras order of axes.

@@ -57,5 +57,7 @@ class Tensors:
         if scale.ndim:
             if not -weight.ndim <= axis < weight.ndim or scale.size not in (1, weight.shape[axis]):
                 return None
-            scale = np.expand_dims(scale.ravel(), [i for i in range(weight.ndim) if i != axis % weight.ndim])
+            scale = np.expand_dims(
+                scale.ravel(), [i for i in range(weight.ndim) if i != axis % weight.ndim]
+            )
         return np.asarray(np.clip(np.rint(weight / scale), -128, 127).astype(np.int8))

@@ -1,9 +1,10 @@
 """Trace a Keras Functional or Sequential model into a TensorFlow graph whose every op says its layer.
 
-Weights enter the graph as placeholders instead of frozen constants: the conversion then handles only the
-structure, whatever the size of the model, and the learned arrays are bound to the ONNX graph by identity afterwards.
-Each call of a layer gets a name scope of its own (``L12/``), set absolutely, because Keras 3 enters name scopes
-twice and uniquifies them: the names that it gives lie about layers.
+Weights enter the graph as placeholders instead of frozen constants: the conversion then handles
+only the structure, whatever the size of the model, and the learned arrays are bound to the ONNX
+graph by identity afterwards. Each call of a layer gets a name scope of its own (``L12/``), set
+absolutely, because Keras 3 enters name scopes twice and uniquifies them: the names that it gives
+lie about layers.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ class Trace:
         inputs: graph tensor -> Keras input name, in the model's order.
         outputs: graph tensor and Keras output name, in the model's order.
         weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
-        scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or ``backbone/conv1``.
+        scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or
+            ``backbone/conv1``.
         operations: path of the layer -> the Keras layer or operation.
         tensors: graph tensor -> path of the layer whose (only) output it is.
-        shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and NumPy data type.
+        shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and
+            NumPy data type.
     """
 
     graph_def: Any
@@ -64,10 +67,16 @@ class _Walker:
     def run(self, model: Any, inputs: Any, prefix: str = "") -> list[Any]:
         """Return the flat outputs of ``model`` for ``inputs``."""
         functional = _functional(model)
-        tensors = {id(ref): x for ref, x in zip(functional.inputs, keras.tree.flatten(inputs), strict=True)}
+        tensors = {
+            id(ref): x for ref, x in zip(functional.inputs, keras.tree.flatten(inputs), strict=True)
+        }
         for depth in sorted(functional._nodes_by_depth, reverse=True):
             for node in functional._nodes_by_depth[depth]:
-                if node.operation is None or node.is_input or any(id(x) not in tensors for x in node.input_tensors):
+                if (
+                    node.operation is None
+                    or node.is_input
+                    or any(id(x) not in tensors for x in node.input_tensors)
+                ):
                     continue
                 args, kwargs = node.arguments.fill_in(tensors)
                 outputs = self._call(node.operation, args, kwargs, prefix)
@@ -97,10 +106,13 @@ class _Walker:
 def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return a layer's arguments with ``training=False``.
 
-    Without it a layer may train by default, and so may those that it holds: they learn of the mode from its call.
+    Without it a layer may train by default, and so may those that it holds: they learn of the mode
+    from its call.
     """
     if kwargs.get("training"):
-        logger.warning("%s is called with training=True in the model. It is exported in inference mode.", path)
+        logger.warning(
+            "%s is called with training=True in the model. It is exported in inference mode.", path
+        )
     return {**kwargs, "training": False}
 
 
@@ -123,8 +135,8 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         batch: fixed batch size; None (default) leaves it open.
 
     Raises:
-        UnsupportedModelError: the model has no graph of layers (a subclassed model), is not built, or Keras quantized
-            it.
+        UnsupportedModelError: the model has no graph of layers (a subclassed model), is not built,
+            or Keras quantized it.
     """
     if not isinstance(model, keras.Model) or not _is_graph(model):
         raise UnsupportedModelError(
@@ -139,27 +151,39 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     _refuse_scope_names(model)
     functional = _functional(model)
     variables = _weight_variables(model)
-    specs = [tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}") for i, x in enumerate(functional.inputs)]
+    specs = [
+        tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}")
+        for i, x in enumerate(functional.inputs)
+    ]
     weight_specs = [
-        tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}") for i, v in enumerate(variables)
+        tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}")
+        for i, v in enumerate(variables)
     ]
     walker = _Walker()
 
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
         with keras.StatelessScope() as state, export_mode():
             for update in zip(variables, weights, strict=True):
-                state.add_update(update)  # the constructor would cast the weight to the variable's type
+                # The constructor would cast the weight to the variable's type.
+                state.add_update(update)
             return walker.run(model, inputs)
 
     with float32_semantics(model):
         concrete = _concrete(forward, specs, weight_specs)
     names = [tensor.name for tensor in concrete.inputs]
-    reshaped = [y for op in concrete.graph.get_operations() if op.type == "Reshape" for y in op.outputs]
+    reshaped = [
+        y for op in concrete.graph.get_operations() if op.type == "Reshape" for y in op.outputs
+    ]
+    input_names = _unique([x.name for x in functional.inputs])
     return Trace(
         graph_def=concrete.graph.as_graph_def(add_shapes=True),
-        inputs=dict(zip(names, _unique([x.name for x in functional.inputs]), strict=False)),  # weights come behind
-        outputs=list(zip((y.name for y in concrete.outputs), _unique(functional.output_names), strict=True)),
-        weights=dict(zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)),
+        inputs=dict(zip(names, input_names, strict=False)),  # The weights' names come after these.
+        outputs=list(
+            zip((y.name for y in concrete.outputs), _unique(functional.output_names), strict=True)
+        ),
+        weights=dict(
+            zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
+        ),
         scopes=walker.scopes,
         operations=walker.operations,
         tensors=walker.tensors,
@@ -187,8 +211,9 @@ def _refuse_scope_names(model: Any) -> None:
 def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[Any]) -> Any:
     """Trace into one flat graph.
 
-    Keras puts a grouped convolution into a compiled function of its own, since TensorFlow has no CPU kernel for it;
-    tf2onnx has no counterpart for such a call. With functions run eagerly the inner one is traced in place.
+    Keras puts a grouped convolution into a compiled function of its own, since TensorFlow has no
+    CPU kernel for it; tf2onnx has no counterpart for such a call. With functions run eagerly the
+    inner one is traced in place.
     """
     eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
@@ -200,7 +225,12 @@ def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[
 
 def _weight_variables(model: Any) -> list[Any]:
     """Return the model's variables without the quantizers' own, which the markers stand for."""
-    ranges = {id(v) for layer in model._flatten_layers() if isinstance(layer, TensorQuantizer) for v in layer.variables}
+    ranges = {
+        id(v)
+        for layer in model._flatten_layers()
+        if isinstance(layer, TensorQuantizer)
+        for v in layer.variables
+    }
     return [v for v in model.variables if id(v) not in ranges]
 
 

@@ -37,9 +37,9 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
 
     Args:
         path: the file.
-        plan: :class:`~qat_lib.plan.QuantizationPlan`, its dict form, or the path of its JSON. Default None: the
-            quantizers are checked against the record that ``export_onnx`` left in the file; a file of another
-            producer is then checked for legality only.
+        plan: :class:`~qat_lib.plan.QuantizationPlan`, its dict form, or the path of its JSON.
+            Default None: the quantizers are checked against the record that ``export_onnx`` left in
+            the file; a file of another producer is then checked for legality only.
 
     Returns:
         The findings, errors first; an empty list means that nothing is wrong.
@@ -60,13 +60,21 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
     tensors = Tensors(proto, path.parent)
     metadata = read_metadata(proto)
     rules = check_parser_rules(graph, tensorrt=10)
-    # A file for a CPU runtime holds UINT8 on purpose (rule P5); all other rules are good for every runtime.
-    findings += [f for f in rules if metadata.get("target", "tensorrt") == "tensorrt" or f.rule != "P5"]
+    # A file for a CPU runtime holds UINT8 on purpose (rule P5); all other rules are good for every
+    # runtime.
+    findings += [
+        f for f in rules if metadata.get("target", "tensorrt") == "tensorrt" or f.rule != "P5"
+    ]
     text = metadata.get("quantizers")
     recorded = None if text is None else Recorded.from_json(text)
     names = None if plan is None else {entry.name for entry in read_plan(plan).quantizers}
-    if recorded is not None and names is None and not (recorded.activations or recorded.weights or recorded.disabled):
-        recorded = None  # exported in floating point: whoever quantized the file since then is its producer
+    if (
+        recorded is not None
+        and names is None
+        and not (recorded.activations or recorded.weights or recorded.disabled)
+    ):
+        # Exported in floating point: whoever quantized the file since then is its producer.
+        recorded = None
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
         findings += _check_names(tensors.proto, names, recorded)
@@ -101,9 +109,16 @@ def _check_file(path: Path) -> Iterator[Finding]:
 
     try:
         onnx.checker.check_model(str(path), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         reason = str(error).strip().split("\n")[0]
-        yield problem("C01", path.name, f"onnx.checker refuses the model: {reason}", "Export the model again.")
+        yield problem(
+            "C01", path.name, f"onnx.checker refuses the model: {reason}", "Export the model again."
+        )
 
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
@@ -131,7 +146,9 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
                 )
         elif node.op_type == "DequantizeLinear":
             source = made.get(node.input[0])
-            if node.input[0] not in constants and (source is None or source.op_type != "QuantizeLinear"):
+            if node.input[0] not in constants and (
+                source is None or source.op_type != "QuantizeLinear"
+            ):
                 yield problem(
                     "Q05",
                     node.name,
@@ -171,9 +188,17 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
             )
 
 
-def _check_names(proto: Any, planned: set[str] | None, recorded: Recorded | None) -> Iterator[Finding]:
-    present = {quantizer_name(node) for node in proto.graph.node if node.op_type == "DequantizeLinear"}
-    kept = set() if recorded is None else {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
+def _check_names(
+    proto: Any, planned: set[str] | None, recorded: Recorded | None
+) -> Iterator[Finding]:
+    present = {
+        quantizer_name(node) for node in proto.graph.node if node.op_type == "DequantizeLinear"
+    }
+    kept = (
+        set()
+        if recorded is None
+        else {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
+    )
     disabled = set() if recorded is None else set(recorded.disabled)
     expected = kept if planned is None else (planned - disabled) | (kept & planned)
     for name in sorted(expected - present):
@@ -191,4 +216,10 @@ def _check_names(proto: Any, planned: set[str] | None, recorded: Recorded | None
             "Verify with the plan that the model was quantized with.",
         )
     for name in sorted(disabled & (planned or set())):
-        yield problem("Q01", name, "this quantizer is disabled in the Keras model.", "Enable it to quantize.", "info")
+        yield problem(
+            "Q01",
+            name,
+            "this quantizer is disabled in the Keras model.",
+            "Enable it to quantize.",
+            "info",
+        )

@@ -46,7 +46,10 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
     """Yield each Q and DQ of an activation whose scale, or whose type of integers, is not the learned one (Q03)."""
     for node in tensors.proto.graph.node:
         name = quantizer_name(node)
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or name not in recorded.activations:
+        if (
+            node.op_type not in ("QuantizeLinear", "DequantizeLinear")
+            or name not in recorded.activations
+        ):
             continue
         scale = tensors.get(node.input[1])
         learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)
@@ -58,10 +61,14 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
                 "The range was changed after training: export again.",
             )
         if node.op_type == "DequantizeLinear" and recorded.unsigned is not None:
-            yield from _check_sign(node, tensors.get(node.input[2]) if len(node.input) > 2 else None, recorded.unsigned)
+            yield from _check_sign(
+                node, tensors.get(node.input[2]) if len(node.input) > 2 else None, recorded.unsigned
+            )
 
 
-def _check_sign(node: Any, zero_point: np.ndarray | None, unsigned: Container[str]) -> Iterator[Finding]:
+def _check_sign(
+    node: Any, zero_point: np.ndarray | None, unsigned: Container[str]
+) -> Iterator[Finding]:
     """Yield the node if its integers saturate elsewhere than in training (Q03)."""
     expected = np.dtype(np.uint8 if node.name in unsigned else np.int8)
     found = np.dtype(np.uint8) if zero_point is None else zero_point.dtype  # ONNX's default
@@ -77,18 +84,27 @@ def _check_sign(node: Any, zero_point: np.ndarray | None, unsigned: Container[st
 
 def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
     """Yield each weight that is gone (Q01), or whose scales (Q03) or integers (Q04) are not the learned ones."""
-    nodes = {node.name: node for node in tensors.proto.graph.node if node.op_type == "DequantizeLinear"}
+    nodes = {
+        node.name: node for node in tensors.proto.graph.node if node.op_type == "DequantizeLinear"
+    }
     made = {output: node for node in tensors.proto.graph.node for output in node.output}
     for name, weight in recorded.weights.items():
         node = nodes.get(name)
         if node is None:
-            yield problem("Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again.")
+            yield problem(
+                "Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again."
+            )
             continue
         scale = tensors.get(node.input[1])
         yield from _check_weight_scale(node, scale, weight, recorded.half)
         integers = tensors.integers(made.get(node.input[0]), node.input[0])
         if integers is None or scale is None:
-            yield problem("Q04", name, "its weights are not constant or do not fit their scales.", "Export again.")
+            yield problem(
+                "Q04",
+                name,
+                "its weights are not constant or do not fit their scales.",
+                "Export again.",
+            )
             continue
         yield from _check_weight_axis(node, scale, integers, weight)
         if not _are_learned(integers, weight, _axis(node) if weight.axis is None else weight.axis):
@@ -104,7 +120,9 @@ def _axis(node: Any) -> int:
     return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
 
 
-def _check_weight_axis(node: Any, scale: np.ndarray, integers: np.ndarray, weight: RecordedWeight) -> Iterator[Finding]:
+def _check_weight_axis(
+    node: Any, scale: np.ndarray, integers: np.ndarray, weight: RecordedWeight
+) -> Iterator[Finding]:
     axis = _axis(node) + (integers.ndim if _axis(node) < 0 else 0)
     if scale.size > 1 and weight.axis is not None and axis != weight.axis:
         yield problem(
@@ -121,11 +139,15 @@ def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> boo
         if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
             return False
         sign = np.where(weight.factor < 0, -1, 1).astype(np.int8)
-        integers = integers * np.expand_dims(sign.ravel(), [i for i in range(integers.ndim) if i != axis])
+        integers = integers * np.expand_dims(
+            sign.ravel(), [i for i in range(integers.ndim) if i != axis]
+        )
     return integer_digest(integers, weight.factor, axis) == weight.digest
 
 
-def _check_weight_scale(node: Any, scale: np.ndarray | None, weight: RecordedWeight, half: bool) -> Iterator[Finding]:
+def _check_weight_scale(
+    node: Any, scale: np.ndarray | None, weight: RecordedWeight, half: bool
+) -> Iterator[Finding]:
     learned = weight.scale
     if weight.factor is not None:
         # A dead channel (factor 0) keeps its learned scale; its integers are zeros.

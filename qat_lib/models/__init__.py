@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 REFERENCE_MODELS = ("resnet_digits", "resnet20_cifar10")
 """Names of the networks; each is a function of :mod:`qat_lib.models.resnet`."""
 
-__all__ = ["REFERENCE_MODELS", "build_reference_model", "check_reference_name", "resnet20_cifar10", "resnet_digits"]
+__all__ = [
+    "REFERENCE_MODELS",
+    "build_reference_model",
+    "check_reference_name",
+    "resnet20_cifar10",
+    "resnet_digits",
+]
 
 
 def check_reference_name(name: str) -> None:
@@ -32,7 +38,9 @@ def check_reference_name(name: str) -> None:
     )
 
 
-def build_reference_model(name: str, input_shape: tuple[int, int, int], classes: int, **options: Any) -> Any:
+def build_reference_model(
+    name: str, input_shape: tuple[int, int, int], classes: int, **options: Any
+) -> Any:
     """Build the reference network ``name`` for images of ``input_shape`` (height, width, channels).
 
     Raises:

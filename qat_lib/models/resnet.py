@@ -9,7 +9,11 @@ from keras import layers
 
 
 def resnet_digits(
-    *, input_shape: tuple[int, int, int] = (8, 8, 1), classes: int = 10, width: int = 16, blocks: int = 1
+    *,
+    input_shape: tuple[int, int, int] = (8, 8, 1),
+    classes: int = 10,
+    width: int = 16,
+    blocks: int = 1,
 ) -> Any:
     """Build a small residual network with identity and projection shortcuts, a stem pool and a global pool.
 
@@ -17,7 +21,8 @@ def resnet_digits(
         input_shape: (height, width, channels), at least 4x4.
         classes: number of logits.
         width: channels of the first stage; the stages have ``width``, ``2*width`` and ``4*width``.
-        blocks: identity blocks of each stage; stages two and three start with a projection block besides.
+        blocks: identity blocks of each stage; stages two and three start with a projection block
+            besides.
 
     Returns:
         A Functional model from ``(batch, height, width, channels)`` to logits ``(batch, classes)``.
@@ -43,7 +48,8 @@ def resnet20_cifar10(*, input_shape: tuple[int, int, int] = (32, 32, 3), classes
         classes: number of logits.
 
     Returns:
-        A Functional model with 0.27 M parameters, from normalized RGB ``(batch, height, width, 3)`` to logits.
+        A Functional model with 0.27 M parameters, from normalized RGB ``(batch, height, width, 3)``
+        to logits.
     """
     inputs = keras.Input(input_shape, name="image")
     x = layers.ReLU(name="relu1")(_conv_bn(inputs, 16, 3, "1", padding=1))
@@ -54,7 +60,9 @@ def resnet20_cifar10(*, input_shape: tuple[int, int, int] = (32, 32, 3), classes
     return keras.Model(inputs, layers.Dense(classes, name="linear")(x), name="resnet20_cifar10")
 
 
-def _conv_bn(x: Any, filters: int, size: int, name: str, strides: int = 1, padding: int | None = None) -> Any:
+def _conv_bn(
+    x: Any, filters: int, size: int, name: str, strides: int = 1, padding: int | None = None
+) -> Any:
     """Convolve and normalize; with ``padding``, pad as PyTorch does, the same on all sides."""
     if padding and strides > 1:
         x = layers.ZeroPadding2D(padding, name=f"{name}_pad")(x)
@@ -78,7 +86,9 @@ def _projection_block(x: Any, filters: int, name: str) -> Any:
 
 
 def _option_a_block(x: Any, filters: int, name: str, *, down: bool) -> Any:
-    y = layers.ReLU(name=f"{name}_relu1")(_conv_bn(x, filters, 3, f"{name}_1", strides=2 if down else 1, padding=1))
+    y = layers.ReLU(name=f"{name}_relu1")(
+        _conv_bn(x, filters, 3, f"{name}_1", strides=2 if down else 1, padding=1)
+    )
     y = _conv_bn(y, filters, 3, f"{name}_2", padding=1)
     if down:
         # A pool over one pixel with stride 2 is He et al.'s strided subsampling.

@@ -24,8 +24,9 @@ def load_weights(model: Any, path: str | Path) -> None:
     Args:
         model: a built model.
         path: a ``.weights.h5`` or ``.keras`` file, or a ``.npz`` file with PyTorch names
-            (``layer1.0.conv1.weight``, ``bn1.running_mean``, ...) and layouts, for networks whose layer names follow
-            them (``layer1_0_1_conv``, ``bn1``, ...), such as ``resnet20_cifar10``.
+            (``layer1.0.conv1.weight``, ``bn1.running_mean``, ...) and layouts, for networks whose
+            layer names follow them (``layer1_0_1_conv``, ``bn1``, ...), such as
+            ``resnet20_cifar10``.
 
     Raises:
         ConfigError: the file is missing, damaged, asks for more memory than is allowed (see
@@ -33,7 +34,9 @@ def load_weights(model: Any, path: str | Path) -> None:
     """
     file = Path(path)
     if file.suffix not in _SUFFIXES:
-        raise ConfigError(f"Expected a weights file (.weights.h5, .keras or .npz). Received: {str(file)!r}.")
+        raise ConfigError(
+            f"Expected a weights file (.weights.h5, .keras or .npz). Received: {str(file)!r}."
+        )
     try:
         if file.suffix == ".npz":
             _assign(model, _read_npz(file))
@@ -45,7 +48,9 @@ def load_weights(model: Any, path: str | Path) -> None:
     except FileNotFoundError as error:
         raise ConfigError(f"There is no weights file {str(file)!r}.") from error
     except OSError as error:
-        raise ConfigError(f"The weights file {str(file)!r} can't be read: {error.strerror or error}.") from error
+        raise ConfigError(
+            f"The weights file {str(file)!r} can't be read: {error.strerror or error}."
+        ) from error
     except Exception as error:  # Keras raises many kinds for a file of another model
         raise ConfigError(
             f"The weights file {str(file)!r} does not fit the model {model.name!r}: {describe_error(error)}."
@@ -80,13 +85,17 @@ def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:
         for name in names:
             key = f"{prefix}.{name}"
             if key not in arrays:
-                raise ConfigError(f"The weights lack {key!r}, which the layer {layer.name!r} needs.")
+                raise ConfigError(
+                    f"The weights lack {key!r}, which the layer {layer.name!r} needs."
+                )
             used.add(key)
             values.append(_keras_layout(layer, name, arrays[key]))
         layer.set_weights(values)
     left = [key for key in arrays if key not in used and not key.endswith("num_batches_tracked")]
     if left:
-        raise ConfigError(f"The weights hold {left[0]!r} and {len(left) - 1} more that fit no layer of {model.name!r}.")
+        raise ConfigError(
+            f"The weights hold {left[0]!r} and {len(left) - 1} more that fit no layer of {model.name!r}."
+        )
 
 
 def _torch_name(name: str) -> str:

@@ -1,8 +1,9 @@
 """What a graph would make an engine builder compute and keep, and the limits of it.
 
-Builders fold what depends on constants only, so that a file of a hundred bytes (a Range to 1e11) can
-take all memory; a tensor of more than 2 ** 31 elements has no kernel; and compile time grows with the
-cube of a run of elementwise operators. Everything here is read from shapes: nothing is computed.
+Builders fold what depends on constants only, so that a file of a hundred bytes (a Range to 1e11)
+can take all memory; a tensor of more than 2 ** 31 elements has no kernel; and compile time grows
+with the cube of a run of elementwise operators. Everything here is read from shapes: nothing is
+computed.
 """
 
 from __future__ import annotations
@@ -38,12 +39,40 @@ _GROWING = frozenset(
 _ELEMENTWISE = frozenset(
     {"Relu", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Elu"}
     | {"Selu", "Celu", "Mish", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Neg"}
-    | {"Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Clip", "Abs", "Reciprocal", "Where"}
-    | {"Floor", "Ceil", "Round", "Sign", "Sin", "Cos", "Cast", "Identity", "Mod", "Not", "And", "Or"}
+    | {
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Max",
+        "Min",
+        "Sum",
+        "Mean",
+        "Clip",
+        "Abs",
+        "Reciprocal",
+        "Where",
+    }
+    | {
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sign",
+        "Sin",
+        "Cos",
+        "Cast",
+        "Identity",
+        "Mod",
+        "Not",
+        "And",
+        "Or",
+    }
 )
 
 
-def check_bounds(path: Path, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
+def check_bounds(
+    path: Path, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
+) -> None:
     """Check that a builder or a runtime can take ``model`` in bounded time and memory.
 
     Args:
@@ -58,7 +87,9 @@ def check_bounds(path: Path, model: onnx.ModelProto, shapes: Mapping[str, Sequen
     try:
         _Bounds(model, order, shapes).check()
     except _LimitError as error:
-        raise ExportError(f"Expected a graph that can be built in bounded memory. In {path} {error}") from error
+        raise ExportError(
+            f"Expected a graph that can be built in bounded memory. In {path} {error}"
+        ) from error
 
 
 class _LimitError(ValueError):
@@ -151,10 +182,15 @@ class _Bounds:
 
     def _products(self, node: onnx.NodeProto) -> int:
         """Return the multiplications of a product of constants, or a little more."""
-        if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose") or len(node.input) < 2 or not node.output:
+        if (
+            node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose")
+            or len(node.input) < 2
+            or not node.output
+        ):
             return 0
         left, right, result = (
-            [d for d in self._shape(name) or () if isinstance(d, int)] for name in (*node.input[:2], node.output[0])
+            [d for d in self._shape(name) or () if isinstance(d, int)]
+            for name in (*node.input[:2], node.output[0])
         )
         if node.op_type == "Conv":
             return prod(result) * prod(right[1:])

@@ -25,8 +25,8 @@ def check_external_data(path: Path, tensors: Iterable[onnx.TensorProto]) -> None
         tensors: tensors of the model, those with their data inside included.
 
     Raises:
-        ExportError: a data file is missing, lies outside of the folder (a link out of it, too), is no
-            regular file, or is shorter than a tensor says.
+        ExportError: a data file is missing, lies outside of the folder (a link out of it, too), is
+            no regular file, or is shorter than a tensor says.
     """
     folder = path.parent.resolve()
     sizes: dict[str, int] = {}
@@ -65,7 +65,9 @@ def _is_below(file: Path, folder: Path) -> bool:
         return False
 
 
-def _check_range(path: Path, tensor: onnx.TensorProto, entries: dict[str, str], available: int) -> None:
+def _check_range(
+    path: Path, tensor: onnx.TensorProto, entries: dict[str, str], available: int
+) -> None:
     needed = _bytes(tensor)
     length = needed or 0
     try:

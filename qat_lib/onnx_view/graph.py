@@ -1,7 +1,7 @@
 """A read-only view of an ONNX graph: nodes in topological order, tensors with shape and type, small constants.
 
-Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL`` elements (scales,
-zero points, shapes) can be read as arrays.
+Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL``
+elements (scales, zero points, shapes) can be read as arrays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ SMALL = 1 << 20
 #: Scales and zero points are asked for again and again; larger arrays are read each time.
 _REMEMBERED = 1 << 12
 _RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+    {
+        "RandomNormal",
+        "RandomUniform",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+    }
 )
 _SHAPE_OF = frozenset({"Shape", "Size"})
 
@@ -56,7 +63,11 @@ class Node:
     def integers(self, name: str) -> tuple[int, ...] | None:
         """Return a list attribute; None when it is absent or of another type."""
         value = self.attributes.get(name)
-        return tuple(value) if isinstance(value, list) and all(isinstance(item, int) for item in value) else None
+        return (
+            tuple(value)
+            if isinstance(value, list) and all(isinstance(item, int) for item in value)
+            else None
+        )
 
     def text(self, name: str, default: str) -> str:
         """Return a text attribute; ``default`` when it is absent or of another type."""
@@ -72,7 +83,8 @@ class OnnxGraph:
         inputs: graph inputs that are no initializers.
         outputs: graph outputs.
         opset: version of the standard operator set.
-        constants: names of tensors that do not depend on the data of a graph input (on its shape at most).
+        constants: names of tensors that do not depend on the data of a graph input (on its shape at
+            most).
     """
 
     def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:
@@ -89,7 +101,9 @@ class OnnxGraph:
         self.outputs = tuple(o.name for o in model.graph.output)
         nodes = [_node(index, proto) for index, proto in enumerate(model.graph.node)]
         self._producers = _producers(nodes, {*self.inputs, *self._initializers, *sparse})
-        self.nodes = _topological(nodes, self._producers, {*self.inputs, *self._initializers, *sparse, ""})
+        self.nodes = _topological(
+            nodes, self._producers, {*self.inputs, *self._initializers, *sparse, ""}
+        )
         consumers: dict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
             for name in dict.fromkeys((*node.inputs, *node.captures)):
@@ -148,7 +162,9 @@ class OnnxGraph:
                 return None
             name, attribute = next(iter(node.attributes.items()))
             if name != "value":
-                return np.asarray(attribute) if name.startswith(("value_int", "value_float")) else None
+                return (
+                    np.asarray(attribute) if name.startswith(("value_int", "value_float")) else None
+                )
             proto = attribute
         return self._unpack(proto)
 
@@ -173,7 +189,9 @@ class OnnxGraph:
         found = {*self._initializers, *sparse}
         for node in self.nodes:
             reads = [name for name in (*node.inputs, *node.captures) if name]
-            if node.op in _SHAPE_OF or (node.op not in _RANDOM and all(name in found for name in reads)):
+            if node.op in _SHAPE_OF or (
+                node.op not in _RANDOM and all(name in found for name in reads)
+            ):
                 found.update(node.outputs)
         return frozenset(found)
 
@@ -201,7 +219,9 @@ def _node(index: int, proto: onnx.NodeProto) -> Node:
         if not subgraphs_of(attribute):
             try:
                 attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
-            except ValueError:  # an attribute without a type says nothing; the rules see it as absent
+            except (
+                ValueError
+            ):  # an attribute without a type says nothing; the rules see it as absent
                 continue
     return Node(
         index=index,
@@ -241,7 +261,9 @@ def _producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
     return producers
 
 
-def _topological(nodes: list[Node], producers: Mapping[str, Node], given: set[str]) -> tuple[Node, ...]:
+def _topological(
+    nodes: list[Node], producers: Mapping[str, Node], given: set[str]
+) -> tuple[Node, ...]:
     """Order nodes after what they read: as the file has them where that is an order, else by Kahn's algorithm."""
     sources = {node.index: _sources(node, producers, given) for node in nodes}
     if all(source < index for index, found in sources.items() for source in found):

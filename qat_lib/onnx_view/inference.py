@@ -1,7 +1,7 @@
 """ONNX's shape inference, in this process or in one with limits.
 
-``python -m qat_lib.onnx_view.inference`` reads a ModelProto from stdin and writes it, with its types
-inferred, to stdout.
+``python -m qat_lib.onnx_view.inference`` reads a ModelProto from stdin and writes it, with its
+types inferred, to stdout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
         follow_values: whether to follow the values of shape arithmetic, too.
     """
     try:
-        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=follow_values)
+        return onnx.shape_inference.infer_shapes(
+            model, check_type=False, strict_mode=False, data_prop=follow_values
+        )
     except (RuntimeError, ValueError, TypeError, InferenceError):
         return model
 

@@ -50,9 +50,13 @@ def _read(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if path.is_dir():
-            raise ExportError(f"Expected an ONNX file. Received the directory {path}. Name the .onnx file in it.")
+            raise ExportError(
+                f"Expected an ONNX file. Received the directory {path}. Name the .onnx file in it."
+            )
         if not path.is_file():  # a pipe or a device, which may never end
-            raise ExportError(f"Expected an ONNX file. Received {path}, which is no regular file. Copy it into one.")
+            raise ExportError(
+                f"Expected an ONNX file. Received {path}, which is no regular file. Copy it into one."
+            )
         if size > MAX_FILE_BYTES:
             raise ExportError(
                 f"Expected an ONNX file of less than 2 GiB. Received {path} with {size:,} bytes. "
@@ -60,13 +64,18 @@ def _read(path: Path) -> bytes:
             )
         if size:
             # Mapped, so that the bytes of a large file that is no ONNX are never in memory.
-            with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with (
+                path.open("rb") as stream,
+                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
                 check_wire(data)
         return path.read_bytes()
     except WireError as error:
         raise _unreadable(path, error) from error
     except OSError as error:
-        raise ExportError(f"Expected a readable ONNX file. Received {path}: {error.strerror or error}.") from error
+        raise ExportError(
+            f"Expected a readable ONNX file. Received {path}: {error.strerror or error}."
+        ) from error
 
 
 def _unreadable(path: Path, error: Exception) -> ExportError:
@@ -114,7 +123,11 @@ def _check_opset(path: Path, model: onnx.ModelProto) -> None:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if len(versions) == 1 and OLDEST_OPSET <= versions[0] <= newest:
         return
-    received = f"opset {versions[0]}" if len(versions) == 1 else f"{len(versions)} entries for the ONNX operator set"
+    received = (
+        f"opset {versions[0]}"
+        if len(versions) == 1
+        else f"{len(versions)} entries for the ONNX operator set"
+    )
     raise ExportError(
         f"Expected an ONNX model of opset {OLDEST_OPSET} to {newest}. Received {path} with {received}. "
         "Export it with opset 17, or convert it with onnx.version_converter."
@@ -159,17 +172,22 @@ def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """Replace calls of model-local functions by their bodies, after the result's size is known to be bounded."""
     functions = {(function.domain, function.name): function for function in model.functions}
     calls = {
-        key: Counter((n.domain, n.op_type) for n in nodes_of(function.node)) for key, function in functions.items()
+        key: Counter((n.domain, n.op_type) for n in nodes_of(function.node))
+        for key, function in functions.items()
     }
     sizes: dict[tuple[str, str], int] = {}
     open_calls: set[tuple[str, str]] = set()
 
     def expanded(counts: Counter[tuple[str, str]]) -> int:
-        return sum(times * (size_of(key) if key in functions else 1) for key, times in counts.items())
+        return sum(
+            times * (size_of(key) if key in functions else 1) for key, times in counts.items()
+        )
 
     def size_of(key: tuple[str, str]) -> int:
         if key in open_calls or len(open_calls) > 100:
-            raise ExportError(f"Expected functions that end. Received {path}, whose function {key[1]!r} calls itself.")
+            raise ExportError(
+                f"Expected functions that end. Received {path}, whose function {key[1]!r} calls itself."
+            )
         if key not in sizes:
             open_calls.add(key)
             sizes[key] = expanded(calls[key])
@@ -180,10 +198,14 @@ def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
         size_of(key)
     total = expanded(_operators(model.graph.node))
     if total > MAX_NODES:
-        raise ExportError(f"Expected a graph of at most {MAX_NODES:,} nodes. Received {path} with {total:,}.")
+        raise ExportError(
+            f"Expected a graph of at most {MAX_NODES:,} nodes. Received {path} with {total:,}."
+        )
     if not functions:
         return model
     try:
         return onnx.inliner.inline_local_functions(model)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ExportError(f"Expected functions that can be inlined. Received {path}: {error}.") from error
+        raise ExportError(
+            f"Expected functions that can be inlined. Received {path}: {error}."
+        ) from error

@@ -42,12 +42,15 @@ def check_scales(path: Path, graph: OnnxGraph) -> None:
     """Check that every constant scale of a file's graph can be divided by.
 
     Raises:
-        ExportError: one is zero, negative, subnormal or not finite; the first node that has one is named.
+        ExportError: one is zero, negative, subnormal or not finite; the first node that has one is
+            named.
     """
     for node in graph.nodes:
         if node.op in _PAIR and node.input(1):
             scale = graph.value(node.input(1))
-            problem = describe_bad_scales(scale) if scale is not None and scale.dtype.kind in "fV" else ""
+            problem = (
+                describe_bad_scales(scale) if scale is not None and scale.dtype.kind in "fV" else ""
+            )
             if problem:
                 raise ExportError(
                     f"Expected scales that are positive, finite, normal numbers. In {path}, node {node.name!r}: "

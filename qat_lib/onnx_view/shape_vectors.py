@@ -1,8 +1,8 @@
 """Shape arithmetic: how many numbers ONNX's own inference would carry through a graph.
 
 The inference keeps the values of integer vectors, so that a Reshape behind Shape, Gather and Concat
-gets its shape. Forty Concats of a vector with itself are then 2 ** 40 values, and so is a Range that
-is cast. What this module can't bound is inferred in a process with limits.
+gets its shape. Forty Concats of a vector with itself are then 2 ** 40 values, and so is a Range
+that is cast. What this module can't bound is inferred in a process with limits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _SIZED_BY = {
 }
 #: A Shape's output has as many numbers as its input has dimensions.
 _MAX_RANK = 64
-_KEEP_LENGTH = frozenset({"Identity", "Cast", "Add", "Sub", "Mul", "Div", "Slice", "Squeeze", "Unsqueeze", "Reshape"})
+_KEEP_LENGTH = frozenset(
+    {"Identity", "Cast", "Add", "Sub", "Mul", "Div", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
+)
 
 
 def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
@@ -78,7 +80,9 @@ class _Lengths:
         for attribute in node.attribute:
             if attribute.HasField("t") and node.op_type == "Constant" and node.output:
                 self._add_tensor(node.output[0], attribute.t)
-            inner = (*attribute.graphs, attribute.g) if attribute.HasField("g") else attribute.graphs
+            inner = (
+                (*attribute.graphs, attribute.g) if attribute.HasField("g") else attribute.graphs
+            )
             if not all(self.add(subgraph) for subgraph in inner):
                 return False
         if not node.output:

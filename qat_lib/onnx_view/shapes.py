@@ -33,7 +33,9 @@ def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
     return types_of(model, infer_graph(model))
 
 
-def infer_graph(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> onnx.GraphProto:
+def infer_graph(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
+) -> onnx.GraphProto:
     """Return the main graph with the inferred types in it, in its subgraphs too.
 
     Args:
@@ -44,7 +46,9 @@ def infer_graph(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | No
     for value in skeleton.graph.input:
         if shapes is not None and value.name in shapes:
             element = value.type.tensor_type.elem_type
-            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shapes[value.name]))
+            value.CopyFrom(
+                onnx.helper.make_tensor_value_info(value.name, element, shapes[value.name])
+            )
     if shape_vectors_stay_small(model.graph):
         return infer(skeleton, follow_values=True).graph
     return (infer_in_child(skeleton) or infer(skeleton, follow_values=False)).graph
@@ -84,11 +88,17 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _KEEP_BYTES:
             graph.initializer.append(tensor)
         elif tensor.name not in declared:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
     for node in model.graph.node:
         if node.ByteSize() > _KEEP_BYTES and _holds_tensor(node):
             value = node.attribute[0].t
-            graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], value.data_type, list(value.dims)))
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(
+                    node.output[0], value.data_type, list(value.dims)
+                )
+            )
         else:
             graph.node.append(node)
     return skeleton
@@ -96,7 +106,10 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _holds_tensor(node: onnx.NodeProto) -> bool:
     return bool(
-        node.op_type == "Constant" and node.output and len(node.attribute) == 1 and node.attribute[0].HasField("t")
+        node.op_type == "Constant"
+        and node.output
+        and len(node.attribute) == 1
+        and node.attribute[0].HasField("t")
     )
 
 
@@ -121,4 +134,6 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def _of_tensor(tensor: onnx.TensorProto) -> TensorType:
-    return TensorType(shape=tuple(int(dim) for dim in tensor.dims), dtype=dtype_name(tensor.data_type))
+    return TensorType(
+        shape=tuple(int(dim) for dim in tensor.dims), dtype=dtype_name(tensor.data_type)
+    )

@@ -19,7 +19,8 @@ def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
     """Check every tensor that lies in the file itself.
 
     Raises:
-        ExportError: a size is negative, or the data are more or fewer than the shape and the type ask for.
+        ExportError: a size is negative, or the data are more or fewer than the shape and the type
+            ask for.
     """
     for tensor in tensors:
         if tensor.data_location == TensorProto.EXTERNAL:

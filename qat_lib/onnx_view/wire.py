@@ -106,7 +106,9 @@ def check_wire(data: bytes | mmap.mmap) -> None:
         _check_message(data, frame, stack, budget)
 
 
-def _check_message(data: bytes | mmap.mmap, frame: _Frame, stack: list[_Frame], budget: _Budget) -> None:
+def _check_message(
+    data: bytes | mmap.mmap, frame: _Frame, stack: list[_Frame], budget: _Budget
+) -> None:
     """Walk the fields of one message and put the messages inside of it on the stack."""
     position, end, kind, graphs = frame
     descend = _DESCEND[kind]

@@ -21,7 +21,8 @@ Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
     """Return the decision about each layer that is quantized, by its name, and the layers that are left alone.
 
-    Between the two stand the decisions about layers inside of composite ones, by ``"<layer>/<inner layer>"``.
+    Between the two stand the decisions about layers inside of composite ones, by ``"<layer>/<inner
+    layer>"``.
     """
     decided: dict[str, Decision] = {}
     inner: dict[str, Decision] = {}
@@ -46,18 +47,31 @@ def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
             reason, detail = "excluded", decision.source
         elif REGISTRY.find(type(operation)) is None and isinstance(operation, keras.layers.Layer):
             name = type(operation).__name__
-            reason, detail = "unsupported", f"no wrapper for {name}; define {name}QuantizeWrapper to add one"
-        elif not decision.config.quantize_input and not (decision.config.quantize_weight and kernels(operation)):
+            reason, detail = (
+                "unsupported",
+                f"no wrapper for {name}; define {name}QuantizeWrapper to add one",
+            )
+        elif not decision.config.quantize_input and not (
+            decision.config.quantize_weight and kernels(operation)
+        ):
             reason, detail = "excluded", decision.source
         else:
             decided[layer] = decision
             continue
-        skipped.append(SkippedLayer(layer=layer, class_name=type(operation).__name__, reason=reason, detail=detail))
+        skipped.append(
+            SkippedLayer(
+                layer=layer, class_name=type(operation).__name__, reason=reason, detail=detail
+            )
+        )
     return decided, inner, skipped
 
 
 def _excludes(decision: Decision | None) -> bool:
-    return decision is not None and not decision.config.quantize_input and not decision.config.quantize_weight
+    return (
+        decision is not None
+        and not decision.config.quantize_input
+        and not decision.config.quantize_weight
+    )
 
 
 def kernels(operation: Any) -> dict[str, tuple[int, ...] | None]:
@@ -69,7 +83,9 @@ def kernels(operation: Any) -> dict[str, tuple[int, ...] | None]:
     return found
 
 
-def _why_not(graph: LayerGraph, call: Call, decided: dict[str, Decision], mode: str) -> tuple[str, str]:
+def _why_not(
+    graph: LayerGraph, call: Call, decided: dict[str, Decision], mode: str
+) -> tuple[str, str]:
     if preserves_range(call.operation):
         return "range-preserving", "keeps the quantizer of its input"
     if (kernel := _kernel_around(graph, call)) is not None and (
@@ -87,7 +103,9 @@ def _weights_inside(operation: Any) -> str:
     """Return, in words, which layers with weights a layer keeps in float, and what to do about it."""
     if not isinstance(operation, keras.layers.Layer):
         return ""
-    inside = [x.name for x in operation._flatten_layers(include_self=False) if isinstance(x, WEIGHTED)]
+    inside = [
+        x.name for x in operation._flatten_layers(include_self=False) if isinstance(x, WEIGHTED)
+    ]
     if not inside:
         return ""
     shown = ", ".join(inside[:4]) + (f" and {len(inside) - 4} more" if len(inside) > 4 else "")
@@ -99,4 +117,6 @@ def _kernel_around(graph: LayerGraph, call: Call) -> Call | None:
     if len(call.inputs) != 1 or len(call.outputs) != 1:
         return None
     root = chain_root(graph, call.outputs[0])
-    return root if root is not None and root is chain_root(graph, call.inputs[0], sole=True) else None
+    return (
+        root if root is not None and root is chain_root(graph, call.inputs[0], sole=True) else None
+    )

@@ -29,7 +29,8 @@ def activation_entries(
 
     Args:
         wants: who wants which tensor quantized.
-        unsigned: whether tensors that are never negative get unsigned quantizers, a tied group where all of its are.
+        unsigned: whether tensors that are never negative get unsigned quantizers, a tied group
+            where all of its are.
         taken: names that no quantizer may get, beside those of the layers.
 
     Raises:
@@ -67,8 +68,11 @@ def activation_entries(
         options: Any = kept.operation if kept is not None else _DEFAULTS
         decisions = {c: d for c, d in readers[root].items() if d is not None}
         configs = [decision.config for decision in decisions.values()]
-        reasons = dict.fromkeys(f"input {c.input} of {c.layer} ({d.source})" for c, d in decisions.items())
-        # A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which may be negative.
+        reasons = dict.fromkeys(
+            f"input {c.input} of {c.layer} ({d.source})" for c, d in decisions.items()
+        )
+        # A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which
+        # may be negative.
         asked = unsigned if kept is None else kept.operation.unsigned
         from_zero = asked and (key not in signed or (kept is not None and root not in groups))
         notes = ["never negative: unsigned"] if from_zero else []
@@ -98,10 +102,14 @@ def composite_entries(graph: LayerGraph, inner: Mapping[str, Decision]) -> Itera
     """
     for layer, composite in graph.composites.items():
         for path, operation in composite.layers.items():
-            if (decision := inner.get(f"{layer}/{path}")) is not None and decision.config.quantize_weight:
+            if (
+                decision := inner.get(f"{layer}/{path}")
+            ) is not None and decision.config.quantize_weight:
                 yield from _weights_of(f"{layer}/{path}", operation, decision)
         for paths in composite.groups:
-            readers = {path: inner[f"{layer}/{path}"] for path in paths if f"{layer}/{path}" in inner}
+            readers = {
+                path: inner[f"{layer}/{path}"] for path in paths if f"{layer}/{path}" in inner
+            }
             decisions = {path: d for path, d in readers.items() if d.config.quantize_input}
             if not decisions:
                 continue
@@ -115,7 +123,9 @@ def composite_entries(graph: LayerGraph, inner: Mapping[str, Decision]) -> Itera
                 num_bits=_agreed(configs, "num_bits", tensor) or 8,
                 calibrator=_agreed(configs, "calibrator", tensor),
                 range_policy=_agreed(configs, "range_policy", tensor) or "ema",
-                reason="; ".join(f"input 0 of {layer}/{path} ({d.source})" for path, d in decisions.items()),
+                reason="; ".join(
+                    f"input 0 of {layer}/{path} ({d.source})" for path, d in decisions.items()
+                ),
             )
 
 

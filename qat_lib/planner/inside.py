@@ -22,14 +22,19 @@ def decide_inside(
         layer: the composite's name.
         composite: what is inside.
         selector: asked about each inner layer by that name and by its class.
-        about_all: what the spec says about the composite; it holds for inner layers that nothing else names.
+        about_all: what the spec says about the composite; it holds for inner layers that nothing
+            else names.
     """
     decided: dict[str, Decision] = {}
     skipped: list[SkippedLayer] = []
     for path, operation in composite.layers.items():
         name = f"{layer}/{path}"
         decision = selector.decide(name, operation)
-        if about_all is not None and _is_on(operation) and (decision is None or decision.source == "default"):
+        if (
+            about_all is not None
+            and _is_on(operation)
+            and (decision is None or decision.source == "default")
+        ):
             decision = replace(about_all, config=replace(about_all.config, quantization_index=None))
         if decision is None:
             reason, detail = "off by default", "name it in a spec or a case to quantize it"
@@ -40,7 +45,11 @@ def decide_inside(
         else:
             decided[name] = decision
             continue
-        skipped.append(SkippedLayer(layer=name, class_name=type(operation).__name__, reason=reason, detail=detail))
+        skipped.append(
+            SkippedLayer(
+                layer=name, class_name=type(operation).__name__, reason=reason, detail=detail
+            )
+        )
     return decided, skipped
 
 
@@ -55,7 +64,9 @@ def decision_outside(layer: str, composite: Composite, inside: Mapping[str, Deci
         config = LayerConfig(name=layer, quantize_input=False)
         return Decision(config=config, source=next(iter(inside.values())).source)
     first = next(iter(readers.values()))[0]
-    config = replace(first.config, quantization_index=tuple(readers), is_regex=False, is_keras_class=False)
+    config = replace(
+        first.config, quantization_index=tuple(readers), is_regex=False, is_keras_class=False
+    )
     return replace(first, config=config)
 
 

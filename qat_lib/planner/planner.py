@@ -32,32 +32,51 @@ def plan_quantization(
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included.
-        quantization_mode: ``"full"`` (default): all supported layers by the default table, as far as the spec and the
-            cases say nothing else; ``"partial"``: only what the spec and the cases name.
+        quantization_mode: ``"full"`` (default): all supported layers by the default table, as far
+            as the spec and the cases say nothing else; ``"partial"``: only what the spec and the
+            cases name.
         quantization_spec: what the user asks for.
-        custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one wins.
-        unsigned: whether tensors that are never negative, such as those behind a ReLU, get unsigned integers: 255
-            steps where signed ones have 127, and less work in the kernels of CPUs. Default False. For OpenVINO and
-            ONNX Runtime; TensorRT takes signed integers only.
+        custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one
+            wins.
+        unsigned: whether tensors that are never negative, such as those behind a ReLU, get
+            unsigned integers: 255 steps where signed ones have 127, and less work in the kernels of
+            CPUs. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
 
     Returns:
         The plan, for :func:`qat_lib.apply_plan`.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.
-        UnsupportedModelError: the model is subclassed, not built, or quantized by Keras's own ``quantize``.
+        UnsupportedModelError: the model is subclassed, not built, or quantized by Keras's own
+            ``quantize``.
     """
     cases = _cases(custom_qdq_cases)
     if quantization_mode not in MODES:
-        raise SpecError(f"quantization_mode must be 'full' or 'partial'. Received: {quantization_mode!r}.")
+        raise SpecError(
+            f"quantization_mode must be 'full' or 'partial'. Received: {quantization_mode!r}."
+        )
     if quantization_spec is not None and not isinstance(quantization_spec, QuantizationSpec):
-        raise SpecError(f"quantization_spec must be a QuantizationSpec. Received: {type(quantization_spec).__name__}.")
-    if quantization_mode == "partial" and not cases and not (quantization_spec and quantization_spec.layers):
-        raise SpecError("Partial mode quantizes only what a spec or a case names: give at least one of them.")
+        raise SpecError(
+            f"quantization_spec must be a QuantizationSpec. Received: {type(quantization_spec).__name__}."
+        )
+    if (
+        quantization_mode == "partial"
+        and not cases
+        and not (quantization_spec and quantization_spec.layers)
+    ):
+        raise SpecError(
+            "Partial mode quantizes only what a spec or a case names: give at least one of them."
+        )
     graph = LayerGraph(model)
     refuse_keras_quantized(model)
-    inner_names = [f"{name}/{path}" for name, composite in graph.composites.items() for path in composite.layers]
-    warn_unknown_names(quantization_spec, [*(name for name, _ in graph.layers()), *inner_names], model.name)
+    inner_names = [
+        f"{name}/{path}"
+        for name, composite in graph.composites.items()
+        for path in composite.layers
+    ]
+    warn_unknown_names(
+        quantization_spec, [*(name for name, _ in graph.layers()), *inner_names], model.name
+    )
     specs = [(type(case).__name__, _case_spec(case, model, quantization_spec)) for case in cases]
     selector = Selector(quantization_mode, quantization_spec, specs)
     decided, inner, skipped = decide(graph, selector, quantization_mode)
@@ -82,13 +101,19 @@ def _cases(cases: Sequence[Any] | None) -> list[Any]:
         SpecError: there is no list of them, or one is a class or has no ``case`` method.
     """
     if cases is not None and (isinstance(cases, str) or not isinstance(cases, Iterable)):
-        raise SpecError(f"custom_qdq_cases must be a list of cases. Received: {type(cases).__name__}.")
+        raise SpecError(
+            f"custom_qdq_cases must be a list of cases. Received: {type(cases).__name__}."
+        )
     listed = list(cases or ())
     for case in listed:
         if isinstance(case, type):
-            raise SpecError(f"custom_qdq_cases holds objects: give {case.__name__}() in place of {case.__name__}.")
+            raise SpecError(
+                f"custom_qdq_cases holds objects: give {case.__name__}() in place of {case.__name__}."
+            )
         if not callable(getattr(case, "case", None)):
-            raise SpecError(f"A custom Q/DQ case needs a method case(keras_model, qspec). Received: {case!r}.")
+            raise SpecError(
+                f"A custom Q/DQ case needs a method case(keras_model, qspec). Received: {case!r}."
+            )
     return listed
 
 

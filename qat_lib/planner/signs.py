@@ -9,9 +9,17 @@ from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import AVERAGE_POOLS, CONVOLUTIONS, MATMULS, preserves_range
 from qat_lib.quantizers import TensorQuantizer
 
-ACTIVATES_LAST = (*CONVOLUTIONS, *MATMULS, layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
+ACTIVATES_LAST = (
+    *CONVOLUTIONS,
+    *MATMULS,
+    layers.Conv1DTranspose,
+    layers.Conv2DTranspose,
+    layers.Conv3DTranspose,
+)
 """Layers whose output is their ``activation``'s; a recurrent layer multiplies after it."""
-NON_NEGATIVE = frozenset({"relu", "relu6", "sigmoid", "hard_sigmoid", "softmax", "softplus", "exponential"})
+NON_NEGATIVE = frozenset(
+    {"relu", "relu6", "sigmoid", "hard_sigmoid", "softmax", "softplus", "exponential"}
+)
 OPERATORS = ("Softmax", "Exp")
 """Bare operations that are never negative, beside the activations that have a name."""
 MERGES = (

@@ -22,12 +22,16 @@ def tied_groups(wants: Wants) -> dict[str, str]:
     for call in graph.calls:
         if not isinstance(call.operation, layers.Concatenate):
             continue
-        readers = {(c.layer, c.input) for tensor in call.inputs for c, _ in wants.readers.get(tensor, ())}
+        readers = {
+            (c.layer, c.input) for tensor in call.inputs for c, _ in wants.readers.get(tensor, ())
+        }
         wanted = [(call.name, i) in readers for i in range(len(call.inputs))]
         there = [quantizer_on(graph, tensor) for tensor in call.inputs]
         if not any(wanted) or any(not w and q is None for w, q in zip(wanted, there, strict=True)):
             continue
-        quantized = [q.inputs[0] if q is not None else t for t, q in zip(call.inputs, there, strict=True)]
+        quantized = [
+            q.inputs[0] if q is not None else t for t, q in zip(call.inputs, there, strict=True)
+        ]
         members = [wants.root(tensor) for tensor in quantized]
         members += [t for t in call.outputs if t in wants.readers]
         roots = sorted({find(member) for member in members}, key=lambda t: order[t])

@@ -13,14 +13,15 @@ from qat_lib.plan import Consumer
 from qat_lib.selection import Decision
 
 Want = tuple[Consumer, Decision | None]
-"""A reader that wants its input quantized, with the decision that says so; None for a quantizer that is there."""
+"""A reader that wants its input quantized, with the decision that says so; None for a quantizer
+that is there."""
 
 
 class Wants:
     """The tensors of a graph that readers want quantized, each with those readers and why they want it.
 
-    A quantizer that the model has already, put there by hand or by an earlier plan, counts as a reader: what else
-    wants its tensor shares it.
+    A quantizer that the model has already, put there by hand or by an earlier plan, counts as
+    a reader: what else wants its tensor shares it.
 
     Args:
         graph: the model.
@@ -38,11 +39,16 @@ class Wants:
                 self._add(call, index, None)
             if (decision := decided.get(call.layer)) is not None and decision.config.quantize_input:
                 for index in _chosen(call, decision):
-                    if "float" in graph.dtypes[call.inputs[index]] and quantizer_on(graph, call.inputs[index]) is None:
+                    if (
+                        "float" in graph.dtypes[call.inputs[index]]
+                        and quantizer_on(graph, call.inputs[index]) is None
+                    ):
                         self._add(call, index, decision)
 
     def _add(self, call: Call, index: int, decision: Decision | None) -> None:
-        self.readers.setdefault(call.inputs[index], []).append((Consumer(layer=call.name, input=index), decision))
+        self.readers.setdefault(call.inputs[index], []).append(
+            (Consumer(layer=call.name, input=index), decision)
+        )
 
     def root(self, tensor: str) -> str:
         """Return the tensor whose quantizer serves ``tensor``: its source, or one further up, quantized anyway."""
@@ -52,7 +58,9 @@ class Wants:
             if len(call.inputs) != 1 or len(call.outputs) != 1 or not preserves_range(call.core):
                 return best
             current = call.inputs[0]
-            if current in self._sources or (len(self.graph.consumers(current)) > 1 and self._all_wanted(current)):
+            if current in self._sources or (
+                len(self.graph.consumers(current)) > 1 and self._all_wanted(current)
+            ):
                 best = current
 
     def path(self, root: str, tensor: str) -> list[Want]:
@@ -84,7 +92,8 @@ class Wants:
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
         return bool(readers) and all(
-            (call.name, index) in wanted or (preserves_range(call.core) and self._all_wanted(call.outputs[0]))
+            (call.name, index) in wanted
+            or (preserves_range(call.core) and self._all_wanted(call.outputs[0]))
             for call, index in readers
         )
 

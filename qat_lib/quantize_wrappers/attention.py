@@ -34,7 +34,12 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
     layer_class: ClassVar[type | None] = layers.MultiHeadAttention
     internal_names: ClassVar[tuple[str, ...]] = ("attention_output_input",)
-    projections: ClassVar[tuple[str, ...]] = ("_query_dense", "_key_dense", "_value_dense", "_output_dense")
+    projections: ClassVar[tuple[str, ...]] = (
+        "_query_dense",
+        "_key_dense",
+        "_value_dense",
+        "_output_dense",
+    )
 
     def __init__(self, layer: Any, **kwargs: Any) -> None:
         super().__init__(layer, **kwargs)
@@ -45,7 +50,9 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         dense = [getattr(self.layer, attribute) for attribute in self.projections]
         return {f"{d.name}_kernel": output_axes(d.equation) for d in dense}
 
-    def build(self, query_shape: Any = None, value_shape: Any = None, key_shape: Any = None) -> None:  # type: ignore[override]
+    def build(  # type: ignore[override]
+        self, query_shape: Any = None, value_shape: Any = None, key_shape: Any = None
+    ) -> None:
         """Build the layer, then put a wrapper around each of its projections."""
         own, self.quantize_inputs = self.quantize_inputs, False
         if not self.layer.built:
@@ -59,7 +66,8 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         self.built = True
 
     def _wrap_projections(self) -> None:
-        # Keras locks a layer once it is built; it unlocks it in the same way where it adds LoRA weights.
+        # Keras locks a layer once it is built; it unlocks it in the same way where it adds LoRA
+        # weights.
         self.layer._tracker.unlock()
         for attribute in self.projections:
             dense = getattr(self.layer, attribute)
@@ -81,12 +89,20 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         self.layer._tracker.lock()
 
     def call(  # type: ignore[override]  # Keras binds this layer's inputs by these names
-        self, query: Any, value: Any, key: Any = None, training: bool | None = None, mask: Any = None, **kwargs: Any
+        self,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        training: bool | None = None,
+        mask: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """Call the layer on quantized queries, values and keys, ``(batch, length, features)`` each."""
         if self.input_quantizers:
             shared_key = key is None
-            query, value, key = self.quantized_inputs([query, value, value if key is None else key], training)
+            query, value, key = self.quantized_inputs(
+                [query, value, value if key is None else key], training
+            )
             key = None if shared_key else key
         if key is not None:
             kwargs["key"] = key

@@ -21,20 +21,25 @@ PACKAGE = "qat_lib"
 class BaseQuantizeWrapper(keras.layers.Wrapper):
     """Wrap a layer so that its inputs, and in a subclass its weights, are fake-quantized.
 
-    A subclass named ``<KerasClass>QuantizeWrapper`` registers itself for that class by being defined.
+    A subclass named ``<KerasClass>QuantizeWrapper`` registers itself for that class by being
+    defined.
 
     Args:
         layer: the layer to wrap; it must not be a model.
-        quantize_inputs: whether the wrapper quantizes its inputs with quantizers of its own. Default True.
-            ``quantize_model`` passes False, because there a quantizer belongs to a tensor and all its readers share it.
-        quantize_weights: whether the weights are quantized. Default True; layers without weights ignore it.
+        quantize_inputs: whether the wrapper quantizes its inputs with quantizers of its own.
+            Default True. ``quantize_model`` passes False, because there a quantizer belongs to a
+            tensor and all its readers share it.
+        quantize_weights: whether the weights are quantized. Default True; layers without weights
+            ignore it.
         quantization_index: which of several inputs are quantized; None, the default, means all.
-        quantize_internal: whether tensors inside of the layer are quantized, such as the one between the halves of a
-            separable convolution. None, the default, does as ``quantize_inputs``.
+        quantize_internal: whether tensors inside of the layer are quantized, such as the one
+            between the halves of a separable convolution. None, the default, does as
+            ``quantize_inputs``.
         input_options: keyword arguments of the input and internal quantizers.
-        weight_options: keyword arguments of the weight quantizers; ``channel_axes`` replaces the usual axes. A weight's
-            name as a key holds options for that weight alone.
-        **kwargs: keyword arguments of ``keras.layers.Layer``; the name defaults to ``quant_<layer>``.
+        weight_options: keyword arguments of the weight quantizers; ``channel_axes`` replaces the
+            usual axes. A weight's name as a key holds options for that weight alone.
+        **kwargs: keyword arguments of ``keras.layers.Layer``; the name defaults to
+            ``quant_<layer>``.
 
     Raises:
         SpecError: ``layer`` is not a layer, or is a model.
@@ -65,7 +70,9 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         **kwargs: Any,
     ) -> None:
         if not isinstance(layer, keras.layers.Layer) or isinstance(layer, keras.Model):
-            raise SpecError(f"A wrapper needs a Keras layer that is not a model. Received: {type(layer).__name__}.")
+            raise SpecError(
+                f"A wrapper needs a Keras layer that is not a model. Received: {type(layer).__name__}."
+            )
         kwargs.setdefault("name", f"quant_{layer.name}")
         kwargs.setdefault("dtype", layer.dtype_policy)
         super().__init__(layer, autocast=False, **kwargs)
@@ -83,7 +90,9 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
         """Build the wrapped layer, then the wrapper's own input quantizers."""
         if not self.layer.built:
-            self.layer.build(input_shape, **shapes) if input_shape is not None else self.layer.build(**shapes)
+            self.layer.build(
+                input_shape, **shapes
+            ) if input_shape is not None else self.layer.build(**shapes)
             self.layer.built = True
         if self.quantize_inputs and not self.input_quantizers:
             self._build_input_quantizers(input_shape)
@@ -100,7 +109,9 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
             quantizer = None
             if i in chosen:
                 suffix = f"_{i}" if len(shapes) > 1 else ""
-                quantizer = TensorQuantizer(name=f"{self.layer.name}_input{suffix}_quantizer", **self.input_options)
+                quantizer = TensorQuantizer(
+                    name=f"{self.layer.name}_input{suffix}_quantizer", **self.input_options
+                )
                 quantizer.build(shape)
             self.input_quantizers.append(quantizer)
 
@@ -109,14 +120,23 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         if not self.input_quantizers:
             return inputs
         flat = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        flat = [x if q is None else q(x, training=training) for x, q in zip(flat, self.input_quantizers, strict=True)]
+        flat = [
+            x if q is None else q(x, training=training)
+            for x, q in zip(flat, self.input_quantizers, strict=True)
+        ]
         return flat if isinstance(inputs, (list, tuple)) else flat[0]
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         """Call the layer on quantized inputs; shapes and data types are those of the layer."""
-        return self.call_layer(self.quantized_inputs(inputs, training), training=training, mask=mask, **kwargs)
+        return self.call_layer(
+            self.quantized_inputs(inputs, training), training=training, mask=mask, **kwargs
+        )
 
-    def call_layer(self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+    def call_layer(
+        self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         """Call the wrapped layer with the arguments that it takes."""
         accepted = inspect.signature(self.layer.call).parameters
         if training is not None and "training" in accepted:
@@ -145,7 +165,9 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
             **super().get_config(),
             "quantize_inputs": self.quantize_inputs,
             "quantize_weights": self.quantize_weights,
-            "quantization_index": None if self.quantization_index is None else list(self.quantization_index),
+            "quantization_index": None
+            if self.quantization_index is None
+            else list(self.quantization_index),
             "quantize_internal": self.quantize_internal,
             "input_options": self.input_options,
             "weight_options": self.weight_options,
@@ -163,19 +185,31 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
 
     Args:
         layer: the layer to wrap.
-        kernel_type: attribute of the layer that holds the weight, or a list of such attributes. Default: the
-            class's ``kernel_types``, else ``"kernel"``.
+        kernel_type: attribute of the layer that holds the weight, or a list of such
+            attributes. Default: the class's ``kernel_types``, else ``"kernel"``.
         **kwargs: see :class:`BaseQuantizeWrapper`.
     """
 
     kernel_types: ClassVar[Mapping[str, tuple[int, ...]] | None] = None
 
-    def __init__(self, layer: Any, kernel_type: str | list[str] | tuple[str, ...] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        layer: Any,
+        kernel_type: str | list[str] | tuple[str, ...] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(layer, **kwargs)
         given = [kernel_type] if isinstance(kernel_type, str) else list(kernel_type or ())
         own = dict(self.kernel_types or {"kernel": (-1,)})
-        usual = {"kernel": (-1,), "depthwise_kernel": (-2, -1), "pointwise_kernel": (-1,), "embeddings": None}
-        self.kernels: dict[str, Any] = {k: own.get(k, usual.get(k, (-1,))) for k in given} if given else own
+        usual = {
+            "kernel": (-1,),
+            "depthwise_kernel": (-2, -1),
+            "pointwise_kernel": (-1,),
+            "embeddings": None,
+        }
+        self.kernels: dict[str, Any] = (
+            {k: own.get(k, usual.get(k, (-1,))) for k in given} if given else own
+        )
 
     def planned_weights(self) -> dict[str, tuple[int, ...] | None]:
         """Return the name of each weight that is quantized, with the axes that keep a range (None = one range)."""
@@ -190,7 +224,9 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
             variable = self.kernel_variable(kernel)
             options = {"channel_axes": axes, "range_policy": "current", "narrow_range": True}
             options |= options_for(self.weight_options, _leaf(kernel))
-            quantizer = TensorQuantizer(name=f"{self.layer.name}_{_leaf(kernel)}_quantizer", **options)
+            quantizer = TensorQuantizer(
+                name=f"{self.layer.name}_{_leaf(kernel)}_quantizer", **options
+            )
             quantizer.bind_weight(variable)
             quantizer.build(tuple(variable.shape))
             self.weight_quantizers.append(quantizer)
@@ -212,7 +248,9 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
             )
         return variable
 
-    def call_layer(self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+    def call_layer(
+        self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         """Call the wrapped layer with its weights replaced by the quantized ones."""
         if not self.weight_quantizers:
             return super().call_layer(*inputs, training=training, mask=mask, **kwargs)
@@ -224,7 +262,9 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         weights = {}
         for kernel, quantizer in zip(self.kernels, self.weight_quantizers, strict=True):
             variable = self.kernel_variable(kernel)
-            weights[id(variable)] = quantizer(tf.convert_to_tensor(variable.value), training=training)
+            weights[id(variable)] = quantizer(
+                tf.convert_to_tensor(variable.value), training=training
+            )
         return weights
 
     def get_config(self) -> dict[str, Any]:

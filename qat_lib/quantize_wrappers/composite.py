@@ -23,16 +23,18 @@ from qat_lib.quantizers import TensorQuantizer
 class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
     """Wrap a layer so that weighted layers inside of it read quantized weights and inputs.
 
-    It serves any layer whose ``call`` calls Dense, convolutions and the like: these get a ``call`` that quantizes what
-    they read, and are otherwise as they were. The composite's own inputs are quantized outside, where a tensor that
-    others read as well has one quantizer for all.
+    It serves any layer whose ``call`` calls Dense, convolutions and the like: these get a ``call``
+    that quantizes what they read, and are otherwise as they were. The composite's own inputs are
+    quantized outside, where a tensor that others read as well has one quantizer for all.
 
     Args:
         layer: the composite layer.
-        weights: one mapping for each quantized weight: ``weight`` (path of the inner layer, slash, attribute), ``name``
-            and ``shape``, and options of the quantizer. None, the default, means all weights of all inner layers.
-        inputs: one mapping for each quantizer of inner tensors: ``name``, ``readers`` (paths of the inner layers whose
-            input it quantizes) and ``options``. None, the default, gives each inner layer one of its own.
+        weights: one mapping for each quantized weight: ``weight`` (path of the inner layer, slash,
+            attribute), ``name`` and ``shape``, and options of the quantizer. None, the default,
+            means all weights of all inner layers.
+        inputs: one mapping for each quantizer of inner tensors: ``name``, ``readers`` (paths of the
+            inner layers whose input it quantizes) and ``options``. None, the default, gives each
+            inner layer one of its own.
         **kwargs: see :class:`BaseQuantizeWrapper`.
 
     Example:
@@ -91,11 +93,15 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
             self.layer(keras.KerasTensor(input_shape, dtype=self.layer.input_dtype))
         inner = inner_layers(self.layer)
         if not inner:
-            raise SpecError(f"Expected a layer with weighted layers inside. Received: {type(self.layer).__name__}.")
+            raise SpecError(
+                f"Expected a layer with weighted layers inside. Received: {type(self.layer).__name__}."
+            )
         prefix = self.layer.name
         if self.weights_config is None:
             planned = [
-                (path, k, axes) for path, x in inner.items() for k, axes in inner_wrapper(x).planned_weights().items()
+                (path, k, axes)
+                for path, x in inner.items()
+                for k, axes in inner_wrapper(x).planned_weights().items()
             ]
             self.weights_config = [
                 {
@@ -129,7 +135,9 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
             hooks.setdefault(path, _InnerCall(inner[path])).weights.append((variable, quantizer))
         for item, quantizer in zip(self.inputs_config or (), self.internal_quantizers, strict=True):
             for path in item["readers"]:
-                hooks.setdefault(path, _InnerCall(self._find(inner, path))).input_quantizer = quantizer
+                hooks.setdefault(
+                    path, _InnerCall(self._find(inner, path))
+                ).input_quantizer = quantizer
         for hook in hooks.values():
             object.__setattr__(hook.layer, "call", hook)
         self.hooked = True
@@ -188,8 +196,12 @@ class _InnerCall:
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         x = inputs if self.input_quantizer is None else _quantized(self.input_quantizer, inputs)
-        weights = {id(variable): _quantized(quantizer, variable) for variable, quantizer in self.weights}
-        return call_with_weights(self.layer, weights, lambda: self.original(x, *args, **kwargs), self.layer.add_loss)
+        weights = {
+            id(variable): _quantized(quantizer, variable) for variable, quantizer in self.weights
+        }
+        return call_with_weights(
+            self.layer, weights, lambda: self.original(x, *args, **kwargs), self.layer.add_loss
+        )
 
 
 _seen: ContextVar[dict[Any, Any] | None] = ContextVar("qat_lib_seen", default=None)
@@ -220,7 +232,11 @@ def _quantized(quantizer: TensorQuantizer, x: Any) -> Any:
 
 def _symbolic(x: Any) -> Any:
     is_tensor = tf.is_tensor(x) or isinstance(x, keras.KerasTensor)
-    return keras.KerasTensor(x.shape, dtype=keras.backend.standardize_dtype(x.dtype)) if is_tensor else x
+    return (
+        keras.KerasTensor(x.shape, dtype=keras.backend.standardize_dtype(x.dtype))
+        if is_tensor
+        else x
+    )
 
 
 def quantizer_name(tensor: str) -> str:

@@ -1,7 +1,7 @@
 """The weighted layers inside of a composite layer, by the path of attributes that leads to them.
 
-A composite is a layer that calls other layers: TimeDistributed, a transformer block, a user's own layer. Names of inner
-layers change from copy to copy where Keras makes them up; attributes do not.
+A composite is a layer that calls other layers: TimeDistributed, a transformer block, a user's own
+layer. Names of inner layers change from copy to copy where Keras makes them up; attributes do not.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from qat_lib.quantize_wrappers.registry import REGISTRY
 from qat_lib.quantizers import TensorQuantizer
 
 # Attributes in which Keras keeps its records of the layers that others hold.
-_RECORDS = frozenset({"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"})
+_RECORDS = frozenset(
+    {"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"}
+)
 
 
 def inner_layers(layer: Any) -> dict[str, Any]:
     """Return the layers with quantizable weights inside of a layer, by path, such as ``"attention/query_dense"``.
 
-    The path leads from attribute to attribute, without leading underscores, in lists by number. A layer that makes its
-    inner layers in ``build`` or in its first call has none before that.
+    The path leads from attribute to attribute, without leading underscores, in lists by number. A
+    layer that makes its inner layers in ``build`` or in its first call has none before that.
     """
     found: dict[str, Any] = {}
     _collect(layer, "", found, {id(layer)})
@@ -40,7 +42,9 @@ def inner_wrapper(layer: Any) -> WeightedBaseQuantizeWrapper:
 
 def is_composite(layer: Any) -> bool:
     """Whether a layer without a wrapper of its own has weighted layers inside."""
-    is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(layer, BaseQuantizeWrapper | TensorQuantizer)
+    is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(
+        layer, BaseQuantizeWrapper | TensorQuantizer
+    )
     return is_layer and REGISTRY.find(type(layer)) is None and bool(inner_layers(layer))
 
 
@@ -88,7 +92,9 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
 def _own_name(layer: Any) -> str:
     """Return a layer's name, without the number that Keras gives it: a copy gets another one."""
     head, _, number = str(layer.name).rpartition("_")
-    is_made_up = number.isdigit() and head.replace("_", "") == type(layer).__name__.replace("_", "").lower()
+    is_made_up = (
+        number.isdigit() and head.replace("_", "") == type(layer).__name__.replace("_", "").lower()
+    )
     return head if is_made_up else str(layer.name)
 
 

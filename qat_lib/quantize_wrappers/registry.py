@@ -1,8 +1,9 @@
 """Which wrapper serves which layer class.
 
-Keyed by class and resolved through the MRO. A wrapper that a user defines registers through its name,
-``<KerasClass>QuantizeWrapper``: Keras's aliases count (``GlobalMaxPool2D`` is ``GlobalMaxPooling2D``), and a name that
-Keras does not know is taken as the name of the user's own layer class.
+Keyed by class and resolved through the MRO. A wrapper that a user defines registers through its
+name, ``<KerasClass>QuantizeWrapper``: Keras's aliases count (``GlobalMaxPool2D`` is
+``GlobalMaxPooling2D``), and a name that Keras does not know is taken as the name of the user's own
+layer class.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class WrapperRegistry:
                 break
             if base in self._by_class:
                 return self._by_class[base]
-            if base.__name__ in self._by_name and not base.__module__.startswith("keras.src.layers."):
+            if base.__name__ in self._by_name and not base.__module__.startswith(
+                "keras.src.layers."
+            ):
                 return self._by_name[base.__name__]
         return None
 
@@ -49,7 +52,11 @@ class WrapperRegistry:
         found = keras_class(name)
         if found is not None:
             return found if self.find(found) is not None else None
-        return name if name in self._by_name else next((c for c in self._by_class if c.__name__ == name), None)
+        return (
+            name
+            if name in self._by_name
+            else next((c for c in self._by_class if c.__name__ == name), None)
+        )
 
     def class_names(self) -> list[str]:
         """Return the names of every class with a wrapper, sorted."""

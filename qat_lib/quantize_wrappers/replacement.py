@@ -19,8 +19,8 @@ def call_with_weights(
         run: calls the layer.
         add_loss: takes each loss that the call adds.
     """
-    # The scope makes the layer read these values in place of its variables. It hides an enclosing scope, so every
-    # variable of the layer goes in with its present value.
+    # The scope makes the layer read these values in place of its variables. It hides an enclosing
+    # scope, so every variable of the layer goes in with its present value.
     mapping = [(v, weights.get(id(v), v.value)) for v in layer.variables]
     with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
         outputs = run()

@@ -21,15 +21,21 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
         """Build the layer, its weight quantizers and the one between its two halves."""
         super().build(input_shape, **shapes)
         if self.quantize_internal and not self.internal_quantizers:
-            quantizer = TensorQuantizer(name=f"{self.layer.name}_depthwise_quantizer", **self.input_options)
+            quantizer = TensorQuantizer(
+                name=f"{self.layer.name}_depthwise_quantizer", **self.input_options
+            )
             quantizer.build(None)
             self.internal_quantizers.append(quantizer)
 
-    def call_layer(self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+    def call_layer(
+        self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         """Run the two convolutions one after the other, as the layer itself does in one call."""
         layer = self.layer
         weights = self.quantized_weights(training) if self.weight_quantizers else {}
-        depthwise, pointwise = (weights.get(id(v), v.value) for v in (layer.depthwise_kernel, layer.pointwise_kernel))
+        depthwise, pointwise = (
+            weights.get(id(v), v.value) for v in (layer.depthwise_kernel, layer.pointwise_kernel)
+        )
         x = ops.cast(inputs[0], layer.compute_dtype)
         x = ops.depthwise_conv(
             x,
@@ -41,7 +47,13 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
         )
         for quantizer in self.internal_quantizers:
             x = quantizer(x, training=training)
-        x = ops.conv(x, ops.cast(pointwise, x.dtype), strides=1, padding="valid", data_format=layer.data_format)
+        x = ops.conv(
+            x,
+            ops.cast(pointwise, x.dtype),
+            strides=1,
+            padding="valid",
+            data_format=layer.data_format,
+        )
         if layer.use_bias:
             shape = [1] * (layer.rank + 2)
             shape[1 if layer.data_format == "channels_first" else -1] = layer.filters

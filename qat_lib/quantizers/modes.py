@@ -1,7 +1,7 @@
 """The two contexts in which a quantizer does something else than quantize: export and calibration.
 
-Both are context variables, so that they end with their ``with`` block, whatever happens in it, and do not
-leak into other threads.
+Both are context variables, so that they end with their ``with`` block, whatever happens in it, and
+do not leak into other threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 MARKER = "qdq__"
-"""Prefix of the name of the marker op that a quantizer emits in export mode; its own name follows."""
+"""Prefix of the name of the marker op that a quantizer emits in export mode; its own name
+follows."""
 
 
 class Collector(Protocol):

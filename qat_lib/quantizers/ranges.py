@@ -10,7 +10,9 @@ from qat_lib.errors import SpecError
 from qat_lib.quantizers.fake_quantize import AMAX_FLOOR
 
 
-def range_shape(input_shape: Any, channel_axes: tuple[int, ...] | None, name: str) -> tuple[int, ...]:
+def range_shape(
+    input_shape: Any, channel_axes: tuple[int, ...] | None, name: str
+) -> tuple[int, ...]:
     """Return the shape of a range: the sizes of the kept axes and 1 elsewhere; ``()`` for one range in all.
 
     Raises:
@@ -20,10 +22,14 @@ def range_shape(input_shape: Any, channel_axes: tuple[int, ...] | None, name: st
         return ()
     rank = len(input_shape)
     if beyond := [axis for axis in channel_axes if not -rank <= axis < rank]:
-        raise SpecError(f"{name!r} keeps a range along axis {beyond[0]}, but its tensor has rank {rank}.")
+        raise SpecError(
+            f"{name!r} keeps a range along axis {beyond[0]}, but its tensor has rank {rank}."
+        )
     kept = {axis % rank for axis in channel_axes}
     if unknown := [i for i in kept if input_shape[i] is None]:
-        raise SpecError(f"{name!r} keeps a range along axis {unknown[0]}, whose size is unknown: {input_shape}.")
+        raise SpecError(
+            f"{name!r} keeps a range along axis {unknown[0]}, whose size is unknown: {input_shape}."
+        )
     return tuple(input_shape[i] if i in kept else 1 for i in range(rank))
 
 

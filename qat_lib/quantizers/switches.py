@@ -21,7 +21,8 @@ class Switches:
     _flags: Any
 
     def _add_switches(self: Any) -> None:
-        # One variable for the three switches: they must reach functions that were traced before a switch turned.
+        # One variable for the three switches: they must reach functions that were traced before a
+        # switch turned.
         self._flags = self.add_weight(
             name="flags",
             shape=(3,),
@@ -65,7 +66,9 @@ class Switches:
 
     def _check_built(self) -> None:
         if not self.built:
-            raise SpecError(f"The quantizer {self.name!r} is not built: call it on its tensor first.")
+            raise SpecError(
+                f"The quantizer {self.name!r} is not built: call it on its tensor first."
+            )
 
 
 def _initial_flags(shape: Any, dtype: Any) -> Any:

@@ -19,7 +19,8 @@ from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING, Switches
 RANGE_POLICIES = tuple(dict.fromkeys(get_args(RangePolicy) + get_args(WeightRangePolicy)))
 INITIAL_AMAX = 6.0
 SHARED_FALL = 32.0
-"""How many times slower the range of several tensors falls than it rises, so that it covers the widest of them."""
+"""How many times slower the range of several tensors falls than it rises, so that it covers the
+widest of them."""
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -29,23 +30,25 @@ class TensorQuantizer(Switches, keras.layers.Layer):
     Args:
         num_bits: width of the integers, 2 to 16. Default 8.
         narrow_range: whether to leave out the least integer. Default False; weights use True.
-        unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` in place of 127, for a tensor that is
-            never negative (what is below zero becomes zero). Default False. OpenVINO and ONNX Runtime run both kinds,
-            TensorRT signed ones only.
-        channel_axes: axes that keep a range of their own, such as ``(-1,)`` for a convolution's kernel; None, the
-            default, gives the whole tensor one range. Activations have one range.
+        unsigned: whether the integers are unsigned: 255 steps over ``[0, amax]`` in place of 127,
+            for a tensor that is never negative (what is below zero becomes zero). Default False.
+            OpenVINO and ONNX Runtime run both kinds, TensorRT signed ones only.
+        channel_axes: axes that keep a range of their own, such as ``(-1,)`` for a convolution's
+            kernel; None, the default, gives the whole tensor one range. Activations have one range.
         range_policy: what happens to the range while the model trains:
-            ``"frozen"`` it stays; ``"ema"`` (default) it follows an exponential moving average of the batch's
-            largest magnitude; ``"last"`` it is the last batch's; ``"learned"`` it is trained, as the step between two
-            integers with the gradient of LSQ (Esser et al. 2020, https://arxiv.org/abs/1902.08153);
-            ``"current"`` it is always that of the tensor itself, in inference too (weights).
+            ``"frozen"`` it stays; ``"ema"`` (default) it follows an exponential moving average of
+            the batch's largest magnitude; ``"last"`` it is the last batch's; ``"learned"`` it is
+            trained, as the step between two integers with the gradient of LSQ (Esser et al. 2020,
+            https://arxiv.org/abs/1902.08153); ``"current"`` it is always that of the tensor itself,
+            in inference too (weights).
         momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
-        calibrator: name of the method that ``calibrate`` uses for this tensor; None = the one given to ``calibrate``.
+        calibrator: name of the method that ``calibrate`` uses for this tensor; None = the one given
+            to ``calibrate``.
 
     A quantizer that is called on several tensors gives them one range, wide enough for the widest.
 
-    The range starts at 6 until ``calibrate`` or the first training step sets it. ``enable()``, ``disable()`` and
-    ``freeze()`` take effect at once, in compiled and traced models too.
+    The range starts at 6 until ``calibrate`` or the first training step sets it. ``enable()``,
+    ``disable()`` and ``freeze()`` take effect at once, in compiled and traced models too.
 
     Example:
         >>> import keras, qat_lib
@@ -66,7 +69,9 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         if range_policy not in RANGE_POLICIES:
-            raise SpecError(f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: {range_policy!r}.")
+            raise SpecError(
+                f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: {range_policy!r}."
+            )
         if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not 2 <= num_bits <= 16:
             raise SpecError(f"num_bits must be an integer from 2 to 16. Received: {num_bits!r}.")
         if narrow_range and unsigned:
@@ -89,7 +94,8 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Create the range and the switches; the range keeps one value for each kept axis, 1 elsewhere."""
-        # What LSQ trains is the step: an optimizer's steps on amax, 127 times as large, would hardly move it.
+        # What LSQ trains is the step: an optimizer's steps on amax, 127 times as large, would
+        # hardly move it.
         self._range = self.add_weight(
             name="step" if self._learned else "amax",
             shape=range_shape(input_shape, self.channel_axes, self.name),
@@ -104,7 +110,11 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def _initial_range(self, shape: Any, dtype: Any) -> Any:
         weight = None if self.range_policy == "current" else self._weight()
-        amax = tf.fill(shape, INITIAL_AMAX) if weight is None else self.range_of(tf.convert_to_tensor(weight))
+        amax = (
+            tf.fill(shape, INITIAL_AMAX)
+            if weight is None
+            else self.range_of(tf.convert_to_tensor(weight))
+        )
         return tf.cast(tf.maximum(amax, AMAX_FLOOR), dtype) / self._unit
 
     @property
@@ -126,7 +136,8 @@ class TensorQuantizer(Switches, keras.layers.Layer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Quantize ``inputs`` (any shape, or a variable); the result has their shape and data type."""
-        inputs = tf.convert_to_tensor(inputs)  # a variable as it is stored: mixed precision casts it only after this
+        # A variable as it is stored: mixed precision casts it only after this.
+        inputs = tf.convert_to_tensor(inputs)
         if (collector := active_collector()) is not None:
             collector.observe(self, inputs)
             return inputs
@@ -154,7 +165,9 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         magnitude = self.magnitude(x)
         if self.channel_axes is None:
             return tf.reduce_max(magnitude)
-        return tf.reduce_max(magnitude, axis=reduced_axes(len(x.shape), self.channel_axes), keepdims=True)
+        return tf.reduce_max(
+            magnitude, axis=reduced_axes(len(x.shape), self.channel_axes), keepdims=True
+        )
 
     def magnitude(self, x: Any) -> Any:
         """Return, in float32, how far each element of ``x`` lies from zero, in the directions that have integers."""
@@ -165,8 +178,9 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         """Move the range towards the batch's; the first batch of an uncalibrated quantizer sets it."""
         old, on = tf.convert_to_tensor(self._range), tf.cast(flags, tf.bool)
         moving = on[TRACKING] & on[ENABLED]
-        # The reduction costs more than the quantization, so it runs only while the range moves. The assignment
-        # stands outside of the condition: a distribution strategy can't aggregate inside of one.
+        # The reduction costs more than the quantization, so it runs only while the range moves. The
+        # assignment stands outside of the condition: a distribution strategy can't aggregate inside
+        # of one.
         seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
         if len(self._inbound_nodes) > 1:
@@ -219,13 +233,17 @@ class TensorQuantizer(Switches, keras.layers.Layer):
     def amax(self, value: Any) -> None:
         array = np.asarray(value, np.float32)
         if not np.all(np.isfinite(array)) or np.any(array < 0):
-            raise SpecError(f"A range must be finite and not negative. Received for {self.name!r}: {value!r}.")
+            raise SpecError(
+                f"A range must be finite and not negative. Received for {self.name!r}: {value!r}."
+            )
         self._check_built()
         shape = tuple(self._range.shape)
         try:
             array = np.broadcast_to(np.maximum(array, np.float32(AMAX_FLOOR)), shape)
         except ValueError as error:
-            raise SpecError(f"The range of {self.name!r} has the shape {shape}. Received: {array.shape}.") from error
+            raise SpecError(
+                f"The range of {self.name!r} has the shape {shape}. Received: {array.shape}."
+            ) from error
         self._assign_amax(array)
         self._switch(CALIBRATED, True)
 

@@ -20,7 +20,8 @@ class AssetFolder:
     Attributes:
         base: the experiment's folder.
         fp32: folder of the original model.
-        fp32_saved_model: where to save the original model; a path that Keras 3 takes, ``.../saved_model.keras``.
+        fp32_saved_model: where to save the original model; a path that Keras 3 takes,
+            ``.../saved_model.keras``.
         fp32_onnx_model: where to convert it to, ``.../original.onnx``.
         int8: folder of the quantized model.
         int8_saved_model: where to save the quantized model, ``.../saved_model.keras``.
@@ -56,14 +57,21 @@ class CreateAssetsFolders:
     def add_folder(self, folder_name: str) -> None:
         """Create an experiment's folders, empty, and make their paths the attribute ``folder_name``.
 
-        Where the toolkit deletes what an earlier run left in the experiment's folder, this moves it aside to
-        ``<folder_name>.1``, ``.2`` and so on: an experiment starts empty, and no file is lost.
+        Where the toolkit deletes what an earlier run left in the experiment's folder, this moves it
+        aside to ``<folder_name>.1``, ``.2`` and so on: an experiment starts empty, and no file is
+        lost.
 
         Raises:
-            ConfigError: the name can't be a folder's, or the object has an attribute of that name already.
+            ConfigError: the name can't be a folder's, or the object has an attribute of that name
+                already.
         """
         parts = Path(folder_name).parts
-        if len(parts) != 1 or parts[0] in (".", "..", os.sep) or hasattr(type(self), folder_name) or parts[0] == "base":
+        if (
+            len(parts) != 1
+            or parts[0] in (".", "..", os.sep)
+            or hasattr(type(self), folder_name)
+            or parts[0] == "base"
+        ):
             raise ConfigError(
                 f"Expected a plain folder name other than 'base' or 'add_folder'. Received: {folder_name!r}."
             )
@@ -96,4 +104,6 @@ def _move_aside(folder: str) -> None:
     while os.path.lexists(f"{folder}.{number}"):
         number += 1
     os.rename(folder, f"{folder}.{number}")
-    logger.warning("The folder %s was not empty: what it held is now in %s.%d.", folder, folder, number)
+    logger.warning(
+        "The folder %s was not empty: what it held is now in %s.%d.", folder, folder, number
+    )

@@ -13,12 +13,14 @@ def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, 
     """Return the layers whose outputs a layer reads, in the order of its inputs.
 
     Args:
-        model: a Functional or Sequential model. The layers of nested models count as the model's own.
+        model: a Functional or Sequential model. The layers of nested models count as the model's
+            own.
         current_layer_name: name of the layer, or of a nested model.
 
     Returns:
-        For each input a dict with the keys ``class``, ``module`` and ``name`` (strings) and ``layer`` (the object).
-        A shared layer's calls follow one another; an input of the model has no predecessor.
+        For each input a dict with the keys ``class``, ``module`` and ``name`` (strings) and
+        ``layer`` (the object). A shared layer's calls follow one another; an input of the model has
+        no predecessor.
 
     Raises:
         SpecError: the model has no layer of that name.
@@ -54,7 +56,9 @@ def _tensors(graph: LayerGraph, name: str) -> tuple[tuple[str, ...], tuple[str, 
         raise SpecError(f"Expected the name of a layer, as a string. Received: {name!r}.")
     calls = graph.calls_of(name)
     if calls:
-        return tuple(t for call in calls for t in call.inputs), tuple(t for call in calls for t in call.outputs)
+        return tuple(t for call in calls for t in call.inputs), tuple(
+            t for call in calls for t in call.outputs
+        )
     if name in graph.nested:
         return graph.nested[name]
     near = difflib.get_close_matches(name, [layer for layer, _ in graph.layers()], n=3)
@@ -64,4 +68,9 @@ def _tensors(graph: LayerGraph, name: str) -> tuple[tuple[str, ...], tuple[str, 
 
 def _info(call: Any) -> dict[str, Any]:
     kind = type(call.operation)
-    return {"class": kind.__name__, "module": kind.__module__, "name": call.layer, "layer": call.operation}
+    return {
+        "class": kind.__name__,
+        "module": kind.__module__,
+        "name": call.layer,
+        "layer": call.operation,
+    }

@@ -20,19 +20,24 @@ OPSET = 13
 
 
 def convert_keras_model_to_onnx(
-    keras_model: Any, onnx_model_path: str | os.PathLike[str], opset: int = OPSET, *, form: Form = "toolkit"
+    keras_model: Any,
+    onnx_model_path: str | os.PathLike[str],
+    opset: int = OPSET,
+    *,
+    form: Form = "toolkit",
 ) -> None:
     """Convert a Keras model in memory, quantized or not, to an ONNX file in the toolkit's form.
 
-    For comparison with the toolkit's files. For an engine use :func:`qat_lib.export.export_onnx`, which does the work
-    here and has more options.
+    For comparison with the toolkit's files. For an engine use :func:`qat_lib.export.export_onnx`,
+    which does the work here and has more options.
 
     Args:
         keras_model: built Functional or Sequential model.
         onnx_model_path: file to write; missing folders are made.
         opset: ONNX operator set, 13 (default) to 21.
-        form: ``"toolkit"`` (default): a Q/DQ pair for each reader of a tensor, a Dense layer as MatMul and Add, Q and
-            DQ nodes named as tf2onnx names them; or ``"qatline"``: the graph of ``export_onnx``.
+        form: ``"toolkit"`` (default): a Q/DQ pair for each reader of a tensor, a Dense layer as
+            MatMul and Add, Q and DQ nodes named as tf2onnx names them; or ``"qatline"``: the graph
+            of ``export_onnx``.
 
     Raises:
         ExportError: the model can't be said in ONNX, or there is no such form.
@@ -55,7 +60,9 @@ def convert_keras_model_to_onnx(
 
 def _check_form(form: str) -> None:
     if form not in get_args(Form):
-        raise ExportError(f"Expected form to be one of {', '.join(get_args(Form))}. Received: {form!r}.")
+        raise ExportError(
+            f"Expected form to be one of {', '.join(get_args(Form))}. Received: {form!r}."
+        )
 
 
 def _rewrite(path: Path) -> None:
@@ -81,17 +88,20 @@ def convert_saved_model_to_onnx(
     """Convert a saved model to an ONNX file in the toolkit's form.
 
     Args:
-        saved_model_dir: a ``.keras`` file, which goes through :func:`convert_keras_model_to_onnx`; or a TensorFlow
-            SavedModel folder, as ``model.export(folder)`` and older Keras versions write it, which goes through
-            tf2onnx with its Q/DQ optimizers left out, so that TensorRT sees every Q/DQ pair.
+        saved_model_dir: a ``.keras`` file, which goes through :func:`convert_keras_model_to_onnx`;
+            or a TensorFlow SavedModel folder, as ``model.export(folder)`` and older Keras versions
+            write it, which goes through tf2onnx with its Q/DQ optimizers left out, so that TensorRT
+            sees every Q/DQ pair.
         onnx_model_path: file to write; missing folders are made.
         opset: ONNX operator set. Default 13.
-        form: see :func:`convert_keras_model_to_onnx`; a SavedModel folder has the toolkit's form only.
+        form: see :func:`convert_keras_model_to_onnx`; a SavedModel folder has the toolkit's form
+            only.
 
     Raises:
         UnsupportedModelError: the ``.keras`` file can't be loaded.
-        ExportError: there is no model at that path, or it can't be said in ONNX; or the folder holds a model quantized
-            by this library, whose quantizers a SavedModel can't name: save that as a ``.keras`` file.
+        ExportError: there is no model at that path, or it can't be said in ONNX; or the folder
+            holds a model quantized by this library, whose quantizers a SavedModel can't name: save
+            that as a ``.keras`` file.
     """
     _check_form(form)
     source = Path(saved_model_dir)
@@ -121,10 +131,16 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
         tf.import_graph_def(graph_def, name="")
         try:
             converted = tfonnx.process_tf_graph(
-                graph, opset=opset, input_names=inputs, output_names=outputs, continue_on_error=False
+                graph,
+                opset=opset,
+                input_names=inputs,
+                output_names=outputs,
+                continue_on_error=False,
             )
         except Exception as error:  # tf2onnx raises bare exceptions of many types.
-            raise ExportError(f"tf2onnx could not convert {str(source)!r} to operator set {opset}: {error}.") from error
+            raise ExportError(
+                f"tf2onnx could not convert {str(source)!r} to operator set {opset}: {error}."
+            ) from error
     passes = copy.copy(optimizer._optimizers)
     for name in ("q_dq_optimizer", "const_dequantize_optimizer"):
         passes.pop(name, None)
@@ -136,7 +152,9 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
 def _refuse_plain_quantizers(source: Path, graph_def: Any) -> None:
     """Refuse a graph with this library's quantizers, each a switch between two branches of plain arithmetic."""
     switches = ("If", "StatelessIf", "Round")
-    names = [node.name for node in graph_def.node if node.op in switches and "_quantizer" in node.name]
+    names = [
+        node.name for node in graph_def.node if node.op in switches and "_quantizer" in node.name
+    ]
     if names:
         raise ExportError(
             f"The SavedModel {str(source)!r} holds {len(names)} quantizers as plain arithmetic, which would give no "

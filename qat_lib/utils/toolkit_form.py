@@ -1,7 +1,7 @@
 """Write an exported graph in the form that NVIDIA's tensorflow-quantization toolkit gives, for comparison.
 
-Engines take the form of :func:`qat_lib.export_onnx` at least as well: there, readers of a tensor share one Q/DQ pair,
-and a Dense layer is one Gemm.
+Engines take the form of :func:`qat_lib.export_onnx` at least as well: there, readers of a tensor
+share one Q/DQ pair, and a Dense layer is one Gemm.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def to_toolkit_form(model: onnx.ModelProto) -> onnx.ModelProto:
 
     - Each reader of a quantized tensor has a Q/DQ pair of its own.
     - A Gemm is a MatMul and an Add.
-    - Q and DQ nodes are called ``QuantLinearNode__<number>`` and ``DequantLinearNode__<number>``. Other nodes keep
-      the name of their layer: ``<layer>/<operator>``.
+    - Q and DQ nodes are called ``QuantLinearNode__<number>`` and ``DequantLinearNode__<number>``.
+      Other nodes keep the name of their layer: ``<layer>/<operator>``.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -49,7 +49,9 @@ def _without_gemm(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     product = f"{node.output[0]}/MatMul"
     return [
         onnx.helper.make_node("MatMul", list(node.input[:2]), [product], f"{layer}/MatMul"),
-        onnx.helper.make_node("Add", [product, node.input[2]], list(node.output), f"{layer}/BiasAdd"),
+        onnx.helper.make_node(
+            "Add", [product, node.input[2]], list(node.output), f"{layer}/BiasAdd"
+        ),
     ]
 
 
@@ -71,7 +73,9 @@ def _one_pair_per_reader(nodes: list[onnx.NodeProto], outputs: set[str]) -> list
     return result
 
 
-def _copy_pair(dequantize: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], name: str) -> list[Any]:
+def _copy_pair(
+    dequantize: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], name: str
+) -> list[Any]:
     """Return copies of a DQ and, unless it reads stored integers, of its Q."""
     copy = onnx.NodeProto()
     copy.CopyFrom(dequantize)

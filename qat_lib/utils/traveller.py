@@ -15,13 +15,16 @@ class KerasModelTraveller:
     """List the layers of a model of any kind, in the order in which the model holds them.
 
     Args:
-        print_layer_config: whether :meth:`get_layer_information` shows each layer's configuration, too. Default False.
+        print_layer_config: whether :meth:`get_layer_information` shows each layer's configuration,
+            too. Default False.
     """
 
     def __init__(self, print_layer_config: bool = False) -> None:
         self._print_layer_config = print_layer_config
 
-    def get_layer_names(self, keras_model: Any, filter_by_class: Iterable[type] | None = None) -> list[str]:
+    def get_layer_names(
+        self, keras_model: Any, filter_by_class: Iterable[type] | None = None
+    ) -> list[str]:
         """Return the names of the layers.
 
         Args:
@@ -33,7 +36,9 @@ class KerasModelTraveller:
         """
         return [layer.name for layer in _layers(keras_model, filter_by_class)]
 
-    def get_layer_information(self, keras_model: Any, filter_by_class: Iterable[type] | None = None) -> None:
+    def get_layer_information(
+        self, keras_model: Any, filter_by_class: Iterable[type] | None = None
+    ) -> None:
         """Write name and class of every layer to the standard output.
 
         Args:

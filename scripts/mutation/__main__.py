@@ -3,9 +3,9 @@
     uv run --group test python -m scripts.mutation --sample 100 --seed 0
     uv run --group test python -m scripts.mutation qat_lib/analysis --minutes 30
 
-Mutates copies in .mutation/tree, one process at a time; ends after --minutes, and goes on there when started again.
-A survivor is tested again once its tests have changed. The mutants are met in a seeded random order, so that the score
-of those done so far is that of a uniform sample.
+Mutates copies in .mutation/tree, one process at a time; ends after --minutes, and goes on there
+when started again. A survivor is tested again once its tests have changed. The mutants are met in a
+seeded random order, so that the score of those done so far is that of a uniform sample.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ class Worker:
     """The process that runs tests on the copy of the tree."""
 
     def __init__(self, tree: Path, timeout: float) -> None:
-        paths = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        paths = {
+            "PYTHONPATH": str(tree),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
         self._log = tree.parent / "tests.log"
         self._process = subprocess.Popen(
             [sys.executable, "-u", str(tree / "scripts/mutation/worker.py")],
@@ -75,7 +79,9 @@ class Worker:
             if file not in self._sound:
                 outcome, _ = self._ask([file], BASELINE_TIMEOUT)
                 if outcome != "survived":
-                    raise SystemExit(f"{outcome} without a mutation: {file}\n{self._log.read_text()[-3000:]}")
+                    raise SystemExit(
+                        f"{outcome} without a mutation: {file}\n{self._log.read_text()[-3000:]}"
+                    )
                 self._sound.add(file)
 
     def close(self) -> None:
@@ -86,11 +92,15 @@ class Worker:
 
     def _ask(self, tests: list[str], timeout: float) -> tuple[str, float]:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"tests": tests, "timeout": timeout, "log": str(self._log)}) + "\n")
+        self._process.stdin.write(
+            json.dumps({"tests": tests, "timeout": timeout, "log": str(self._log)}) + "\n"
+        )
         self._process.stdin.flush()
         answer = self._read()
         if answer["outcome"] == "error":
-            raise SystemExit(f"pytest ended with {answer['code']}: {' '.join(tests)}\n{self._log.read_text()[-3000:]}")
+            raise SystemExit(
+                f"pytest ended with {answer['code']}: {' '.join(tests)}\n{self._log.read_text()[-3000:]}"
+            )
         return answer["outcome"], answer["seconds"]
 
     def _read(self) -> dict[str, Any]:
@@ -120,7 +130,9 @@ def copy_tree(target: Path) -> None:
 def modules_in(paths: list[str]) -> list[str]:
     """Return the modules at paths: files, or folders with all below."""
     folders = [TREE / path for path in paths]
-    found = [file for path in folders for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    found = [
+        file for path in folders for file in ([path] if path.is_file() else path.rglob("*.py"))
+    ]
     return sorted({str(file.relative_to(TREE)) for file in found})
 
 
@@ -133,7 +145,10 @@ def judge(mutants: list[Mutant], *, minutes: float, timeout: float) -> list[Verd
     worker: Worker | None = None
     verdicts = []
     for mutant in mutants:
-        source, tests = (TREE / mutant.module).read_text(encoding="utf-8"), find_tests(mutant.module, table)
+        source, tests = (
+            (TREE / mutant.module).read_text(encoding="utf-8"),
+            find_tests(mutant.module, table),
+        )
         reason = known.get((mutant.module, *mutant.changed_lines(source)))
         result = None if reason is not None else session.find(mutant, tests)
         if reason is None and result is None:
@@ -148,9 +163,16 @@ def judge(mutants: list[Mutant], *, minutes: float, timeout: float) -> list[Verd
             if outcome != "survived":
                 worker.check(tests)
             result = session.add(mutant, tests, outcome, seconds)
-            print(f"{result.outcome:<9}{result.seconds:7.1f} s  {mutant.module}:{mutant.line}", flush=True)
+            print(
+                f"{result.outcome:<9}{result.seconds:7.1f} s  {mutant.module}:{mutant.line}",
+                flush=True,
+            )
         verdict = "equivalent" if result is None else result.outcome
-        verdicts.append(Verdict(module=mutant.module, outcome=verdict, diff=mutant.diff(source), reason=reason or ""))
+        verdicts.append(
+            Verdict(
+                module=mutant.module, outcome=verdict, diff=mutant.diff(source), reason=reason or ""
+            )
+        )
     if worker is not None:
         worker.close()
     return verdicts
@@ -159,14 +181,25 @@ def judge(mutants: list[Mutant], *, minutes: float, timeout: float) -> list[Verd
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 1 if the score is below ``--least``."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m scripts.mutation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", nargs="*", default=list(SCOPE), help="modules or folders of them")
     parser.add_argument("--sample", type=int, default=100, help="number of mutants (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default 0)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="start no mutant after that long (default 60)")
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for the tests of a mutant (default 240)")
-    parser.add_argument("--least", type=float, default=0.0, help="least score, in [0, 1] (default 0)")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="start no mutant after that long (default 60)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=240.0,
+        help="seconds for the tests of a mutant (default 240)",
+    )
+    parser.add_argument(
+        "--least", type=float, default=0.0, help="least score, in [0, 1] (default 0)"
+    )
     options = parser.parse_args(arguments)
     copy_tree(TREE)
     mutants = draw(find_mutants(TREE, modules_in(options.paths)), seed=options.seed)

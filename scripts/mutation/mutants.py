@@ -42,34 +42,47 @@ class Mutant:
         """Return the mutated source of the module."""
         mutated = mutate_code(source, get_operator(self.operator)(), self.occurrence)
         if mutated is None:
-            raise ValueError(f"{self.module}: expected occurrence {self.occurrence} of {self.operator}; it has fewer.")
+            raise ValueError(
+                f"{self.module}: expected occurrence {self.occurrence} of {self.operator}; it has fewer."
+            )
         return str(mutated)
 
     def diff(self, source: str) -> str:
         """Return the change as a unified diff of one line of context."""
         lines = difflib.unified_diff(
-            source.splitlines(), self.apply(source).splitlines(), self.module, self.module, lineterm="", n=1
+            source.splitlines(),
+            self.apply(source).splitlines(),
+            self.module,
+            self.module,
+            lineterm="",
+            n=1,
         )
         return "\n".join(lines)
 
     def changed_lines(self, source: str) -> tuple[str, str]:
         """Return the removed and the added text, without indentation."""
         lines = self.diff(source).splitlines()[2:]
-        texts = ("\n".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+        texts = (
+            "\n".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
+        )
         before, after = texts
         return before, after
 
 
 def find_mutants(root: Path, modules: Iterable[str]) -> list[Mutant]:
     """Return one mutant for each place of the modules."""
-    return [mutant for module in modules for mutant in _of_module(module, (root / module).read_text(encoding="utf-8"))]
+    return [
+        mutant
+        for module in modules
+        for mutant in _of_module(module, (root / module).read_text(encoding="utf-8"))
+    ]
 
 
 def draw(mutants: Iterable[Mutant], *, seed: int) -> list[Mutant]:
     """Return the mutants in a seeded random order.
 
-    Every prefix is a uniform sample. A mutant keeps its rank while other code changes, so that a later run with
-    the same seed meets the same mutants again.
+    Every prefix is a uniform sample. A mutant keeps its rank while other code changes, so that a
+    later run with the same seed meets the same mutants again.
     """
     return sorted(mutants, key=lambda mutant: _digest(str(seed), mutant.identity))
 
@@ -93,7 +106,13 @@ def _of_module(module: str, source: str) -> Iterator[Mutant]:
             if name == "core/ExceptionReplacer" and "." in lines[start[0] - 1][start[1] : end[1]]:
                 continue  # Cosmic Ray fails on a dotted name
             identity = _digest(module, name, text, str(seen[name, text]))
-            mutant = Mutant(module=module, operator=name, occurrence=occurrence, identity=identity, line=start[0])
+            mutant = Mutant(
+                module=module,
+                operator=name,
+                occurrence=occurrence,
+                identity=identity,
+                line=start[0],
+            )
             places.setdefault((start, end, name.split("_")[0]), []).append(mutant)
     for variants in places.values():
         yield min(variants, key=lambda mutant: mutant.identity)
@@ -109,7 +128,9 @@ def _spans_without_behaviour(tree: ast.Module) -> Iterator[tuple[Position, Posit
             found = [node.returns]
             yield from _keyword_marker(node.args)
         elif isinstance(node, ast.ClassDef):
-            found = [each for each in node.decorator_list if ast.unparse(each).startswith("dataclass")]
+            found = [
+                each for each in node.decorator_list if ast.unparse(each).startswith("dataclass")
+            ]
         elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             found = [node.test]
         for each in filter(None, found):

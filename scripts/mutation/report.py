@@ -44,7 +44,9 @@ def render(verdicts: Sequence[Verdict]) -> str:
     for each in sorted(verdicts, key=lambda verdict: verdict.module):
         groups.setdefault(each.module.rpartition("/")[0], []).append(each)
     groups["all"] = list(verdicts)
-    lines = [f"{'package':<28}{'mutants':>8}{'equivalent':>11}{'killed':>8}{'timeout':>8}{'survived':>9}  score (95 %)"]
+    lines = [
+        f"{'package':<28}{'mutants':>8}{'equivalent':>11}{'killed':>8}{'timeout':>8}{'survived':>9}  score (95 %)"
+    ]
     lines += [_row(name, group) for name, group in groups.items()]
     for each in groups["all"]:
         if each.outcome == "survived":
@@ -55,7 +57,10 @@ def render(verdicts: Sequence[Verdict]) -> str:
 
 
 def _row(name: str, verdicts: Sequence[Verdict]) -> str:
-    counts = {kind: sum(each.outcome == kind for each in verdicts) for kind in ("killed", "timeout", "survived")}
+    counts = {
+        kind: sum(each.outcome == kind for each in verdicts)
+        for kind in ("killed", "timeout", "survived")
+    }
     judged = sum(counts.values())
     low, high = wilson_interval(counts["killed"] + counts["timeout"], judged)
     return (

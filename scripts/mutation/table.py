@@ -36,9 +36,14 @@ def find_tests(module: str, table: dict[str, list[str]]) -> list[str]:
     for pattern, tests in table.items():
         if fnmatch(module, pattern):
             return tests
-    raise LookupError(f"{module}: expected a pattern for it in {HERE / 'modules.toml'}; there is none. Add its tests.")
+    raise LookupError(
+        f"{module}: expected a pattern for it in {HERE / 'modules.toml'}; there is none. Add its tests."
+    )
 
 
 def load_equivalents(path: Path = HERE / "equivalents.toml") -> list[Equivalent]:
     """Return the mutants that are known to change nothing."""
-    return [Equivalent(**each) for each in tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", [])]
+    return [
+        Equivalent(**each)
+        for each in tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", [])
+    ]

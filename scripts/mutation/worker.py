@@ -1,7 +1,8 @@
 """Run tests in forks of a process that has imported the heavy packages. Reads and answers one JSON object a line.
 
-Nothing of the packages may run before the fork: TensorFlow starts its threads with the first operation, and a fork has
-none of its parent's threads. The project's own modules are not imported here, so that each fork reads the mutated ones.
+Nothing of the packages may run before the fork: TensorFlow starts its threads with the first
+operation, and a fork has none of its parent's threads. The project's own modules are not imported
+here, so that each fork reads the mutated ones.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def main() -> None:
     for name in HEAVY:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    gc.freeze()  # pytest collects garbage at its end, which takes a second among the objects of all these packages
+    # Pytest collects garbage at its end, which takes a second among the objects of all these
+    # packages.
+    gc.freeze()
     answer({"ready": True})
     for line in sys.stdin:
         answer(run(**json.loads(line)))

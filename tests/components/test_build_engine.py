@@ -42,7 +42,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: Path) -> None:
-    metrics = build_engine(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress(), dataset=dataset)
+    metrics = build_engine(
+        export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress(), dataset=dataset
+    )
     assert (metrics["fp32_int8_layers"], metrics["fp32_weighted_layers"]) == (0, 7)
     assert metrics["ptq_int8_layers"] == metrics["qat_int8_layers"] == 7
     assert metrics["qat_bytes"] == (tmp_path / "qat.engine").stat().st_size
@@ -70,7 +72,9 @@ def test_fp16_is_built_where_the_backend_has_it(
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
 
 
-def test_openvino_has_the_float_precisions_that_the_cpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_has_the_float_precisions_that_the_cpu_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Core:
         def get_property(self, device: str, name: str) -> list[str]:
             assert (device, name) == ("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -89,7 +93,12 @@ def with_fp16(export: Path, onnx: Path) -> Path:
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
 def test_a_graph_in_fp16_becomes_an_engine_too(
-    export: Path, tmp_path: Path, progress: Any, backend: str, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
+    export: Path,
+    tmp_path: Path,
+    progress: Any,
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+    pin_fp16: Any,
 ) -> None:
     pin_fp16(False, monkeypatch)
     onnx = with_fp16(export, tmp_path / "onnx")
@@ -99,15 +108,24 @@ def test_a_graph_in_fp16_becomes_an_engine_too(
     assert any("computes the FP16 graph in fp32" in warning for warning in progress.warnings)
     off = EngineSettings.model_validate({"batch_size": 4, "backend": backend, "fp16": "never"})
     (tmp_path / "off").mkdir()
-    assert "fp16_bytes" not in build_engine(onnx, tmp_path / "off", engine=off, seed=0, progress=progress)
+    assert "fp16_bytes" not in build_engine(
+        onnx, tmp_path / "off", engine=off, seed=0, progress=progress
+    )
 
 
 @pytest.mark.parametrize(("precision", "warned"), [("fp16", False), ("bf16", True), ("fp32", True)])
-def test_an_engine_that_computes_in_no_fp16_is_named(progress: Any, precision: str, warned: bool) -> None:
-    layers = [SimpleNamespace(weighted=True, precision=precision), SimpleNamespace(weighted=False, precision="fp32")]
+def test_an_engine_that_computes_in_no_fp16_is_named(
+    progress: Any, precision: str, warned: bool
+) -> None:
+    layers = [
+        SimpleNamespace(weighted=True, precision=precision),
+        SimpleNamespace(weighted=False, precision="fp32"),
+    ]
     manifest = SimpleNamespace(backend="openvino")
     _warn_of_float(SimpleNamespace(layers=layers, manifest=manifest), progress)  # type: ignore[arg-type]
-    assert [f"computes the FP16 graph in {precision}" in text for text in progress.warnings] == [True] * warned
+    assert [f"computes the FP16 graph in {precision}" in text for text in progress.warnings] == [
+        True
+    ] * warned
 
 
 @pytest.mark.parametrize(
@@ -131,13 +149,17 @@ def test_tensorrt_gets_fp16_as_its_version_wants_it(
     assert {spec.float_precision for name, (_, spec) in jobs.items() if name != "fp16"} == {"fp32"}
 
 
-def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(export: Path, tmp_path: Path) -> None:
+def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(
+    export: Path, tmp_path: Path
+) -> None:
     settings = EngineSettings.model_validate({"backend": "onnxruntime", "fp16": "always"})
     with pytest.raises(EngineBuildError, match=r"needs .*fp16\.onnx. Run export_onnx again"):
         build_engine(export, tmp_path, engine=settings, seed=0, progress=NullProgress())
 
 
-def test_the_backend_follows_what_the_graphs_were_exported_for(export: Path, tmp_path: Path, progress: Any) -> None:
+def test_the_backend_follows_what_the_graphs_were_exported_for(
+    export: Path, tmp_path: Path, progress: Any
+) -> None:
     onnx = shutil.copytree(export, tmp_path / "onnx")
     for variant in ("fp32", "ptq", "qat"):
         model = load_onnx(onnx / f"{variant}.onnx")

@@ -30,6 +30,8 @@ def test_value_problem_is_none_for_plain_values() -> None:
 
 
 def test_references_to_secrets_are_no_secrets() -> None:
-    settings = ClusterSettings.model_validate({"secret_env": {"MLFLOW_TRACKING_PASSWORD": "mlflow/password"}})
+    settings = ClusterSettings.model_validate(
+        {"secret_env": {"MLFLOW_TRACKING_PASSWORD": "mlflow/password"}}
+    )
     assert value_problem(settings) is None
     assert ClusterSettings.model_fields["secret_env"].json_schema_extra == SECRET_REFERENCES

@@ -26,7 +26,9 @@ from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing
 
 SAMPLES = 22
-SETTINGS = EngineSettings.model_validate({"batch_size": 4, "backend": "openvino", "benchmark_seconds": 0.02})
+SETTINGS = EngineSettings.model_validate(
+    {"batch_size": 4, "backend": "openvino", "benchmark_seconds": 0.02}
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,9 @@ def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, 
         path.mkdir()
     generator = np.random.default_rng(0)
     images = generator.integers(0, 17, (SAMPLES, 8, 8, 1)).astype(np.float32)
-    preprocessing = Preprocessing(image_shape=(8, 8, 1), dtype="float32", scale=1 / 16, mean=(0.0,), std=(1.0,))
+    preprocessing = Preprocessing(
+        image_shape=(8, 8, 1), dtype="float32", scale=1 / 16, mean=(0.0,), std=(1.0,)
+    )
     preprocessing.save(steps["dataset"] / "preprocessing.json")
     for variant, precision, seed in (("fp32", "fp32", 0), ("ptq", "int8", 0), ("qat", "int8", 0)):
         write_network(steps["onnx"] / f"{variant}.onnx", ResidualNetwork(seed=seed), precision)  # type: ignore[arg-type]
@@ -61,12 +65,16 @@ def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, 
     (steps["baseline"] / "model.keras").write_bytes(b"0" * 1000)
     with pytest.MonkeyPatch.context() as patch:
         pin_fp16(False, patch)
-        build_engine(steps["onnx"], steps["engines"], engine=SETTINGS, seed=0, progress=NullProgress())
+        build_engine(
+            steps["onnx"], steps["engines"], engine=SETTINGS, seed=0, progress=NullProgress()
+        )
     return steps
 
 
 @pytest.fixture(scope="module")
-def evaluated(steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+def evaluated(
+    steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("evaluation")
     return out, evaluate(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
 
@@ -79,7 +87,9 @@ def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
     engines.mkdir()
     out.mkdir()
     build_engine(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
-    evaluate(**{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+    evaluate(
+        **{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=NullProgress()
+    )
     report = json.loads((out / "evaluation.json").read_text())
     row = report["results"]["fp16_engine"]
     assert row["accuracy"] == pytest.approx(report["results"]["fp32"]["accuracy"], abs=1 / 22)
@@ -98,7 +108,9 @@ def report(evaluated: tuple[Path, dict[str, float]]) -> dict[str, Any]:
 def test_fp32_rows_have_the_accuracy_of_the_predictions(report: dict[str, Any]) -> None:
     results = report["results"]
     assert list(results) == ["fp32", "fp32_engine", "ptq_engine", "qat_engine"]
-    assert results["fp32"]["accuracy"] == results["fp32_engine"]["accuracy"] == pytest.approx(19 / 22)
+    assert (
+        results["fp32"]["accuracy"] == results["fp32_engine"]["accuracy"] == pytest.approx(19 / 22)
+    )
     assert results["fp32"]["bytes"] == 1000
     assert results["fp32"]["latency_ms_p50"] is None
     assert results["fp32"]["int8_layers"] == 0
@@ -124,11 +136,17 @@ def test_confusion_and_classes_add_up(report: dict[str, Any]) -> None:
     assert sum(entry["samples"] for entry in report["per_class"]) == SAMPLES
 
 
-def test_worst_samples_are_pictures_in_order(report: dict[str, Any], evaluated: tuple[Path, dict[str, float]]) -> None:
+def test_worst_samples_are_pictures_in_order(
+    report: dict[str, Any], evaluated: tuple[Path, dict[str, float]]
+) -> None:
     worst = report["worst_samples"]
     assert len(worst) == 8
-    assert [entry["difference"] for entry in worst] == sorted((entry["difference"] for entry in worst), reverse=True)
-    assert worst[0]["difference"] == pytest.approx(report["agreement"]["qat_engine"]["largest_difference"], rel=1e-4)
+    assert [entry["difference"] for entry in worst] == sorted(
+        (entry["difference"] for entry in worst), reverse=True
+    )
+    assert worst[0]["difference"] == pytest.approx(
+        report["agreement"]["qat_engine"]["largest_difference"], rel=1e-4
+    )
     with Image.open(evaluated[0] / worst[0]["file"]) as picture:
         assert picture.size == (96, 96)
 
@@ -137,7 +155,9 @@ def test_every_engine_passed_the_check_in_a_fresh_process(report: dict[str, Any]
     check = report["infrastructure_check"]
     assert check["passed"]
     assert set(check["engines"]) == {"fp32_engine", "ptq_engine", "qat_engine"}
-    assert check["largest_difference"] <= check["bound"] == (0.75 if is_narrow(cpu_device()) else 0.15)
+    assert (
+        check["largest_difference"] <= check["bound"] == (0.75 if is_narrow(cpu_device()) else 0.15)
+    )
     assert check["engines"]["fp32_engine"]["bound"] == 0.001
     assert "answered 32 random requests" in check["message"]
 
@@ -149,25 +169,47 @@ def test_metrics_are_flat_numbers(evaluated: tuple[Path, dict[str, float]]) -> N
     assert "fp32_latency_ms_p50" not in metrics
 
 
-def test_predictions_of_another_data_set_stop_the_step(steps: dict[str, Path], tmp_path: Path) -> None:
+def test_predictions_of_another_data_set_stop_the_step(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
     for count in (SAMPLES - 1, SAMPLES + 1):
         np.save(tmp_path / "predictions.npy", np.zeros((count, 10), np.float32))
         with pytest.raises(DataError, match="the test part does not have as many"):
-            evaluate(**{**steps, "baseline": tmp_path}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+            evaluate(
+                **{**steps, "baseline": tmp_path},
+                out=tmp_path,
+                engine=SETTINGS,
+                seed=0,
+                progress=NullProgress(),
+            )
     assert not (tmp_path / "evaluation.json").exists()
 
 
 def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(EngineLoadError, match=r"holds no fp32\.engine, ptq\.engine, qat\.engine"):
-        evaluate(**{**steps, "engines": tmp_path}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+        evaluate(
+            **{**steps, "engines": tmp_path},
+            out=tmp_path,
+            engine=SETTINGS,
+            seed=0,
+            progress=NullProgress(),
+        )
 
 
-def test_an_engine_that_preprocesses_itself_is_refused(steps: dict[str, Path], tmp_path: Path) -> None:
+def test_an_engine_that_preprocesses_itself_is_refused(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
     engines = shutil.copytree(steps["engines"], tmp_path / "engines")
     manifest = json.loads((engines / "ptq.engine.json").read_text())
     (engines / "ptq.engine.json").write_text(seal({**manifest, "preprocessing_embedded": True}))
     with pytest.raises(DataError, match="Export the model without embed_preprocessing"):
-        evaluate(**{**steps, "engines": engines}, out=tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+        evaluate(
+            **{**steps, "engines": engines},
+            out=tmp_path,
+            engine=SETTINGS,
+            seed=0,
+            progress=NullProgress(),
+        )
 
 
 def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_path: Path) -> None:
@@ -177,7 +219,9 @@ def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_
     assert "outside the bound" in result["message"]
 
 
-def test_a_damaged_engine_fails_its_check_with_the_reason(steps: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_engine_fails_its_check_with_the_reason(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
     for name in ("qat.engine", "qat.engine.json"):
         shutil.copy(steps["engines"] / name, tmp_path / name)
     (tmp_path / "qat.engine").write_bytes(b"0" * (tmp_path / "qat.engine").stat().st_size)
@@ -188,6 +232,14 @@ def test_a_damaged_engine_fails_its_check_with_the_reason(steps: dict[str, Path]
 
 def test_one_failed_engine_fails_the_whole_check() -> None:
     good, bad = {"passed": True, "message": "fine"}, {"passed": False, "message": "broken"}
-    assert summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["passed"] is False
-    assert summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["message"] == "broken"
-    assert summarize_check({"fp32_engine": good, "qat_engine": good}, "qat_engine")["message"] == "fine"
+    assert (
+        summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["passed"] is False
+    )
+    assert (
+        summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["message"]
+        == "broken"
+    )
+    assert (
+        summarize_check({"fp32_engine": good, "qat_engine": good}, "qat_engine")["message"]
+        == "fine"
+    )

@@ -50,5 +50,9 @@ def test_calibration_error_of_known_confidences() -> None:
 
 
 def test_agreement_with_itself_is_complete() -> None:
-    assert metrics.agreement(OUTPUTS, OUTPUTS) == {"labels": 1.0, "largest_difference": 0.0, "mean_difference": 0.0}
+    assert metrics.agreement(OUTPUTS, OUTPUTS) == {
+        "labels": 1.0,
+        "largest_difference": 0.0,
+        "mean_difference": 0.0,
+    }
     assert metrics.agreement(OUTPUTS, -OUTPUTS)["labels"] == 0.0

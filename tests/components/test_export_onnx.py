@@ -34,7 +34,9 @@ def steps(digits_dataset, tmp_path_factory):
     keras.utils.set_random_seed(0)
     model = digits_network()
     x, y = load_split(digits_dataset, "train", limit=256)
-    model.compile(keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(
+        keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
     model.fit(x, y, epochs=2, verbose=0)
     plan = qat_lib.plan_quantization(model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
     quantized = qat_lib.apply_plan(model, plan)
@@ -57,7 +59,9 @@ def run(dataset: Path, steps: Path, out: Path, progress, engine=None, **settings
         steps / "qat",
         out,
         export=ExportSettings(parity_samples=64, **settings),
-        engine=EngineSettings.model_validate({"backend": "tensorrt", "fp16": "never", **(engine or {})}),
+        engine=EngineSettings.model_validate(
+            {"backend": "tensorrt", "fp16": "never", **(engine or {})}
+        ),
         seed=0,
         progress=progress,
     )
@@ -66,15 +70,25 @@ def run(dataset: Path, steps: Path, out: Path, progress, engine=None, **settings
 def test_three_verified_files_with_parity_and_analysis(digits_dataset, steps, tmp_path, progress):
     out = tmp_path / "onnx"
     metrics = run(digits_dataset, steps, out, progress)
-    assert {"fp32.onnx", "ptq.onnx", "qat.onnx", "plan.json", "export.json", "analysis.json", "analysis.html"} <= {
-        path.name for path in out.iterdir()
-    }
+    assert {
+        "fp32.onnx",
+        "ptq.onnx",
+        "qat.onnx",
+        "plan.json",
+        "export.json",
+        "analysis.json",
+        "analysis.html",
+    } <= {path.name for path in out.iterdir()}
     summary = json.loads((out / "export.json").read_text())
     for variant in ("fp32", "ptq", "qat"):
         assert summary[variant]["parity"]["passed"]
         assert summary[variant]["parity"]["samples"] == 64
         assert summary[variant]["verification"] == []
-        assert summary[variant]["bytes"] == (out / f"{variant}.onnx").stat().st_size == metrics[f"{variant}_bytes"]
+        assert (
+            summary[variant]["bytes"]
+            == (out / f"{variant}.onnx").stat().st_size
+            == metrics[f"{variant}_bytes"]
+        )
     assert metrics["int8_layers"] == metrics["weighted_layers"] == 2
     assert metrics["fp32_quantizers"] == 0 < metrics["qat_quantizers"]
     assert all(np.isfinite(value) for value in metrics.values())
@@ -95,11 +109,15 @@ def test_settings_reach_the_files(digits_dataset, steps, tmp_path, progress):
     assert float(metadata["qatline.accuracy"]) == 0.5
 
 
-def test_a_graph_for_openvino_is_analyzed_as_its_twin_for_tensorrt(digits_dataset, steps, tmp_path, progress):
+def test_a_graph_for_openvino_is_analyzed_as_its_twin_for_tensorrt(
+    digits_dataset, steps, tmp_path, progress
+):
     import onnx
 
     out = tmp_path / "onnx"
-    metrics = run(digits_dataset, steps, out, progress, target="openvino", engine={"backend": "openvino"})
+    metrics = run(
+        digits_dataset, steps, out, progress, target="openvino", engine={"backend": "openvino"}
+    )
     kinds = {tensor.data_type for tensor in onnx.load(out / "qat.onnx").graph.initializer}
     assert onnx.TensorProto.UINT8 in kinds
     assert metrics["int8_layers"] == 2
@@ -111,29 +129,42 @@ def test_a_graph_for_openvino_is_analyzed_as_its_twin_for_tensorrt(digits_datase
 def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tmp_path, progress):
     for backend in ("tensorrt", "openvino", "onnxruntime"):
         run(digits_dataset, steps, tmp_path / backend, progress, engine={"backend": backend})
-        assert json.loads((tmp_path / backend / "export.json").read_text())["qat"]["target"] == backend
+        assert (
+            json.loads((tmp_path / backend / "export.json").read_text())["qat"]["target"] == backend
+        )
     run(digits_dataset, steps, tmp_path / "auto", progress, engine={"backend": "auto"})
     summary = json.loads((tmp_path / "auto" / "export.json").read_text())
     assert summary["ptq"]["target"] == choose_backend("auto")
     assert engine_facts({"backend": "auto", "threads": 2}) == {"backend": choose_backend("auto")}
-    assert engine_facts({"backend": "tensorrt", "fp16": "always"}) == {"backend": "tensorrt", "fp16": "always"}
+    assert engine_facts({"backend": "tensorrt", "fp16": "always"}) == {
+        "backend": "tensorrt",
+        "fp16": "always",
+    }
 
 
-def test_an_unsigned_model_is_analyzed_in_its_signed_form(digits_dataset, steps, tmp_path, progress):
+def test_an_unsigned_model_is_analyzed_in_its_signed_form(
+    digits_dataset, steps, tmp_path, progress
+):
     import qat_lib
 
     baseline = qat_lib.load_model(steps / "baseline" / "model.keras")
-    plan = qat_lib.plan_quantization(baseline, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=True)
+    plan = qat_lib.plan_quantization(
+        baseline, custom_qdq_cases=[qat_lib.TensorRTQDQCase()], unsigned=True
+    )
     quantized = qat_lib.apply_plan(baseline, plan)
     assert sum(entry.unsigned for entry in plan.quantizers) == 2
-    for name, quantizer in qat_lib.model_quantizers(qat_lib.load_model(steps / "qat" / "model.keras")).items():
+    for name, quantizer in qat_lib.model_quantizers(
+        qat_lib.load_model(steps / "qat" / "model.keras")
+    ).items():
         qat_lib.model_quantizers(quantized)[name].amax = quantizer.amax
     folder = tmp_path / "steps"
     shutil.copytree(steps, folder)
     for name in ("ptq", "qat"):
         quantized.save(folder / name / "model.keras")
         (folder / name / "plan.json").write_text(plan.to_json())
-    metrics = run(digits_dataset, folder, tmp_path / "onnx", progress, engine={"backend": "openvino"})
+    metrics = run(
+        digits_dataset, folder, tmp_path / "onnx", progress, engine={"backend": "openvino"}
+    )
     assert metrics["int8_layers"] == 2
     summary = json.loads((tmp_path / "onnx" / "export.json").read_text())
     assert summary["qat"]["parity"]["passed"]
@@ -154,13 +185,21 @@ def test_an_unsigned_model_is_analyzed_in_its_signed_form(digits_dataset, steps,
     ],
 )
 def test_the_sign_follows_the_target(unsigned, target, backend, expected):
-    sections = QuantizationSettings(unsigned=unsigned), ExportSettings(target=target), EngineSettings(backend=backend)
+    sections = (
+        QuantizationSettings(unsigned=unsigned),
+        ExportSettings(target=target),
+        EngineSettings(backend=backend),
+    )
     assert choose_unsigned(*sections) is expected
 
 
 def test_unsigned_integers_for_tensorrt_are_refused():
     with pytest.raises(ConfigError, match=r"Set quantization\.unsigned to auto or never"):
-        choose_unsigned(QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings(backend="tensorrt"))
+        choose_unsigned(
+            QuantizationSettings(unsigned="always"),
+            ExportSettings(),
+            EngineSettings(backend="tensorrt"),
+        )
 
 
 def test_a_gpu_that_auto_finds_gets_signed_integers(monkeypatch):
@@ -177,16 +216,22 @@ def test_where_no_backend_works_the_integers_are_those_that_all_run(monkeypatch)
 
     monkeypatch.setattr("qat_lib.engines.choose_backend", none)
     assert not choose_unsigned(QuantizationSettings(), ExportSettings(), EngineSettings())
-    assert choose_unsigned(QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings())
+    assert choose_unsigned(
+        QuantizationSettings(unsigned="always"), ExportSettings(), EngineSettings()
+    )
 
 
 def test_what_decides_about_the_target_is_all_that_the_quantization_sees():
-    facts = target_facts({"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2})
+    facts = target_facts(
+        {"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2}
+    )
     assert facts == {"export": {"target": "auto"}, "engine": {"backend": "openvino"}}
     assert target_facts({}, {}) == {"export": {}, "engine": {"backend": choose_backend("auto")}}
 
 
-def test_a_target_that_the_backend_refuses_is_refused_at_once(digits_dataset, steps, tmp_path, progress):
+def test_a_target_that_the_backend_refuses_is_refused_at_once(
+    digits_dataset, steps, tmp_path, progress
+):
     with pytest.raises(ConfigError, match=r"Set export\.target to auto or tensorrt"):
         run(digits_dataset, steps, tmp_path / "onnx", progress, target="openvino")
 
@@ -205,14 +250,28 @@ def test_an_engine_in_fp16_gets_its_graph(digits_dataset, steps, tmp_path, progr
     assert metrics["fp16_bytes"] < metrics["fp32_bytes"]
     assert json.loads((out / "export.json").read_text())["fp16"]["parity"]["passed"]
     assert progress.updates[-1] == ("exporting", 4, 4)
-    run(digits_dataset, steps, tmp_path / "cpu", progress, engine={"fp16": "auto", "backend": "openvino"})
+    run(
+        digits_dataset,
+        steps,
+        tmp_path / "cpu",
+        progress,
+        engine={"fp16": "auto", "backend": "openvino"},
+    )
     assert not (tmp_path / "cpu" / "fp16.onnx").exists()
-    run(digits_dataset, steps, tmp_path / "on", progress, engine={"fp16": "always", "backend": "openvino"})
+    run(
+        digits_dataset,
+        steps,
+        tmp_path / "on",
+        progress,
+        engine={"fp16": "always", "backend": "openvino"},
+    )
     assert (tmp_path / "on" / "fp16.onnx").exists()
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])
-def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(digits_dataset, steps, tmp_path, progress, target):
+def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(
+    digits_dataset, steps, tmp_path, progress, target
+):
     import onnx
 
     out = tmp_path / "onnx"
@@ -225,12 +284,19 @@ def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(digits_dataset, step
         remainder="fp16",
         engine={"backend": target, "fp16": "never"},
     )
-    types = {name: {t.data_type for t in onnx.load(out / f"{name}.onnx").graph.initializer} for name in ("fp32", "qat")}
+    types = {
+        name: {t.data_type for t in onnx.load(out / f"{name}.onnx").graph.initializer}
+        for name in ("fp32", "qat")
+    }
     assert onnx.TensorProto.FLOAT16 in types["qat"]
     assert onnx.TensorProto.FLOAT not in types["qat"]
     assert onnx.TensorProto.FLOAT16 not in types["fp32"]
     summary = json.loads((out / "export.json").read_text())
-    assert [summary[name]["remainder"] for name in ("fp32", "ptq", "qat")] == ["fp32", "fp16", "fp16"]
+    assert [summary[name]["remainder"] for name in ("fp32", "ptq", "qat")] == [
+        "fp32",
+        "fp16",
+        "fp16",
+    ]
     parity = summary["qat"]["parity"]
     assert parity["passed"]
     assert parity["fp32"]["mismatches"] == 0
@@ -239,7 +305,9 @@ def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(digits_dataset, step
     assert not [path for path in out.iterdir() if path.is_dir()]
 
 
-def test_a_file_in_fp16_that_is_far_from_keras_stops_the_step(digits_dataset, steps, tmp_path, progress, monkeypatch):
+def test_a_file_in_fp16_that_is_far_from_keras_stops_the_step(
+    digits_dataset, steps, tmp_path, progress, monkeypatch
+):
     monkeypatch.setattr("components.runtime.export_parity.HALF_BOUND", 1e-9)
     with pytest.raises(VerificationError, match=r"ptq\.onnx in FP16 differs from Keras by up to"):
         run(digits_dataset, steps, tmp_path / "onnx", progress, remainder="fp16")
@@ -259,7 +327,9 @@ def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path,
     assert not (tmp_path / "onnx" / "qat.onnx").exists()
 
 
-def test_a_file_that_disagrees_with_keras_stops_the_step(digits_dataset, steps, tmp_path, progress, monkeypatch):
+def test_a_file_that_disagrees_with_keras_stops_the_step(
+    digits_dataset, steps, tmp_path, progress, monkeypatch
+):
     from qat_lib.export import parity
 
     report = parity.ParityReport(

@@ -33,7 +33,9 @@ def test_list_images_reads_nested_folders_and_links_to_elsewhere(image_folder: M
 def test_list_images_refuses_a_link_to_a_folder_above(image_folder: Make, target: str) -> None:
     root = image_folder(count=3)
     (root / "cat" / "loop").symlink_to(target)
-    with pytest.raises(DataError, match=r"cat/loop is a link to /.*which it lies in.*Remove the link"):
+    with pytest.raises(
+        DataError, match=r"cat/loop is a link to /.*which it lies in.*Remove the link"
+    ):
         list_images(root, None)
 
 
@@ -53,7 +55,9 @@ def test_list_images_refuses_one_file_in_two_classes(image_folder: Make, name: s
         (root / "cat" / "x.png").symlink_to(root / "dog" / "000.png")
     else:
         os.link(root / "dog" / "000.png", root / "cat" / "x.png")
-    with pytest.raises(DataError, match=r"dog/000\.png and .*cat/.*\.png are one file, in two classes"):
+    with pytest.raises(
+        DataError, match=r"dog/000\.png and .*cat/.*\.png are one file, in two classes"
+    ):
         list_images(root, None)
 
 

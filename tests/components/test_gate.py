@@ -14,7 +14,12 @@ from components.settings import GateSettings
 GOOD: dict[str, dict[str, Any]] = {
     "fp32": {"accuracy": 0.98},
     "fp32_engine": {"accuracy": 0.98, "latency_ms_p50": 1.0},
-    "qat_engine": {"accuracy": 0.98, "latency_ms_p50": 0.5, "int8_layers": 9, "weighted_layers": 10},
+    "qat_engine": {
+        "accuracy": 0.98,
+        "latency_ms_p50": 0.5,
+        "int8_layers": 9,
+        "weighted_layers": 10,
+    },
 }
 SOUND: dict[str, Any] = {
     "infrastructure": {"passed": True, "message": "64 requests equal."},
@@ -50,7 +55,13 @@ def test_sound_engine_is_promoted_with_one_reason_per_check() -> None:
         "analysis",
     ]
     assert verdict.to_dict()["verdict"] == "promote"
-    assert set(verdict.to_dict()["reasons"][0]) == {"check", "passed", "expected", "received", "message"}
+    assert set(verdict.to_dict()["reasons"][0]) == {
+        "check",
+        "passed",
+        "expected",
+        "received",
+        "message",
+    }
 
 
 def test_optional_bounds_add_their_checks() -> None:
@@ -73,7 +84,9 @@ def test_optional_bounds_add_their_checks() -> None:
         ({"min_speedup": 2.0}, {"latency_ms_p50": 0.51}, "speedup"),
     ],
 )
-def test_bounds_hold_exactly(bounds: dict[str, Any], candidate: dict[str, Any], check: str | None) -> None:
+def test_bounds_hold_exactly(
+    bounds: dict[str, Any], candidate: dict[str, Any], check: str | None
+) -> None:
     assert failed(verdict_with(bounds, candidate)) == ([check] if check else [])
 
 
@@ -100,13 +113,22 @@ def test_accuracy_gain_is_no_loss() -> None:
     ("evidence", "check"),
     [
         ({"infrastructure": None}, "infrastructure"),
-        ({"infrastructure": {"passed": False, "message": "outputs differ by 3.0"}}, "infrastructure"),
+        (
+            {"infrastructure": {"passed": False, "message": "outputs differ by 3.0"}},
+            "infrastructure",
+        ),
         ({"infrastructure": {"passed": "yes"}}, "infrastructure"),
         ({"verification": None}, "verification"),
-        ({"verification": [{"node": "quant_conv", "rule": "P4", "message": "no zero point"}]}, "verification"),
+        (
+            {"verification": [{"node": "quant_conv", "rule": "P4", "message": "no zero point"}]},
+            "verification",
+        ),
         ({"verification": [{"code": "V20", "severity": "warning", "message": "reformat"}]}, None),
         ({"analysis": None}, "analysis"),
-        ({"analysis": [{"code": "V03", "severity": "error", "message": "pair on a bias"}]}, "analysis"),
+        (
+            {"analysis": [{"code": "V03", "severity": "error", "message": "pair on a bias"}]},
+            "analysis",
+        ),
         ({"analysis": [{"code": "V03", "severity": "warning", "message": "reformat"}]}, None),
     ],
 )
@@ -115,8 +137,15 @@ def test_evidence_beyond_the_figures(evidence: dict[str, Any], check: str | None
 
 
 def test_finding_is_named_in_the_reason() -> None:
-    findings = [{"node": "quant_conv", "rule": "P4", "message": "no zero point"}, {"message": "other"}]
-    reason = next(reason for reason in verdict_with(verification=findings).reasons if reason.check == "verification")
+    findings = [
+        {"node": "quant_conv", "rule": "P4", "message": "no zero point"},
+        {"message": "other"},
+    ]
+    reason = next(
+        reason
+        for reason in verdict_with(verification=findings).reasons
+        if reason.check == "verification"
+    )
     assert reason.received == "2 findings"
     assert reason.message == "P4 quant_conv: no zero point (and 1 more)"
 

@@ -33,7 +33,10 @@ def test_read_image_takes_regular_files_only(tmp_path: Path) -> None:
 def test_read_image_bounds_the_size_of_the_file(tmp_path: Path) -> None:
     with (tmp_path / "sparse.png").open("wb") as stream:
         stream.truncate(1 << 40)
-    with pytest.raises(DataError, match=r"sparse\.png can't be read: it has 1,099,511,627,776 bytes, expected at most"):
+    with pytest.raises(
+        DataError,
+        match=r"sparse\.png can't be read: it has 1,099,511,627,776 bytes, expected at most",
+    ):
         read_image(tmp_path / "sparse.png")
 
 
@@ -47,7 +50,9 @@ def _bitmap(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("side", [7_072, 10_000, 20_000, 2**31 - 1])
 def test_decode_image_reads_the_size_first(side: int) -> None:
-    with pytest.raises(DataError, match=r"image bomb is too large: expected at most 50,000,000 pixels.*QATLINE_MAX"):
+    with pytest.raises(
+        DataError, match=r"image bomb is too large: expected at most 50,000,000 pixels.*QATLINE_MAX"
+    ):
         decode_image(_bitmap(side, side), "rgb", None, name="bomb")
 
 
@@ -69,7 +74,9 @@ def test_decode_image_opens_no_format_but_those_of_its_suffixes(tmp_path: Path) 
         load_image(tmp_path / "x.png", "rgb", None)
 
 
-def test_large_files_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_read_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside, most = 0, 0
     original = images.read_regular
 

@@ -20,7 +20,9 @@ SPLITS = ("train", "calibration", "validation", "test")
 
 def prepare(out: Path, *, seed: int = 0, progress: Any = None, **data: Any) -> dict[str, float]:
     out.mkdir(parents=True, exist_ok=True)
-    return prepare_data(out, data=DataSettings(**data), seed=seed, progress=progress or NullProgress())
+    return prepare_data(
+        out, data=DataSettings(**data), seed=seed, progress=progress or NullProgress()
+    )
 
 
 def test_digits_are_all_there_once(digits_dataset: Path) -> None:
@@ -48,7 +50,9 @@ def test_digits_are_scaled_to_one(digits_dataset: Path) -> None:
 def test_every_part_holds_the_classes_in_proportion(digits_dataset: Path) -> None:
     for split in SPLITS:
         counts = np.bincount(load_split(digits_dataset, split)[1], minlength=10)
-        expected = counts.sum() * np.array([178, 182, 177, 183, 181, 182, 181, 179, 174, 180]) / 1797
+        expected = (
+            counts.sum() * np.array([178, 182, 177, 183, 181, 182, 181, 179, 174, 180]) / 1797
+        )
         assert np.abs(counts - expected).max() <= 2
 
 
@@ -73,10 +77,14 @@ def test_limit_keeps_the_proportions(tmp_path: Path) -> None:
     assert set(np.bincount(labels)) <= {9, 10, 11}
 
 
-def test_a_small_set_gives_fewer_samples_to_calibration_and_says_so(tmp_path: Path, progress: Any) -> None:
+def test_a_small_set_gives_fewer_samples_to_calibration_and_says_so(
+    tmp_path: Path, progress: Any
+) -> None:
     prepare(tmp_path, limit=100, progress=progress)
     assert load_info(tmp_path).splits["calibration"] == 20
-    assert ["calibration part has 20 samples instead of 256" in text for text in progress.warnings] == [True]
+    assert [
+        "calibration part has 20 samples instead of 256" in text for text in progress.warnings
+    ] == [True]
 
 
 def test_images_are_resized_when_asked(tmp_path: Path) -> None:
@@ -108,7 +116,10 @@ def test_names_of_classes_may_be_given_but_must_suffice(tmp_path: Path) -> None:
 def test_nothing_else_is_left_in_the_output(tmp_path: Path) -> None:
     prepare(tmp_path, limit=100)
     arrays = {f"{split}_{kind}.npy" for split in SPLITS for kind in "xy"}
-    assert {path.name for path in tmp_path.iterdir()} == arrays | {"dataset.json", "preprocessing.json"}
+    assert {path.name for path in tmp_path.iterdir()} == arrays | {
+        "dataset.json",
+        "preprocessing.json",
+    }
     assert json.loads((tmp_path / "dataset.json").read_text())["root"] is None
 
 
@@ -131,7 +142,9 @@ def keras_datasets(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return loaders
 
 
-def test_a_keras_data_set_keeps_its_test_part(tmp_path: Path, keras_datasets: dict[str, Any]) -> None:
+def test_a_keras_data_set_keeps_its_test_part(
+    tmp_path: Path, keras_datasets: dict[str, Any]
+) -> None:
     generator = np.random.default_rng(0)
     x_train, x_test = (generator.integers(0, 256, (n, 4, 4, 3), np.uint8) for n in (90, 30))
     y_train, y_test = np.arange(90).reshape(-1, 1) % 3, np.arange(30).reshape(-1, 1) % 3
@@ -143,12 +156,19 @@ def test_a_keras_data_set_keeps_its_test_part(tmp_path: Path, keras_datasets: di
     assert load_info(tmp_path).source == "keras.datasets.cifar10"
 
 
-def test_what_keras_cannot_load_is_one_clear_message(tmp_path: Path, keras_datasets: dict[str, Any]) -> None:
+def test_what_keras_cannot_load_is_one_clear_message(
+    tmp_path: Path, keras_datasets: dict[str, Any]
+) -> None:
     def unreachable() -> None:
-        raise Exception("URL fetch failure on https://example: None -- [Errno -2] Name or service not known")
+        raise Exception(
+            "URL fetch failure on https://example: None -- [Errno -2] Name or service not known"
+        )
 
     keras_datasets["mnist"] = unreachable
-    keras_datasets["texts"] = lambda: ((np.zeros((5, 9)), np.zeros(5)), (np.zeros((5, 9)), np.zeros(5)))
+    keras_datasets["texts"] = lambda: (
+        (np.zeros((5, 9)), np.zeros(5)),
+        (np.zeros((5, 9)), np.zeros(5)),
+    )
     with pytest.raises(DataError, match=r"URL fetch failure.*needs a network"):
         prepare(tmp_path / "a", kind="keras", name="mnist")
     with pytest.raises(DataError, match="no such data set; expected mnist"):
@@ -167,7 +187,12 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
 """
     environment = {**os.environ, "_KFP_RUNTIME": "true"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -187,7 +212,9 @@ try:
 except StorageError as error:
     sys.stdout.write(str(error))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the disk is full")
     assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,9 @@ Make = Callable[..., Path]
 SPLITS = ("train", "calibration", "validation", "test")
 
 
-def prepare(root: Path, *, progress: Any = None, out: str = "out", **data: Any) -> tuple[Path, dict[str, float]]:
+def prepare(
+    root: Path, *, progress: Any = None, out: str = "out", **data: Any
+) -> tuple[Path, dict[str, float]]:
     folder = root.parent / out
     folder.mkdir()
     settings = DataSettings(kind="folder", path=str(root), **data)
@@ -39,7 +41,9 @@ def test_images_stay_in_their_files_and_come_back_with_their_class(image_folder:
     }
     found = {}
     for split in SPLITS:
-        found.update({x.tobytes(): y for x, y in zip(*load_split(out, split, raw=True), strict=True)})
+        found.update(
+            {x.tobytes(): y for x, y in zip(*load_split(out, split, raw=True), strict=True)}
+        )
     assert found == expected
 
 
@@ -49,7 +53,9 @@ def test_batches_are_read_one_by_one(image_folder: Make, monkeypatch: pytest.Mon
     out, metrics = prepare(image_folder())
     loaded: list[Path] = []
     original = reader.load_image
-    monkeypatch.setattr(reader, "load_image", lambda path, *rest: loaded.append(path) or original(path, *rest))
+    monkeypatch.setattr(
+        reader, "load_image", lambda path, *rest: loaded.append(path) or original(path, *rest)
+    )
     batches = numpy_batches(out, "train", 4)
     x, y = next(batches)
     assert (x.shape, x.dtype, len(loaded)) == ((4, 6, 8, 3), np.float32, 4)
@@ -100,7 +106,9 @@ def break_flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("breaks", [break_empty, break_text, break_cut, break_flip], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "breaks", [break_empty, break_text, break_cut, break_flip], ids=lambda f: f.__name__
+)
 def test_a_broken_image_is_named(image_folder: Make, breaks: Callable[[Path], None]) -> None:
     root = image_folder()
     breaks(root / "dog" / "004.png")
@@ -114,7 +122,9 @@ def test_a_broken_image_is_left_out_when_asked(image_folder: Make, progress: Any
     out, metrics = prepare(root, skip_broken=True, progress=progress)
     assert metrics["broken_images"] == 1
     assert sum(metrics[f"{split}_samples"] for split in SPLITS) == 23
-    assert [("dog/004.png" in message) for message in progress.warnings if "left out" in message] == [True]
+    assert [
+        ("dog/004.png" in message) for message in progress.warnings if "left out" in message
+    ] == [True]
     assert not any("dog/004.png" in (out / f"{split}_files.json").read_text() for split in SPLITS)
 
 
@@ -129,7 +139,9 @@ def test_a_class_of_broken_images_is_an_error_even_then(image_folder: Make) -> N
 def test_images_of_different_sizes_need_a_size(image_folder: Make) -> None:
     root = image_folder()
     Image.new("RGB", (9, 9)).save(root / "dog" / "big.png")
-    with pytest.raises(DataError, match=r"differ in size: .*000\.png is 6x8, .*big\.png is 9x9.*data\.image_size"):
+    with pytest.raises(
+        DataError, match=r"differ in size: .*000\.png is 6x8, .*big\.png is 9x9.*data\.image_size"
+    ):
         prepare(root)
     assert load_info(prepare(root, image_size=(6, 6), out="sized")[0]).image_shape == (6, 6, 3)
 
@@ -140,7 +152,11 @@ def test_folders_that_cannot_work_are_refused(image_folder: Make, tmp_path: Path
         (tmp_path / "nowhere", {}, "nowhere is missing"),
         (root / "cat" / "000.png", {}, "is a file"),
         (root / "cat", {}, "at least two sub-folders, one a class; received none"),
-        (root, {"classes": ["cat", "cow"]}, "data.classes names 'cow', received the sub-folders cat, dog"),
+        (
+            root,
+            {"classes": ["cat", "cow"]},
+            "data.classes names 'cow', received the sub-folders cat, dog",
+        ),
     ]
     for index, (path, data, message) in enumerate(cases):
         out = tmp_path / f"out{index}"
@@ -155,18 +171,27 @@ def test_folders_that_cannot_work_are_refused(image_folder: Make, tmp_path: Path
 
 def test_parts_are_not_taken_for_classes(image_folder: Make) -> None:
     root = image_folder(("train", "val"))
-    with pytest.raises(DataError, match=r"train, val look like parts, not classes\. Set data\.path to one of them"):
+    with pytest.raises(
+        DataError, match=r"train, val look like parts, not classes\. Set data\.path to one of them"
+    ):
         prepare(root)
-    assert load_info(prepare(root, classes=["train", "val"], out="named")[0]).classes == ("train", "val")
+    assert load_info(prepare(root, classes=["train", "val"], out="named")[0]).classes == (
+        "train",
+        "val",
+    )
 
 
-def test_a_quick_trial_decodes_only_what_it_uses(image_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_trial_decodes_only_what_it_uses(
+    image_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from components.data import folder_source
 
     decoded: list[str] = []
     original = folder_source.decode_image
     monkeypatch.setattr(
-        folder_source, "decode_image", lambda *args, name: decoded.append(name) or original(*args, name=name)
+        folder_source,
+        "decode_image",
+        lambda *args, name: decoded.append(name) or original(*args, name=name),
     )
     root = image_folder(count=30)
     out, _ = prepare(root, limit=20)

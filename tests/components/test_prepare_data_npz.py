@@ -34,23 +34,32 @@ def prepare(folder: Path, arrays: Arrays, **data: Any) -> Path:
 def prepare_file(folder: Path, file: Path, **data: Any) -> Path:
     out = folder / "out"
     out.mkdir()
-    prepare_data(out, data=DataSettings(kind="npz", path=str(file), **data), seed=0, progress=NullProgress())
+    prepare_data(
+        out, data=DataSettings(kind="npz", path=str(file), **data), seed=0, progress=NullProgress()
+    )
     return out
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [("x", "y"), ("x_train", "y_train"), ("images", "labels"), ("train_images", "train_labels")]
+    ("x", "y"),
+    [("x", "y"), ("x_train", "y_train"), ("images", "labels"), ("train_images", "train_labels")],
 )
 def test_the_usual_names_are_understood(tmp_path: Path, x: str, y: str) -> None:
     arrays = good()
     out = prepare(tmp_path, {x: arrays["x"], y: arrays["y"]})
     info = load_info(out)
-    assert (info.image_shape, info.classes, sum(info.splits.values())) == ((5, 4, 3), ("0", "1", "2"), 60)
+    assert (info.image_shape, info.classes, sum(info.splits.values())) == (
+        (5, 4, 3),
+        ("0", "1", "2"),
+        60,
+    )
 
 
 def test_images_keep_their_labels(tmp_path: Path) -> None:
     arrays = good()
-    label_of = {image.tobytes(): label for image, label in zip(arrays["x"], arrays["y"], strict=True)}
+    label_of = {
+        image.tobytes(): label for image, label in zip(arrays["x"], arrays["y"], strict=True)
+    }
     out = prepare(tmp_path, arrays)
     for split in SPLITS:
         for image, label in zip(*load_split(out, split, raw=True), strict=True):
@@ -72,14 +81,18 @@ def test_parts_of_the_source_stay_apart(tmp_path: Path) -> None:
     )
     for split, part in (("validation", arrays["x"][60:90]), ("test", arrays["x"][90:])):
         found = load_split(out, split, raw=True)[0]
-        assert sorted(image.tobytes() for image in found) == sorted(image.tobytes() for image in part)
+        assert sorted(image.tobytes() for image in found) == sorted(
+            image.tobytes() for image in part
+        )
     assert load_info(out).splits == {"train": 45, "calibration": 15, "validation": 30, "test": 30}
 
 
 def test_limit_takes_from_every_part_of_the_source(tmp_path: Path) -> None:
     arrays = good(120)
     parts = {"x_train": arrays["x"][:90], "y_train": arrays["y"][:90]}
-    out = prepare(tmp_path, {**parts, "x_test": arrays["x"][90:], "y_test": arrays["y"][90:]}, limit=40)
+    out = prepare(
+        tmp_path, {**parts, "x_test": arrays["x"][90:], "y_test": arrays["y"][90:]}, limit=40
+    )
     assert load_info(out).splits["test"] == 10
     assert sum(load_info(out).splits.values()) == 40
 
@@ -96,11 +109,19 @@ def test_floats_become_float32_with_scale_one(tmp_path: Path, kind: type) -> Non
 
 def test_gray_images_without_channels_get_one(tmp_path: Path) -> None:
     arrays = good()
-    assert load_info(prepare(tmp_path, {**arrays, "x": arrays["x"][..., 0]})).image_shape == (5, 4, 1)
+    assert load_info(prepare(tmp_path, {**arrays, "x": arrays["x"][..., 0]})).image_shape == (
+        5,
+        4,
+        1,
+    )
 
 
-@pytest.mark.parametrize("y", [lambda y: y[:, None], lambda y: y.astype(np.float64), lambda y: y.astype(np.uint8)])
-def test_labels_in_other_forms_are_understood(tmp_path: Path, y: Callable[[np.ndarray], np.ndarray]) -> None:
+@pytest.mark.parametrize(
+    "y", [lambda y: y[:, None], lambda y: y.astype(np.float64), lambda y: y.astype(np.uint8)]
+)
+def test_labels_in_other_forms_are_understood(
+    tmp_path: Path, y: Callable[[np.ndarray], np.ndarray]
+) -> None:
     arrays = good()
     out = prepare(tmp_path, {**arrays, "y": y(arrays["y"])})
     assert load_split(out, "train")[1].dtype == np.int64
@@ -116,7 +137,9 @@ def test_the_same_content_has_the_same_fingerprint_and_another_does_not(tmp_path
     assert found[0] == found[1] != found[2]
 
 
-def test_images_that_occur_in_training_and_elsewhere_are_counted(tmp_path: Path, progress: Any) -> None:
+def test_images_that_occur_in_training_and_elsewhere_are_counted(
+    tmp_path: Path, progress: Any
+) -> None:
     arrays = good(90)
     arrays["x"][:] = arrays["x"][:3][np.arange(90) % 3]
     np.savez(tmp_path / "data.npz", **arrays)
@@ -152,7 +175,10 @@ def with_infinity(x: np.ndarray) -> np.ndarray:
         (lambda a: {"x": a["x"][:0]}, "at least one sample"),
         (lambda a: {"x": a["x"][:, :0]}, "size of at least 1"),
         (lambda a: {"x": np.zeros((60, 3, 8, 8), np.uint8)}, "looks like .* channels last"),
-        (lambda a: {"x": a["x"].astype(np.int32)}, "expected uint8 or a floating type, received int32"),
+        (
+            lambda a: {"x": a["x"].astype(np.int32)},
+            "expected uint8 or a floating type, received int32",
+        ),
         (lambda a: {"x": a["x"].astype(np.complex64)}, "received complex64"),
         (lambda a: {"x": a["x"] > 3}, "received bool"),
         (lambda a: {"x": a["x"].astype("U3")}, "received <U3"),
@@ -161,26 +187,47 @@ def with_infinity(x: np.ndarray) -> np.ndarray:
         (lambda a: {"y": np.eye(3)[a["y"]]}, r"one-hot labels: use y.argmax\(axis=1\)"),
         (lambda a: {"y": a["y"] - 1}, "expected 0, 1, 2, ..., received -1"),
         (lambda a: {"y": a["y"] + 0.5}, "whole numbers, received values such as 0.5"),
-        (lambda a: {"y": np.where(a["y"] == 1, np.nan, a["y"])}, "whole numbers, received values such as nan"),
+        (
+            lambda a: {"y": np.where(a["y"] == 1, np.nan, a["y"])},
+            "whole numbers, received values such as nan",
+        ),
         (lambda a: {"y": a["y"].astype("U1")}, "labels: expected integers, received <U1"),
         (lambda a: {"y": a["y"] * 0}, "at least two classes, received only class 0"),
         (lambda a: {"y": a["y"] + 1}, "class 0 of 0 to 3 has no sample"),
         (lambda a: {"y": a["y"] * 2}, "class 1 of 0 to 4 has no sample"),
         (lambda a: {"y": a["y"] * 10**6}, "the largest is 2000000 with 60 samples"),
         (lambda a: {"y": a["y"].astype(np.float64) * 1e18}, "expected class indices"),
-        (lambda a: {"y": np.r_[np.zeros(58, int), 1, 1]}, r"class '1' has 2 samples; at least 3 are needed"),
-        (lambda a: {"x_test": a["x"], "x_train": a["x"], "y_train": a["y"]}, "the test part has x_test but no y_test"),
         (
-            lambda a: {"x_train": a["x"], "y_train": a["y"], "x_test": a["x"][:, :2], "y_test": a["y"]},
+            lambda a: {"y": np.r_[np.zeros(58, int), 1, 1]},
+            r"class '1' has 2 samples; at least 3 are needed",
+        ),
+        (
+            lambda a: {"x_test": a["x"], "x_train": a["x"], "y_train": a["y"]},
+            "the test part has x_test but no y_test",
+        ),
+        (
+            lambda a: {
+                "x_train": a["x"],
+                "y_train": a["y"],
+                "x_test": a["x"][:, :2],
+                "y_test": a["y"],
+            },
             r"test images are uint8 \(2, 4, 3\), train images uint8 \(5, 4, 3\)",
         ),
         (
-            lambda a: {"x_train": a["x"], "y_train": a["y"], "x_test": a["x"], "y_test": a["y"] + 1},
+            lambda a: {
+                "x_train": a["x"],
+                "y_train": a["y"],
+                "x_test": a["x"],
+                "y_test": a["y"] + 1,
+            },
             r"test labels: expected 0 to 2 \(3 classes\), received 3",
         ),
     ],
 )
-def test_a_broken_file_is_refused(tmp_path: Path, change: Callable[[Arrays], Arrays], message: str) -> None:
+def test_a_broken_file_is_refused(
+    tmp_path: Path, change: Callable[[Arrays], Arrays], message: str
+) -> None:
     changed = change(good())
     arrays = changed if "x_train" in changed else {**good(), **changed}
     with pytest.raises(DataError, match=message):
@@ -202,7 +249,9 @@ def test_a_truncated_file_is_named(tmp_path: Path, keep: float) -> None:
     np.savez_compressed(tmp_path / "data.npz", **good())
     whole = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "short.npz").write_bytes(whole[: int(keep * len(whole))])
-    with pytest.raises(DataError, match=r"short\.npz can.t be used: expected an \.npz file.*only a part of one"):
+    with pytest.raises(
+        DataError, match=r"short\.npz can.t be used: expected an \.npz file.*only a part of one"
+    ):
         prepare_file(tmp_path, tmp_path / "short.npz")
 
 
@@ -217,14 +266,19 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
 
 def test_an_array_cut_short_inside_a_sound_archive_is_found(tmp_path: Path) -> None:
     np.savez(tmp_path / "whole.npz", **good())
-    with zipfile.ZipFile(tmp_path / "whole.npz") as whole, zipfile.ZipFile(tmp_path / "cut.npz", "w") as cut:
+    with (
+        zipfile.ZipFile(tmp_path / "whole.npz") as whole,
+        zipfile.ZipFile(tmp_path / "cut.npz", "w") as cut,
+    ):
         cut.writestr("x.npy", whole.read("x.npy")[:-100])
         cut.writestr("y.npy", whole.read("y.npy"))
     with pytest.raises(DataError, match="array x can't be read"):
         prepare_file(tmp_path, tmp_path / "cut.npz")
 
 
-def test_a_full_disk_is_not_taken_for_broken_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_taken_for_broken_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from components.data import npz_source
 
     def full(*_: object) -> None:
@@ -257,15 +311,21 @@ def test_read_npz_refuses_what_unpacks_to_too_much_before_it_does(
     bomb(tmp_path / "bomb.npz", 300 << 20)
     copied: list[object] = []
     monkeypatch.setattr(npz_source.shutil, "copyfileobj", lambda *args: copied.append(args))
-    with pytest.raises(DataError, match=r"unpack to 315,.*at most 268,435,456.*QATLINE_MAX_UNPACKED=1GiB"):
+    with pytest.raises(
+        DataError, match=r"unpack to 315,.*at most 268,435,456.*QATLINE_MAX_UNPACKED=1GiB"
+    ):
         prepare_file(tmp_path, tmp_path / "bomb.npz")
     assert not copied
 
 
-def test_read_npz_takes_what_the_variable_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_npz_takes_what_the_variable_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.savez(tmp_path / "data.npz", **good())
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", "1K")
-    with pytest.raises(DataError, match=r"expected at most 1,024\. If you trust the file, allow more"):
+    with pytest.raises(
+        DataError, match=r"expected at most 1,024\. If you trust the file, allow more"
+    ):
         prepare_file(tmp_path, tmp_path / "data.npz")
     (tmp_path / "out").rmdir()
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", "1MiB")
@@ -275,8 +335,14 @@ def test_read_npz_takes_what_the_variable_allows(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"descr": "|u1", "fortran_order": False, "shape": (10**12, 8, 8, 1)}, "it is cut short: its header names"),
-        ({"descr": "|u1", "fortran_order": False, "shape": (-4, 8, 8, 1)}, "expected no negative sizes"),
+        (
+            {"descr": "|u1", "fortran_order": False, "shape": (10**12, 8, 8, 1)},
+            "it is cut short: its header names",
+        ),
+        (
+            {"descr": "|u1", "fortran_order": False, "shape": (-4, 8, 8, 1)},
+            "expected no negative sizes",
+        ),
         ({"descr": "|O", "fortran_order": False, "shape": (4,)}, "no pickled objects"),
         ({"descr": "|V0", "fortran_order": False, "shape": (4,)}, "an array that can't be"),
     ],

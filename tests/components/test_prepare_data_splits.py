@@ -9,7 +9,12 @@ from components.data.splits import split_indices, stratified_subset
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
-OWN = [frozenset(), frozenset({"test"}), frozenset({"validation"}), frozenset({"test", "validation"})]
+OWN = [
+    frozenset(),
+    frozenset({"test"}),
+    frozenset({"validation"}),
+    frozenset({"test", "validation"}),
+]
 
 
 @given(
@@ -22,17 +27,28 @@ OWN = [frozenset(), frozenset({"test"}), frozenset({"validation"}), frozenset({"
 )
 @settings(max_examples=150, deadline=None)
 def test_every_sample_is_in_exactly_one_part(
-    counts: list[int], test: float, validation: float, calibration: int, own: frozenset[str], seed: int
+    counts: list[int],
+    test: float,
+    validation: float,
+    calibration: int,
+    own: frozenset[str],
+    seed: int,
 ) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
-    fractions = DataSettings(test_fraction=test, validation_fraction=validation, calibration_samples=calibration)
+    fractions = DataSettings(
+        test_fraction=test, validation_fraction=validation, calibration_samples=calibration
+    )
     try:
-        parts = split_indices(labels, fractions, seed=seed, classes=[str(c) for c in range(len(counts))], own=own)
+        parts = split_indices(
+            labels, fractions, seed=seed, classes=[str(c) for c in range(len(counts))], own=own
+        )
     except DataError as error:
         assume("no sample is left for calibration" not in str(error))
         raise
     assert set(parts) == {"train", "calibration", "validation", "test"} - own
-    np.testing.assert_array_equal(np.sort(np.concatenate(list(parts.values()))), np.arange(len(labels)))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate(list(parts.values()))), np.arange(len(labels))
+    )
     for name in set(parts) - {"calibration"}:
         assert set(labels[parts[name]]) == set(range(len(counts))), name
     assert 1 <= len(parts["calibration"]) <= calibration
@@ -55,7 +71,9 @@ def test_classes_keep_their_proportions(counts: list[int], test: float, seed: in
 
 def test_the_order_within_a_part_is_random() -> None:
     labels = np.repeat(np.arange(4), 50)
-    parts = split_indices(labels, DataSettings(calibration_samples=20), seed=0, classes=list("abcd"))
+    parts = split_indices(
+        labels, DataSettings(calibration_samples=20), seed=0, classes=list("abcd")
+    )
     for part in parts.values():
         assert len(set(labels[part[: len(part) // 2]])) == 4
 
@@ -69,13 +87,19 @@ def test_when_nothing_is_left_for_calibration_it_says_so() -> None:
 @pytest.mark.parametrize(("own", "needed"), [(OWN[0], 3), (OWN[1], 2), (OWN[2], 2), (OWN[3], 1)])
 def test_a_class_with_too_few_samples_is_named(own: frozenset[str], needed: int) -> None:
     labels = np.r_[np.zeros(50, int), np.ones(needed - 1, int)]
-    with pytest.raises(DataError, match=rf"class 'rare' has {needed - 1} samples; at least {needed} are needed"):
+    with pytest.raises(
+        DataError, match=rf"class 'rare' has {needed - 1} samples; at least {needed} are needed"
+    ):
         split_indices(labels, DataSettings(), seed=0, classes=["common", "rare"], own=own)
     enough = np.r_[np.zeros(50, int), np.ones(needed, int)]
     assert split_indices(enough, DataSettings(), seed=0, classes=["common", "rare"], own=own)
 
 
-@given(counts=st.lists(st.integers(1, 50), min_size=1, max_size=6), share=st.floats(0.05, 1.2), seed=st.integers(0, 99))
+@given(
+    counts=st.lists(st.integers(1, 50), min_size=1, max_size=6),
+    share=st.floats(0.05, 1.2),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=80, deadline=None)
 def test_a_subset_keeps_the_proportions(counts: list[int], share: float, seed: int) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
@@ -89,6 +113,8 @@ def test_a_subset_keeps_the_proportions(counts: list[int], share: float, seed: i
 
 def test_stratified_subset_follows_its_seed() -> None:
     labels = np.repeat(np.arange(3), 40)
-    first, again, other = (stratified_subset(labels, 30, seed=seed, classes=3).tolist() for seed in (1, 1, 2))
+    first, again, other = (
+        stratified_subset(labels, 30, seed=seed, classes=3).tolist() for seed in (1, 1, 2)
+    )
     assert first == again
     assert first != other

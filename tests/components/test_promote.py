@@ -35,7 +35,10 @@ def run(tmp_path: Path) -> dict[str, Path]:
     for folder in folders.values():
         folder.mkdir()
     write(folders["evaluation"] / "evaluation.json", evidence())
-    write(folders["onnx"] / "export.json", {"qat": {"verification": []}, "fp32": {"verification": [{"code": "C01"}]}})
+    write(
+        folders["onnx"] / "export.json",
+        {"qat": {"verification": []}, "fp32": {"verification": [{"code": "C01"}]}},
+    )
     write(folders["onnx"] / "analysis.json", {"findings": []})
     (folders["onnx"] / "qat.onnx").write_bytes(b"the graph")
     write(folders["baseline"] / "model.json", {"name": "resnet/digits v1"})
@@ -49,7 +52,10 @@ def evidence(accuracy: float = 0.98) -> dict[str, Any]:
         "fp32_engine": {"accuracy": 0.98, "latency_ms_p50": 1.0},
         "qat_engine": {"accuracy": accuracy, **engine},
     }
-    return {"results": results, "infrastructure_check": {"passed": True, "message": "32 requests equal"}}
+    return {
+        "results": results,
+        "infrastructure_check": {"passed": True, "message": "32 requests equal"},
+    }
 
 
 def write(path: Path, content: Any) -> None:
@@ -59,7 +65,9 @@ def write(path: Path, content: Any) -> None:
 def call(
     run: dict[str, Path], listener: Listener | None = None, **bounds: Any
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    metrics = promote(**run, gate=GateSettings.model_validate(bounds), seed=1, progress=listener or Listener())
+    metrics = promote(
+        **run, gate=GateSettings.model_validate(bounds), seed=1, progress=listener or Listener()
+    )
     return metrics, json.loads((run["out"] / "verdict.json").read_text())
 
 
@@ -84,14 +92,20 @@ def test_engine_that_loses_accuracy_is_rejected_with_a_report(run: dict[str, Pat
     assert verdict["verdict"] == "reject"
     assert metrics["promoted"] == 0.0
     assert metrics["checks_failed"] == 1.0
-    assert listener.warnings[0].startswith("accuracy_drop: The INT8 engine loses 3.00 percentage points")
+    assert listener.warnings[0].startswith(
+        "accuracy_drop: The INT8 engine loses 3.00 percentage points"
+    )
     assert "Rejected" in (run["out"] / "report.html").read_text()
     assert not (run["out"] / "champion.onnx").exists()
 
 
-@pytest.mark.parametrize(("name", "check"), [("export.json", "verification"), ("analysis.json", "analysis")])
+@pytest.mark.parametrize(
+    ("name", "check"), [("export.json", "verification"), ("analysis.json", "analysis")]
+)
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"qat": 3, "findings": "none"}'])
-def test_missing_evidence_counts_against(run: dict[str, Path], name: str, check: str, content: str | None) -> None:
+def test_missing_evidence_counts_against(
+    run: dict[str, Path], name: str, check: str, content: str | None
+) -> None:
     path = run["onnx"] / name
     path.unlink() if content is None else path.write_text(content)
     _, verdict = call(run)
@@ -99,7 +113,9 @@ def test_missing_evidence_counts_against(run: dict[str, Path], name: str, check:
 
 
 @pytest.mark.parametrize("content", [None, "", "{"])
-def test_without_measurements_there_is_nothing_to_judge(run: dict[str, Path], content: str | None) -> None:
+def test_without_measurements_there_is_nothing_to_judge(
+    run: dict[str, Path], content: str | None
+) -> None:
     path = run["evaluation"] / "evaluation.json"
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(StepError, match="Run evaluate again"):

@@ -11,7 +11,9 @@ STEP_IDS = [step.name for step in STEPS]
 
 
 def test_steps_have_names_and_artifacts_of_their_own() -> None:
-    assert len({step.name for step in STEPS}) == len({step.artifact for step in STEPS}) == len(STEPS)
+    assert (
+        len({step.name for step in STEPS}) == len({step.artifact for step in STEPS}) == len(STEPS)
+    )
 
 
 @pytest.mark.parametrize("step", STEPS, ids=STEP_IDS)

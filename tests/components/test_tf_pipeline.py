@@ -39,7 +39,9 @@ def test_shuffling_keeps_the_pairs(digits_dataset: Path) -> None:
     x, y = epoch(tf_dataset(digits_dataset, "test", 50, shuffle_seed=1))
     whole_x, whole_y = load_split(digits_dataset, "test")
     pairs = sorted((image.tobytes(), label) for image, label in zip(x, y, strict=True))
-    assert pairs == sorted((image.tobytes(), label) for image, label in zip(whole_x, whole_y, strict=True))
+    assert pairs == sorted(
+        (image.tobytes(), label) for image, label in zip(whole_x, whole_y, strict=True)
+    )
     assert not np.array_equal(y, whole_y)
 
 
@@ -68,7 +70,9 @@ def gradient(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images whose pixels tell where they came from: value = 16 * row + column, on 16 x 16."""
     folder = tmp_path_factory.mktemp("gradient")
     image = (16 * np.arange(16)[:, None] + np.arange(16)[None, :]).astype(np.uint8)
-    np.savez(folder / "data.npz", x=np.repeat(image[None, ..., None], 400, axis=0), y=np.arange(400) % 2)
+    np.savez(
+        folder / "data.npz", x=np.repeat(image[None, ..., None], 400, axis=0), y=np.arange(400) % 2
+    )
     out = folder / "out"
     out.mkdir()
     settings = {"kind": "npz", "path": str(folder / "data.npz"), "preprocessing": {"scale": 1.0}}
@@ -85,7 +89,11 @@ def offsets(images: np.ndarray, *, mirrored: bool) -> set[tuple[int, int, bool]]
             moved = 16 * np.clip(rows + dy, 0, 15) + np.clip(columns + dx, 0, 15)
             candidates[moved.astype(np.float32).tobytes()] = (dy, dx, False)
             if mirrored:
-                candidates[np.ascontiguousarray(moved[:, ::-1].astype(np.float32)).tobytes()] = (dy, dx, True)
+                candidates[np.ascontiguousarray(moved[:, ::-1].astype(np.float32)).tobytes()] = (
+                    dy,
+                    dx,
+                    True,
+                )
     return {candidates[image.tobytes()] for image in images[..., 0]}
 
 
@@ -111,14 +119,20 @@ def test_repeat_goes_on(digits_dataset: Path) -> None:
 
 
 def test_an_unknown_augmentation_is_refused(digits_dataset: Path) -> None:
-    with pytest.raises(DataError, match="expected one of none, shift, flip_crop; received 'rotate'"):
+    with pytest.raises(
+        DataError, match="expected one of none, shift, flip_crop; received 'rotate'"
+    ):
         tf_dataset(digits_dataset, "train", 8, augment="rotate")
 
 
-def test_an_image_that_vanishes_in_the_middle_is_named(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_image_that_vanishes_in_the_middle_is_named(
+    image_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     root, out = image_folder(count=20), tmp_path / "out"
     out.mkdir()
-    prepare_data(out, data=DataSettings(kind="folder", path=str(root)), seed=0, progress=NullProgress())
+    prepare_data(
+        out, data=DataSettings(kind="folder", path=str(root)), seed=0, progress=NullProgress()
+    )
     dataset = tf_dataset(out, "train", 4)
     for path in root.rglob("*.png"):
         path.unlink()
@@ -129,7 +143,9 @@ def test_an_image_that_vanishes_in_the_middle_is_named(image_folder: Callable[..
     assert re.fullmatch(r"the image .*\.png can't be read: No such file or directory", str(error))
 
 
-def test_a_folder_streams_the_same_pixels(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_folder_streams_the_same_pixels(
+    image_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     prepare_data(

@@ -32,7 +32,12 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
 
     made = {name: tmp_path_factory.mktemp(name) for name in ("baseline", "ptq", "qat")}
     train_baseline(
-        digits_dataset, made["baseline"], model=ModelSettings(), training=SHORT, seed=1, progress=NullProgress()
+        digits_dataset,
+        made["baseline"],
+        model=ModelSettings(),
+        training=SHORT,
+        seed=1,
+        progress=NullProgress(),
     )
     quantize_model(
         digits_dataset,
@@ -56,10 +61,19 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
     return {"dataset": digits_dataset, **made}
 
 
-def test_train_baseline_again_gives_another_archive_of_the_same_digest(steps: dict[str, Path], tmp_path: Path) -> None:
+def test_train_baseline_again_gives_another_archive_of_the_same_digest(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
     from components.train_baseline import train_baseline
 
-    train_baseline(steps["dataset"], tmp_path, model=ModelSettings(), training=SHORT, seed=1, progress=NullProgress())
+    train_baseline(
+        steps["dataset"],
+        tmp_path,
+        model=ModelSettings(),
+        training=SHORT,
+        seed=1,
+        progress=NullProgress(),
+    )
     first, again = describe(steps["baseline"]), describe(tmp_path)
     assert first.files["model.keras"].sha256 != again.files["model.keras"].sha256
     assert first.digest == again.digest
@@ -93,10 +107,19 @@ def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, P
     assert read(steps["baseline"] / "model.json")["probabilities"] is False
 
 
-def test_training_twice_with_one_seed_gives_the_same_numbers(steps: dict[str, Path], tmp_path: Path) -> None:
+def test_training_twice_with_one_seed_gives_the_same_numbers(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
     from components.train_baseline import train_baseline
 
-    train_baseline(steps["dataset"], tmp_path, model=ModelSettings(), training=SHORT, seed=1, progress=NullProgress())
+    train_baseline(
+        steps["dataset"],
+        tmp_path,
+        model=ModelSettings(),
+        training=SHORT,
+        seed=1,
+        progress=NullProgress(),
+    )
     first, second = (np.load(path / "predictions.npy") for path in (steps["baseline"], tmp_path))
     np.testing.assert_array_equal(first, second)
 
@@ -109,7 +132,9 @@ def test_calibration_sets_every_range_and_tells_what_it_saw(steps: dict[str, Pat
     assert activations
     assert all(0 < item["amax"] <= item["observed_max"] for item in activations)
     assert all(sum(item["histogram"]["counts"]) > 0 for item in activations)
-    assert all(isinstance(item["amax"], list) for item in ranges.values() if item["kind"] == "weight")
+    assert all(
+        isinstance(item["amax"], list) for item in ranges.values() if item["kind"] == "weight"
+    )
 
 
 def test_frozen_ranges_stay_as_calibrated_through_fine_tuning(steps: dict[str, Path]) -> None:
@@ -127,7 +152,9 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
     (kept,) = [row for row in history if row["kept"]]
     assert metrics["kept_epoch"] == kept["epoch"]
     assert metrics["validation_accuracy"] == pytest.approx(kept["val_accuracy"])
-    weights = [qat_lib.load_model(steps[step] / "model.keras").get_weights() for step in ("ptq", "qat")]
+    weights = [
+        qat_lib.load_model(steps[step] / "model.keras").get_weights() for step in ("ptq", "qat")
+    ]
     same = all(np.array_equal(before, after) for before, after in zip(*weights, strict=True))
     assert same == (kept["epoch"] == 0)
 
@@ -136,9 +163,13 @@ def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path
     from components.train_baseline import train_baseline
 
     settings = ModelSettings(name=str(steps["baseline"] / "model.keras"))
-    train_baseline(steps["dataset"], tmp_path, model=settings, training=SHORT, seed=9, progress=NullProgress())
+    train_baseline(
+        steps["dataset"], tmp_path, model=settings, training=SHORT, seed=9, progress=NullProgress()
+    )
     assert read(tmp_path / "history.json") == []
-    np.testing.assert_array_equal(np.load(tmp_path / "predictions.npy"), np.load(steps["baseline"] / "predictions.npy"))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "predictions.npy"), np.load(steps["baseline"] / "predictions.npy")
+    )
 
 
 def save_model(kind: str, path: Path) -> str:
@@ -154,7 +185,9 @@ def save_model(kind: str, path: Path) -> str:
     model = keras.Model(inputs, outputs)
     if kind == "two_inputs":
         other = keras.Input((8, 8, 1))
-        model = keras.Model([inputs, other], layers.Add()([outputs, layers.Dense(10)(layers.Flatten()(other))]))
+        model = keras.Model(
+            [inputs, other], layers.Add()([outputs, layers.Dense(10)(layers.Flatten()(other))])
+        )
     model.save(path)
     return str(path)
 
@@ -177,11 +210,15 @@ def test_a_model_that_does_not_fit_is_refused_with_a_reason(
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(UnsupportedModelError, match=message):
-        train_baseline(steps["dataset"], out, model=settings, training=SHORT, seed=0, progress=NullProgress())
+        train_baseline(
+            steps["dataset"], out, model=settings, training=SHORT, seed=0, progress=NullProgress()
+        )
     assert list(out.iterdir()) == []
 
 
-def test_a_damaged_model_file_is_refused_with_a_reason(steps: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_model_file_is_refused_with_a_reason(
+    steps: dict[str, Path], tmp_path: Path
+) -> None:
     from components.runtime.model_source import open_model
 
     whole = (steps["baseline"] / "model.keras").read_bytes()
@@ -225,7 +262,9 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_users_own_function_builds_the_model(user_module: str) -> None:
     from components.runtime.model_source import gives_probabilities, open_model
 
-    model, trained = open_model(ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), 10)
+    model, trained = open_model(
+        ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), 10
+    )
     assert model.get_layer("hidden").units == 5
     assert not trained
     assert gives_probabilities(model)
@@ -266,19 +305,27 @@ def test_a_model_name_that_leads_nowhere_is_refused(
     [
         ({"cases": ["ResNetV1QDQCas"]}, ConfigError, "Did you mean ResNetV1QDQCase"),
         ({"cases": ["no_such_module:Case"]}, ConfigError, "can't be imported"),
-        ({"spec": [{"name": "Convolution2D9", "is_keras_class": True}]}, SpecError, "No wrapper supports"),
+        (
+            {"spec": [{"name": "Convolution2D9", "is_keras_class": True}]},
+            SpecError,
+            "No wrapper supports",
+        ),
         ({"spec": [{"nam": "head"}]}, ValueError, "unknown key 'nam'"),
         ({"spec": "missing.yaml"}, SpecError, "there is none"),
     ],
 )
-def test_a_wrong_quantization_choice_is_refused(settings: dict, error: type[Exception], message: str) -> None:
+def test_a_wrong_quantization_choice_is_refused(
+    settings: dict, error: type[Exception], message: str
+) -> None:
     import qat_lib
     from components.runtime.quantization_choice import open_cases, read_spec
     from qat_lib.models import resnet_digits
 
     def plan() -> None:
         choice = QuantizationSettings(**settings)
-        qat_lib.plan_quantization(resnet_digits(), choice.mode, read_spec(choice), open_cases(choice))
+        qat_lib.plan_quantization(
+            resnet_digits(), choice.mode, read_spec(choice), open_cases(choice)
+        )
 
     with pytest.raises(error, match=message):
         plan()

@@ -1,8 +1,8 @@
 """The documentation: every block runs as printed, links lead somewhere, pictures are there, the site builds.
 
-Blocks run verbatim. Some commands stand for their expensive selves: ``pip`` and ``uv run`` use this environment
-instead of making one, and ``qatline run`` trains for one epoch on few samples. The commands themselves, unchanged,
-are the subject of the tests of whole runs.
+Blocks run verbatim. Some commands stand for their expensive selves: ``pip`` and ``uv run`` use this
+environment instead of making one, and ``qatline run`` trains for one epoch on few samples. The
+commands themselves, unchanged, are the subject of the tests of whole runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ class Workplace:
         for name, body in STANDS_FOR.items():
             place = self.folder / name if name.startswith(".") else self._tools / name
             place.parent.mkdir(exist_ok=True)
-            place.write_text("#!/usr/bin/env bash\n" + body.replace("{bin}", str(Path(sys.executable).parent)) + "\n")
+            place.write_text(
+                "#!/usr/bin/env bash\n"
+                + body.replace("{bin}", str(Path(sys.executable).parent))
+                + "\n"
+            )
             place.chmod(0o755)
 
     def run(self, page: Path) -> None:
@@ -84,7 +88,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
+)
 def test_every_block_of_a_page_runs(page: Path, workplace: Workplace) -> None:
     workplace.run(page)
 
@@ -104,14 +110,20 @@ def test_links_and_pictures_of_a_page_are_there(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
-    assert {page.name for page in DOCS.glob("*.md")} == set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
+    assert {page.name for page in DOCS.glob("*.md")} == set(
+        re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE)
+    )
 
 
-@pytest.mark.parametrize(("tool", "page"), [("config_reference", "configuration"), ("measurements", "measurements")])
+@pytest.mark.parametrize(
+    ("tool", "page"), [("config_reference", "configuration"), ("measurements", "measurements")]
+)
 def test_a_generated_page_is_up_to_date(tool: str, page: str) -> None:
     path = DOCS / "tools" / f"{tool}.py"
     code = f"import runpy, sys; sys.stdout.write(runpy.run_path({str(path)!r})['render']())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout == (DOCS / f"{page}.md").read_text(), f"run: python docs/tools/{tool}.py"
 
 
@@ -130,10 +142,17 @@ def test_every_public_name_of_the_migration_table_exists() -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the group docs"
+    shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None,
+    reason="needs the group docs",
 )
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    command = [
+        str(Path(sys.executable).parent / "mkdocs"),
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -18,13 +18,46 @@ for _ in range(200):
 #: Values that a careless reader does not expect in a place.
 VALUES = st.one_of(
     st.sampled_from(
-        [None, True, False, 0, -1, 2, 2**31, 2**63, -(2**70), 1e308, -0.5, float("nan"), float("inf"), "", " ", "\0"]
+        [
+            None,
+            True,
+            False,
+            0,
+            -1,
+            2,
+            2**31,
+            2**63,
+            -(2**70),
+            1e308,
+            -0.5,
+            float("nan"),
+            float("inf"),
+            "",
+            " ",
+            "\0",
+        ]
     ),
-    st.sampled_from(["../../etc/passwd", "/", "ä\U0001f600", "x" * 5000, "1e999", "[", "*a", [], {}, [[]], {"": None}]),
+    st.sampled_from(
+        [
+            "../../etc/passwd",
+            "/",
+            "ä\U0001f600",
+            "x" * 5000,
+            "1e999",
+            "[",
+            "*a",
+            [],
+            {},
+            [[]],
+            {"": None},
+        ]
+    ),
     st.just(_DEEP),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+        ),
         max_leaves=6,
     ),
 )
@@ -77,7 +110,11 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
 def json_files(document: Any) -> st.SearchStrategy[bytes]:
     """Return files that are nearly the JSON of a document."""
     valid = json.dumps(document).encode()
-    return edited(document).map(lambda each: json.dumps(each).encode()) | damaged(valid) | _NO_DOCUMENTS
+    return (
+        edited(document).map(lambda each: json.dumps(each).encode())
+        | damaged(valid)
+        | _NO_DOCUMENTS
+    )
 
 
 _NO_DOCUMENTS = st.binary(max_size=64) | st.sampled_from(

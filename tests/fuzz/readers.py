@@ -30,15 +30,29 @@ class Reader:
     read: Callable[[Path], Any]
 
 
-def _json_reader(name: str, document: Any, read: Callable[[Path], Any], file: str = "file.json") -> Reader:
-    return Reader(name=name, file=file, files=json_files(document), valid=json.dumps(document).encode(), read=read)
+def _json_reader(
+    name: str, document: Any, read: Callable[[Path], Any], file: str = "file.json"
+) -> Reader:
+    return Reader(
+        name=name,
+        file=file,
+        files=json_files(document),
+        valid=json.dumps(document).encode(),
+        read=read,
+    )
 
 
 def _sealed_reader(
-    name: str, document: Any, read: Callable[[Path], Any], file: str, seal: Callable[[dict[str, Any]], Any]
+    name: str,
+    document: Any,
+    read: Callable[[Path], Any],
+    file: str,
+    seal: Callable[[dict[str, Any]], Any],
 ) -> Reader:
     """Return a reader of documents with a digest of themselves, which must not be all that protects it."""
-    resealed = edited(document).map(lambda each: json.dumps(seal(each) if isinstance(each, dict) else each).encode())
+    resealed = edited(document).map(
+        lambda each: json.dumps(seal(each) if isinstance(each, dict) else each).encode()
+    )
     reader = _json_reader(name, document, read, file)
     return replace(reader, files=resealed | reader.files)
 
@@ -57,7 +71,9 @@ def _seal_step_manifest(document: dict[str, Any]) -> Any:
 
 
 def _yaml_reader(name: str, text: str, read: Callable[[Path], Any]) -> Reader:
-    files = json_files(yaml.safe_load(text)) | damaged(text.encode()) | st.sampled_from(_HOSTILE_YAML)
+    files = (
+        json_files(yaml.safe_load(text)) | damaged(text.encode()) | st.sampled_from(_HOSTILE_YAML)
+    )
     return Reader(name=name, file="file.yaml", files=files, valid=text.encode(), read=read)
 
 
@@ -101,7 +117,13 @@ PLAN = {
             "range_policy": "ema",
             "reason": "input",
         },
-        {"name": "k_quantizer", "kind": "weight", "tensor": "conv/kernel", "consumers": [], "channel_axes": [3]},
+        {
+            "name": "k_quantizer",
+            "kind": "weight",
+            "tensor": "conv/kernel",
+            "consumers": [],
+            "channel_axes": [3],
+        },
     ],
     "skipped": [{"layer": "soft", "class": "Softmax", "reason": "unsupported", "detail": ""}],
     "wrapped": ["conv"],
@@ -191,8 +213,13 @@ def read_engine_manifest(path: Path) -> None:
 def _step_manifest() -> dict[str, Any]:
     from components.runtime.manifest import FileEntry, Manifest
 
-    files = {"model.onnx": FileEntry(sha256="0" * 64, size=5), "sub/plan.json": FileEntry(sha256="1" * 64, size=7)}
-    return Manifest(files=files, step="export_onnx", key="k", metrics={"loss": 1.5}, settings={"a": 1}).to_dict()
+    files = {
+        "model.onnx": FileEntry(sha256="0" * 64, size=5),
+        "sub/plan.json": FileEntry(sha256="1" * 64, size=7),
+    }
+    return Manifest(
+        files=files, step="export_onnx", key="k", metrics={"loss": 1.5}, settings={"a": 1}
+    ).to_dict()
 
 
 def read_step_manifest(path: Path) -> None:
@@ -316,7 +343,14 @@ LAYERS = {
         {
             "Name": "conv_quantizer/Conv + conv_quantizer/Relu",
             "LayerType": "CaskConvolution",
-            "Inputs": [{"Name": "q", "Location": "Device", "Dimensions": [1, 4, 6, 6], "Format/Datatype": "Int8"}],
+            "Inputs": [
+                {
+                    "Name": "q",
+                    "Location": "Device",
+                    "Dimensions": [1, 4, 6, 6],
+                    "Format/Datatype": "Int8",
+                }
+            ],
             "Outputs": [{"Name": "r", "Dimensions": [1, 4, 6, 6], "Format/Datatype": "Float"}],
             "Metadata": "[ONNX Layer: conv_quantizer/Conv]",
         },
@@ -344,9 +378,19 @@ def all_readers() -> list[Reader]:
         _yaml_reader("spec", SPEC, read_spec),
         _json_reader("preprocessing", PREPROCESSING, read_preprocessing),
         _sealed_reader(
-            "engine manifest", _engine_manifest(), read_engine_manifest, "model.engine.json", _seal_engine_manifest
+            "engine manifest",
+            _engine_manifest(),
+            read_engine_manifest,
+            "model.engine.json",
+            _seal_engine_manifest,
         ),
-        _sealed_reader("step manifest", _step_manifest(), read_step_manifest, "manifest.json", _seal_step_manifest),
+        _sealed_reader(
+            "step manifest",
+            _step_manifest(),
+            read_step_manifest,
+            "manifest.json",
+            _seal_step_manifest,
+        ),
         _yaml_reader("config", CONFIG, read_config),
         Reader(
             name="override",

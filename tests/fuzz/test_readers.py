@@ -1,6 +1,7 @@
 """Whatever a file holds, a reader of ours returns or raises a QatlineError, in bounded time and memory.
 
-Damaged documents of every format: a few fixed ones in each run of the tests, thousands of random ones with ``-m slow``.
+Damaged documents of every format: a few fixed ones in each run of the tests, thousands of random
+ones with ``-m slow``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def limited_memory() -> Iterator[None]:
         yield
         return
     status = Path("/proc/self/status").read_text()
-    used = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:"))
+    used = next(
+        int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData:")
+    )
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, before[1]))
     try:
@@ -52,9 +55,13 @@ def test_reader_takes_the_valid_file(reader: Reader, tmp_path: Path) -> None:
     reader.read(file)
 
 
-@pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    "examples", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_reader_refuses_a_damaged_file_in_words(reader: Reader, examples: int, tmp_path: Path) -> None:
+def test_reader_refuses_a_damaged_file_in_words(
+    reader: Reader, examples: int, tmp_path: Path
+) -> None:
     file = tmp_path / reader.file
 
     @settings(

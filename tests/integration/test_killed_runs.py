@@ -1,6 +1,7 @@
 """First runs that are killed at random moments, the first second included, and resumed to the same results.
 
-``QATLINE_TEST_KILLS`` sets how many there are in each slow test (default 10), ``QATLINE_TEST_SEED`` which moments.
+``QATLINE_TEST_KILLS`` sets how many there are in each slow test (default 10), ``QATLINE_TEST_SEED``
+which moments.
 """
 
 import os
@@ -43,8 +44,12 @@ COMPUTED = ("dataset", "baseline", "ptq", "qat", "onnx")
 def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
     """Start the real pipeline with a tiny model; a resumed run has its config."""
     (folder / "tiny_model.py").write_text(MODEL)
-    overrides = [] if "--resume" in arguments else [text for value in QUICK for text in ("--set", value)]
-    return _start(folder, ["-c", "from pipelines.cli import main; main()", "run", *arguments, *overrides], {})
+    overrides = (
+        [] if "--resume" in arguments else [text for value in QUICK for text in ("--set", value)]
+    )
+    return _start(
+        folder, ["-c", "from pipelines.cli import main; main()", "run", *arguments, *overrides], {}
+    )
 
 
 def start_fake(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
@@ -60,8 +65,14 @@ def start_untracked(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen
     return _start(folder, [str(FAKES / "fake_cli.py"), "run", *arguments], variables)
 
 
-def _start(folder: Path, arguments: Sequence[str], variables: dict[str, str]) -> "subprocess.Popen[str]":
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "QATLINE_"))}
+def _start(
+    folder: Path, arguments: Sequence[str], variables: dict[str, str]
+) -> "subprocess.Popen[str]":
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "QATLINE_"))
+    }
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
@@ -102,7 +113,9 @@ def run_trials(start: Start, root: Path, *, count: int, computed: Sequence[str])
         killed += 1
         result = resume(start, folder)
         statuses = [step["status"] for step in result["steps"]]
-        _report(f"{index + 1}/{count}: {kill.victim} killed after {kill.moment:.1f} s of {seconds:.0f}: {statuses}")
+        _report(
+            f"{index + 1}/{count}: {kill.victim} killed after {kill.moment:.1f} s of {seconds:.0f}: {statuses}"
+        )
         _check(result, reference, computed)
         assert left_behind(folder) == []
     _report(f"{killed} of {count} first runs were killed; all resumed to the same results")
@@ -116,7 +129,9 @@ def _check(result: dict[str, Any], reference: dict[str, Any], computed: Sequence
     for row, values in reference["results"].items():
         assert result["results"][row]["accuracy"] == values["accuracy"]
     assert result["gate"]["verdict"] == reference["gate"]["verdict"]
-    assert [step["name"] for step in result["steps"]] == [step["name"] for step in reference["steps"]]
+    assert [step["name"] for step in result["steps"]] == [
+        step["name"] for step in reference["steps"]
+    ]
 
 
 def _new(folder: Path) -> Path:

@@ -15,12 +15,21 @@ import pytest
 from pipelines.steps import STEP_ARTIFACTS
 
 STEPS = list(STEP_ARTIFACTS)
-QUICK = ["training.epochs=3", "qat.epochs=1", "engine.benchmark_seconds=0.2", "gate.max_accuracy_drop=1"]
+QUICK = [
+    "training.epochs=3",
+    "qat.epochs=1",
+    "engine.benchmark_seconds=0.2",
+    "gate.max_accuracy_drop=1",
+]
 OVERRIDES = [text for override in QUICK for text in ("--set", override)]
 
 
 def qatline(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "QATLINE_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "QATLINE_"))
+    }
     return subprocess.Popen(
         [sys.executable, "-c", "from pipelines.cli import main; main()", "run", *arguments],
         cwd=folder,
@@ -45,7 +54,11 @@ def descendants(pid: int) -> Iterator[int]:
 
 def executor_of(parent: int) -> int | None:
     """The process of the running step: the innermost one of KFP's executor."""
-    found = [pid for pid in descendants(parent) if "executor_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    found = [
+        pid
+        for pid in descendants(parent)
+        if "executor_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
     return found[-1] if found else None
 
 

@@ -17,7 +17,9 @@ from pipelines.config import RunConfig
 from pipelines.steps import STEP_ARTIFACTS
 
 # MLflow's own use of SQLAlchemy 2.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
 STEPS = list(STEP_ARTIFACTS)
 ROWS = ("fp32", "fp32_engine", "ptq_engine", "qat_engine")
 KEYS = ("accuracy", "bytes", "latency_ms_p50", "latency_ms_p99", "int8_layers", "weighted_layers")
@@ -34,7 +36,10 @@ class MainJob:
 
     @property
     def run_dir(self) -> Path:
-        return min((path.parent for path in self.folder.glob("runs/*/run.json")), key=lambda path: path.name)
+        return min(
+            (path.parent for path in self.folder.glob("runs/*/run.json")),
+            key=lambda path: path.name,
+        )
 
     @property
     def result(self) -> dict[str, Any]:
@@ -44,13 +49,29 @@ class MainJob:
 @pytest.fixture(scope="session")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> MainJob:
     folder = tmp_path_factory.mktemp("main-job")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "QATLINE_", "UV"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "QATLINE_", "UV"))
+    }
     environment = {**kept, "COLUMNS": "80"}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", *arguments]
+        command = [
+            sys.executable,
+            "-c",
+            "from pipelines.cli import main; main()",
+            "run",
+            *arguments,
+        ]
         return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=850, check=False
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=850,
+            check=False,
         )
 
     done = run()
@@ -116,7 +137,10 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_step(main_job: MainJob) -> N
     parent = client.get_run(tracking["run_id"])
     assert parent.info.status == "FINISHED"
     assert float(parent.data.params["qat.learning_rate"]) == RunConfig().qat.learning_rate
-    assert parent.data.metrics["qat_engine.accuracy"] == main_job.result["results"]["qat_engine"]["accuracy"]
+    assert (
+        parent.data.metrics["qat_engine.accuracy"]
+        == main_job.result["results"]["qat_engine"]["accuracy"]
+    )
     assert parent.data.tags["qatline.verdict"] == "promote"
     assert parent.data.tags["data.fingerprint"]
     assert "version.tensorflow" in parent.data.tags
@@ -124,14 +148,18 @@ def test_mlflow_holds_a_parent_and_a_child_for_each_step(main_job: MainJob) -> N
     files = {file.path for file in client.list_artifacts(tracking["run_id"])}
     assert {"config.yaml", "report.html", "plan.json", "spec.json", "result.json"} <= files
     children = client.search_runs(
-        [tracking["experiment_id"]], f"tags.`mlflow.parentRunId` = '{tracking['run_id']}'", max_results=100
+        [tracking["experiment_id"]],
+        f"tags.`mlflow.parentRunId` = '{tracking['run_id']}'",
+        max_results=100,
     )
     by_name = {child.info.run_name: child for child in children}
     assert set(by_name) == set(STEPS)
     assert {child.info.status for child in children} == {"FINISHED"}
     curve = client.get_metric_history(by_name["train_baseline"].info.run_id, "epoch/loss")
     assert len(curve) == int(parent.data.params["training.epochs"])
-    engine_files = {file.path for file in client.list_artifacts(by_name["build_engine"].info.run_id)}
+    engine_files = {
+        file.path for file in client.list_artifacts(by_name["build_engine"].info.run_id)
+    }
     assert "qat.engine" in engine_files
     assert client.search_logged_models([tracking["experiment_id"]])
 
@@ -140,7 +168,9 @@ def test_a_second_run_reuses_every_step(main_job: MainJob) -> None:
     again = main_job.run("--json")
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout)
-    assert [(step["name"], step["status"]) for step in result["steps"]] == [(step, "reused") for step in STEPS]
+    assert [(step["name"], step["status"]) for step in result["steps"]] == [
+        (step, "reused") for step in STEPS
+    ]
     assert result["results"] == main_job.result["results"]
     assert result["gate"] == main_job.result["gate"]
 
@@ -148,7 +178,9 @@ def test_a_second_run_reuses_every_step(main_job: MainJob) -> None:
 
     tracking = result["tracking"]
     children = MlflowClient(tracking_uri=tracking["uri"]).search_runs(
-        [tracking["experiment_id"]], f"tags.`mlflow.parentRunId` = '{tracking['run_id']}'", max_results=100
+        [tracking["experiment_id"]],
+        f"tags.`mlflow.parentRunId` = '{tracking['run_id']}'",
+        max_results=100,
     )
     assert sorted(child.info.run_name for child in children) == sorted(STEPS)
     assert {child.data.tags["qatline.status"] for child in children} == {"reused"}
@@ -159,9 +191,11 @@ def test_another_qat_rate_runs_again_from_finetune_qat_on_only(main_job: MainJob
     assert other.returncode == 0, other.stderr
     result = json.loads(other.stdout)
     graphs = [
-        Path(folder, "artifacts", "onnx", "qat.onnx").read_bytes() for folder in (main_job.run_dir, result["run_dir"])
+        Path(folder, "artifacts", "onnx", "qat.onnx").read_bytes()
+        for folder in (main_job.run_dir, result["run_dir"])
     ]
-    # Where both rates keep the calibrated weights, the same graph comes out, and its engine is measured already.
+    # Where both rates keep the calibrated weights, the same graph comes out, and its engine is
+    # measured already.
     changed = "reused" if graphs[0] == graphs[1] else "executed"
     expected = dict.fromkeys(STEPS, "reused")
     expected |= {"finetune_qat": "executed", "export_onnx": "executed", "promote": "executed"}
@@ -176,7 +210,8 @@ def test_the_same_seed_gives_the_same_accuracy_and_digests(main_job: MainJob) ->
         assert again["results"][row]["accuracy"] == main_job.result["results"][row]["accuracy"]
     for artifact in ("dataset", "baseline", "ptq", "qat", "onnx"):
         first, second = (
-            Path(path, "artifacts", artifact, "manifest.json") for path in (main_job.run_dir, again["run_dir"])
+            Path(path, "artifacts", artifact, "manifest.json")
+            for path in (main_job.run_dir, again["run_dir"])
         )
         assert json.loads(first.read_text())["digest"] == json.loads(second.read_text())["digest"]
 

@@ -57,7 +57,8 @@ def chain(stages: dict[str, Stage], target: str) -> list[Stage]:
 class Builder:
     """Runs the instructions of a target below ``root``, with absolute paths of the image moved there.
 
-    Lines that only root can run (``useradd``) are left out; everything else is executed as it is written.
+    Lines that only root can run (``useradd``) are left out; everything else is executed as it is
+    written.
     """
 
     def __init__(self, stages: dict[str, Stage], context: Path, root: Path, python: Path) -> None:
@@ -83,7 +84,8 @@ class Builder:
             for instruction in stage.instructions:
                 if instruction.name == "ENV":
                     environment |= {
-                        n: self._move(v) for n, v in (p.split("=", 1) for p in shlex.split(instruction.text))
+                        n: self._move(v)
+                        for n, v in (p.split("=", 1) for p in shlex.split(instruction.text))
                     }
                 elif instruction.name == "WORKDIR":
                     directory = Path(self._move(instruction.text))
@@ -97,7 +99,9 @@ class Builder:
     def entry_point(self, target: str) -> list[str]:
         """Return ENTRYPOINT and CMD of ``target`` as one command."""
         found = {
-            i.name: json.loads(i.text) for i in self._stages[target].instructions if i.name in ("ENTRYPOINT", "CMD")
+            i.name: json.loads(i.text)
+            for i in self._stages[target].instructions
+            if i.name in ("ENTRYPOINT", "CMD")
         }
         return [*found["ENTRYPOINT"], *found["CMD"]]
 
@@ -118,7 +122,9 @@ class Builder:
             place = directory / target / source if target.endswith("/") else directory / target
             origin = self._context / source
             if origin.is_dir():
-                shutil.copytree(origin, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    origin, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copyfile(origin, place)
 

@@ -22,7 +22,9 @@ def test_the_script_can_be_run_and_stops_at_the_first_failure() -> None:
 
 def test_the_script_runs_the_test_command_of_the_readme() -> None:
     (command,) = re.findall(
-        r"pip install uv && (uv run .*pytest)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE
+        r"pip install uv && (uv run .*pytest)$",
+        (ROOT / "README.md").read_text(),
+        flags=re.MULTILINE,
     )
     assert command in SCRIPT.read_text()
 
@@ -37,5 +39,7 @@ def test_every_hook_is_a_check_of_the_script_too() -> None:
 
 def test_modules_of_the_tests_have_names_of_their_own() -> None:
     """The folders of the tests are no packages: pytest refuses two modules of one name in a run of all."""
-    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    names = Counter(
+        path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"
+    )
     assert [name for name, count in names.items() if count > 1] == []

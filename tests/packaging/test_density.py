@@ -40,7 +40,9 @@ def density() -> dict[str, Any]:
 def counts(density: dict[str, Any], tmp_path: Path) -> Any:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "one.py").write_text(SOURCE)
-    (tmp_path / "inside" / "two.py").write_text("class Box:\n    pass\n\n\nWIDE = " + "1 + " * 30 + "1\n")
+    (tmp_path / "inside" / "two.py").write_text(
+        "class Box:\n    pass\n\n\nWIDE = " + "1 + " * 30 + "1\n"
+    )
     (tmp_path / "other.py").write_text(SOURCE)
     return density["count"](tmp_path, ("inside",))
 
@@ -59,7 +61,9 @@ def test_functions_are_measured_without_their_docstrings(counts: Any) -> None:
     assert sorted(counts.functions) == [2, 2]
 
 
-def test_doubles_are_public_names_that_two_modules_define(density: dict[str, Any], counts: Any) -> None:
+def test_doubles_are_public_names_that_two_modules_define(
+    density: dict[str, Any], counts: Any
+) -> None:
     assert density["doubles"](counts) == {"Box": ["inside/one.py", "inside/two.py"]}
 
 

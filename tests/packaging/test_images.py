@@ -18,7 +18,9 @@ TARGETS = ("training", "engine")
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_user_is_a_numeric_one_and_not_root(target: str) -> None:
-    users = [item.text for item in read_stages(DOCKERFILE)[target].instructions if item.name == "USER"]
+    users = [
+        item.text for item in read_stages(DOCKERFILE)[target].instructions if item.name == "USER"
+    ]
     assert users == ["10001:10001"]
     names = [item.name for item in read_stages(DOCKERFILE)[target].instructions]
     assert names.index("USER") < names.index("ENTRYPOINT")
@@ -43,7 +45,9 @@ def test_every_install_is_pinned_or_comes_from_the_lock_file() -> None:
 
 
 def test_the_extras_that_the_images_install_exist() -> None:
-    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    known = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
     used = set(re.findall(r"--extra (\S+)", DOCKERFILE.read_text()))
     assert used <= known
 
@@ -51,9 +55,19 @@ def test_the_extras_that_the_images_install_exist() -> None:
 def test_dependencies_are_installed_before_the_code_is_copied() -> None:
     stages = read_stages(DOCKERFILE)
     for target in TARGETS:
-        order = [(item.name, item.text) for stage in chain(stages, f"{target}-build") for item in stage.instructions]
-        dependencies = next(i for i, (_, text) in enumerate(order) if "--no-install-project" in text)
-        code = next(i for i, (name, text) in enumerate(order) if name == "COPY" and text.startswith("qat_lib"))
+        order = [
+            (item.name, item.text)
+            for stage in chain(stages, f"{target}-build")
+            for item in stage.instructions
+        ]
+        dependencies = next(
+            i for i, (_, text) in enumerate(order) if "--no-install-project" in text
+        )
+        code = next(
+            i
+            for i, (name, text) in enumerate(order)
+            if name == "COPY" and text.startswith("qat_lib")
+        )
         assert dependencies < code
 
 
@@ -65,7 +79,11 @@ def test_no_secret_is_in_the_images() -> None:
 
 
 def test_the_build_context_is_a_list_of_what_may_enter() -> None:
-    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     assert lines[0] == "*"
     allowed = {line[1:] for line in lines if line.startswith("!")}
     copied = set()
@@ -84,13 +102,22 @@ def test_install_lines_work_in_a_clean_environment(target: str, tmp_path: Path) 
     builder = Builder(read_stages(DOCKERFILE), ROOT, tmp_path, Path(sys.executable))
     environment = builder.build(target)
     shown = subprocess.run(
-        builder.entry_point(target), env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        builder.entry_point(target),
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "From a Keras model to a checked INT8 engine" in shown.stdout
-    version = subprocess.run(["qatline", "--version"], env=environment, capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        ["qatline", "--version"], env=environment, capture_output=True, text=True, check=True
+    )
     assert version.stdout.startswith("qatline ")
     # What each image must be able to import, and what it must not carry.
-    steps = {"training": "train_baseline export_onnx", "engine": "build_engine evaluate promote"}[target].split()
+    steps = {"training": "train_baseline export_onnx", "engine": "build_engine evaluate promote"}[
+        target
+    ].split()
     code = "".join(f"import components.{step}\n" for step in steps)
     code += "import importlib.util as u\nprint(bool(u.find_spec('tensorflow')), qat_lib.__file__)"
     done = subprocess.run(

@@ -17,7 +17,9 @@ from scripts.mutation.table import find_tests, load_equivalents, load_tests
 from scripts.mutation.worker import outcome
 
 ROOT = Path(__file__).parents[2]
-MODULES = sorted(str(path.relative_to(ROOT)) for folder in SCOPE for path in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(
+    str(path.relative_to(ROOT)) for folder in SCOPE for path in (ROOT / folder).rglob("*.py")
+)
 SOURCE = '''
 from dataclasses import dataclass
 
@@ -42,7 +44,9 @@ def test_find_mutants_changes_behaviour_only(tmp_path: Path) -> None:
     removed = [before for before, _ in changes]
     assert sum("@dataclass" in line for line in removed) == 1  # the decorator itself may be lost
     assert sum("count: int = 1" in line for line in removed) == 1
-    assert not any("int | None" in before and "int | None" not in after for before, after in changes)
+    assert not any(
+        "int | None" in before and "int | None" not in after for before, after in changes
+    )
     assert sum(line.startswith("return None if side < 0") for line in removed) == 4
     for mutant in write(tmp_path, SOURCE):
         compile(mutant.apply(SOURCE), "box.py", "exec")
@@ -58,7 +62,9 @@ def test_find_mutants_leaves_dotted_exceptions_out(tmp_path: Path) -> None:
 def test_draw_keeps_its_order_while_other_code_changes(tmp_path: Path) -> None:
     before = draw(write(tmp_path, SOURCE), seed=3)
     more = draw(write(tmp_path, f"LIMIT = 5\n{SOURCE}"), seed=3)
-    kept = [mutant.identity for mutant in more if mutant.identity in {each.identity for each in before}]
+    kept = [
+        mutant.identity for mutant in more if mutant.identity in {each.identity for each in before}
+    ]
     assert kept == [mutant.identity for mutant in before]
     assert len(more) == len(before) + 1
     assert draw(before, seed=4) != before
@@ -67,7 +73,9 @@ def test_draw_keeps_its_order_while_other_code_changes(tmp_path: Path) -> None:
 def test_each_module_has_tests() -> None:
     for module in MODULES:
         for test in find_tests(module, load_tests()):
-            assert (ROOT / test).is_file(), f"{test}, which modules.toml names for {module}, is gone"
+            assert (ROOT / test).is_file(), (
+                f"{test}, which modules.toml names for {module}, is gone"
+            )
 
 
 def test_find_tests_names_a_module_without_tests() -> None:
@@ -78,15 +86,19 @@ def test_find_tests_names_a_module_without_tests() -> None:
 def test_each_equivalent_is_still_there() -> None:
     for each in load_equivalents():
         lines = [line.strip() for line in (ROOT / each.module).read_text().splitlines()]
-        assert each.before in lines, f"{each.module} no longer has the line {each.before!r}: remove its entry"
+        for before in each.before.splitlines():
+            assert before in lines, f"{each.module} has no line {before!r} now: remove its entry"
         assert each.after != each.before
         assert len(each.reason) > 20
 
 
 @pytest.mark.parametrize(
-    ("successes", "count", "low", "high"), [(9, 10, 0.5958, 0.9821), (0, 10, 0.0, 0.2775), (0, 0, 0.0, 1.0)]
+    ("successes", "count", "low", "high"),
+    [(9, 10, 0.5958, 0.9821), (0, 10, 0.0, 0.2775), (0, 0, 0.0, 1.0)],
 )
-def test_wilson_interval_agrees_with_published_values(successes: int, count: int, low: float, high: float) -> None:
+def test_wilson_interval_agrees_with_published_values(
+    successes: int, count: int, low: float, high: float
+) -> None:
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
 
 
@@ -118,7 +130,14 @@ def test_session_tries_a_survivor_again_once_its_tests_change(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(0, "survived"), (1, "killed"), (2, "killed"), (-9, "killed"), (None, "timeout"), (5, "error")],
+    [
+        (0, "survived"),
+        (1, "killed"),
+        (2, "killed"),
+        (-9, "killed"),
+        (None, "timeout"),
+        (5, "error"),
+    ],
 )
 def test_worker_reads_the_exit_code_of_pytest(code: int | None, expected: str) -> None:
     assert outcome(code) == expected
@@ -127,6 +146,16 @@ def test_worker_reads_the_exit_code_of_pytest(code: int | None, expected: str) -
 @pytest.mark.mutation
 @pytest.mark.timeout(7200)
 def test_tests_catch_nine_mutants_of_ten() -> None:
-    command = [sys.executable, "-m", "scripts.mutation", "--sample", "60", "--minutes", "90", "--least", "0.9"]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.mutation",
+        "--sample",
+        "60",
+        "--minutes",
+        "90",
+        "--least",
+        "0.9",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,16 +28,25 @@ NAMES = ("wheel", "training", "engine")
 @pytest.fixture(scope="module")
 def bills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("sbom")
-    subprocess.run([sys.executable, str(SCRIPT), "-o", str(folder)], check=True, capture_output=True)
-    return {path.name.removesuffix(".cdx.json"): json.loads(path.read_text()) for path in folder.iterdir()}
+    subprocess.run(
+        [sys.executable, str(SCRIPT), "-o", str(folder)], check=True, capture_output=True
+    )
+    return {
+        path.name.removesuffix(".cdx.json"): json.loads(path.read_text())
+        for path in folder.iterdir()
+    }
 
 
 def extras_of(name: str) -> set[str]:
     """Return what a bill is for, as the Dockerfile's final install line says it."""
     if name == "wheel":
-        return set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+        return set(
+            tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        )
     (line,) = (
-        each.text for each in read_stages(ROOT / "Dockerfile")[f"{name}-build"].instructions if each.name == "RUN"
+        each.text
+        for each in read_stages(ROOT / "Dockerfile")[f"{name}-build"].instructions
+        if each.name == "RUN"
     )
     words = line.split()
     return {words[index + 1] for index, word in enumerate(words) if word == "--extra"}
@@ -54,7 +63,10 @@ def locked_for(extras: set[str]) -> set[tuple[str, str]]:
         name, version, wanted = open_ends.pop()
         package = packages[name][version]
         optional = package.get("optional-dependencies", {})
-        needed = [*package.get("dependencies", []), *(each for extra in wanted for each in optional.get(extra, []))]
+        needed = [
+            *package.get("dependencies", []),
+            *(each for extra in wanted for each in optional.get(extra, [])),
+        ]
         for each in needed:
             if "marker" in each and not holds_somewhere(each["marker"]):
                 continue
@@ -72,13 +84,21 @@ def holds_somewhere(marker: str) -> bool:
     """Return whether a marker of the lock file holds on some supported Python and machine."""
     parsed = Marker(marker)
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    versions = [{"python_version": f"3.{v}", "python_full_version": f"3.{v}.5"} for v in (11, 12, 13)]
+    versions = [
+        {"python_version": f"3.{v}", "python_full_version": f"3.{v}.5"} for v in (11, 12, 13)
+    ]
     machines = [{"platform_machine": machine} for machine in ("x86_64", "aarch64")]
-    return any(parsed.evaluate(linux | version | machine) for version in versions for machine in machines)
+    return any(
+        parsed.evaluate(linux | version | machine) for version in versions for machine in machines
+    )
 
 
 def test_sbom_is_written_for_the_wheel_and_each_image(bills: dict[str, Any]) -> None:
-    targets = {name.removesuffix("-build") for name in read_stages(ROOT / "Dockerfile") if name.endswith("-build")}
+    targets = {
+        name.removesuffix("-build")
+        for name in read_stages(ROOT / "Dockerfile")
+        if name.endswith("-build")
+    }
     assert set(bills) == {"wheel", *targets} == set(NAMES)
 
 
@@ -96,7 +116,9 @@ def test_sbom_is_valid_cyclonedx(bills: dict[str, Any], name: str) -> None:
 def test_sbom_lists_each_locked_package_of_its_extras(bills: dict[str, Any], name: str) -> None:
     listed = {(each["name"], each["version"]) for each in bills[name]["components"]}
     assert listed == locked_for(extras_of(name))
-    hashed = [any("hashes" in r for r in each["externalReferences"]) for each in bills[name]["components"]]
+    hashed = [
+        any("hashes" in r for r in each["externalReferences"]) for each in bills[name]["components"]
+    ]
     assert all(hashed)
 
 
@@ -110,7 +132,10 @@ def test_sbom_of_the_engine_image_holds_no_tensorflow(bills: dict[str, Any]) -> 
 def test_sbom_lists_what_the_project_asks_for(bills: dict[str, Any]) -> None:
     """An independent end of the chain: the requirements of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *(each for group in project["optional-dependencies"].values() for each in group)]
+    asked = [
+        *project["dependencies"],
+        *(each for group in project["optional-dependencies"].values() for each in group),
+    ]
     names = {canonicalize_name(Requirement(each).name) for each in asked} - {"qatline"}
     assert names <= {each["name"] for each in bills["wheel"]["components"]}
 

@@ -11,7 +11,11 @@ _SHOW = ["config", "show"]
 
 # Command, option, and values that must be refused.
 _VALUES: list[tuple[list[str], str, list[str]]] = [
-    (_QUANTIZE, "--case", [":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A"]),
+    (
+        _QUANTIZE,
+        "--case",
+        [":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A"],
+    ),
     (_QUANTIZE, "--mode", ["", "all"]),
     (_QUANTIZE, "--plan", ["images", "/proc/p"]),
     (_CALIBRATE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
@@ -21,13 +25,21 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     (_EXPORT, "--opset", ["12", "99", "x"]),
     (_EXPORT, "--batch", ["0", "-1"]),
     (_EXPORT, "--target", ["", "x"]),
-    (_BUILD, "--shapes", ["x", ":", "x:", "x:0", "x:1x2", "image:axb", "image:-1x8x8x3", "image:" + "9" * 99]),
+    (
+        _BUILD,
+        "--shapes",
+        ["x", ":", "x:", "x:0", "x:1x2", "image:axb", "image:-1x8x8x3", "image:" + "9" * 99],
+    ),
     (_BUILD, "--max-batch", ["0", "-1"]),
     (_BUILD, "--property", ["", "a", "=", "=b"]),
     (_BUILD, "--workspace", ["x", "-1", "9ZiB"]),
     (_BENCH, "--batch-size", ["0", "-5", "100000", "99999999999"]),
     (_BENCH, "--seconds", ["0", "-1", "nan", "x"]),
-    (_SHOW, "--set", ["", "=", "a", "a=", "seed=x", ".=1", "a.b.c=1", "seed.x=1", "seed=" + "[" * 5_000]),
+    (
+        _SHOW,
+        "--set",
+        ["", "=", "a", "a=", "seed=x", ".=1", "a.b.c=1", "seed.x=1", "seed=" + "[" * 5_000],
+    ),
     (_SHOW, "--profile", ["", "x"]),
     (["compile"], "-o", ["images", "/proc/x.yaml", "x.npy/y.yaml"]),
     (["config", "schema"], "-o", ["images", "/proc/x.json", "x.npy/y.json"]),

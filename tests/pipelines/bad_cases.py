@@ -11,7 +11,18 @@ import bad_contents
 from bad_files import Make, altered, flipped, unusable
 
 SEED = 20_240_607
-_TEXT = frozenset({"empty", "one_byte", "first_tenth", "half", "swapped_halves", "reversed", "long_integer", "text"})
+_TEXT = frozenset(
+    {
+        "empty",
+        "one_byte",
+        "first_tenth",
+        "half",
+        "swapped_halves",
+        "reversed",
+        "long_integer",
+        "text",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +82,10 @@ COMMANDS: dict[str, list[list[str]]] = {
     "data.npz": [["prepare-data", "data.npz", "npz", "out"]],
     "weights.npz": [["load-weights", "model.keras", "weights.npz"]],
     "model.weights.h5": [["load-weights", "model.keras", "model.weights.h5"]],
-    "config.yaml": [["config", "show", "-c", "config.yaml"], ["compile", "-c", "config.yaml", "-o", "p.yaml"]],
+    "config.yaml": [
+        ["config", "show", "-c", "config.yaml"],
+        ["compile", "-c", "config.yaml", "-o", "p.yaml"],
+    ],
     "dataset/dataset.json": [["read-dataset", "dataset"]],
     "dataset/preprocessing.json": [["read-dataset", "dataset"]],
     "dataset/train_x.npy": [["read-dataset", "dataset"]],
@@ -92,23 +106,37 @@ def cases(good: Path, flips: int = 8) -> Iterator[Case]:
         for command in COMMANDS[case.file]:
             if case.commands and command[0] not in case.commands:
                 continue
-            yield Case(name=f"{command[0]} {case.file} {case.name}", arguments=command, bad=case.file, make=case.make)
+            yield Case(
+                name=f"{command[0]} {case.file} {case.name}",
+                arguments=command,
+                bad=case.file,
+                make=case.make,
+            )
     for case_name, make in bad_contents.folders():
         arguments = ["prepare-data", "images", "folder", "out"]
-        yield Case(name=f"prepare-data images {case_name}", arguments=arguments, bad="images", make=make)
+        yield Case(
+            name=f"prepare-data images {case_name}", arguments=arguments, bad="images", make=make
+        )
     for arguments in bad_arguments.arguments():
         yield Case(name=" ".join(arguments)[:80], arguments=arguments)
 
 
-def _of_file(name: str, command: list[str], data: bytes, random: Random, flips: int) -> Iterator[Case]:
+def _of_file(
+    name: str, command: list[str], data: bytes, random: Random, flips: int
+) -> Iterator[Case]:
     def case(damage: str, make: Make, *, refused: bool) -> Case:
         return Case(
-            name=f"{' '.join(command)}: {name} {damage}", arguments=command, bad=name, make=make, refused=refused
+            name=f"{' '.join(command)}: {name} {damage}",
+            arguments=command,
+            bad=name,
+            make=make,
+            refused=refused,
         )
 
     is_yaml = name.endswith(".yaml")
     for damage, make in unusable(data):
-        # Half a YAML file may be a YAML file; an image may be missing, and a folder have an image's name.
+        # Half a YAML file may be a YAML file; an image may be missing, and a folder have an image's
+        # name.
         optional = name.startswith("images/") and damage in ("missing", "folder")
         yield case(damage, make, refused=not ((is_yaml and damage in _TEXT) or optional))
     for damage, make in flipped(data, random, flips):

@@ -40,7 +40,9 @@ def npy(array: Any) -> bytes:
 def header(descr: Any, shape: tuple[Any, ...]) -> bytes:
     """Return a ``.npy`` header without an array."""
     stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     return stream.getvalue()
 
 
@@ -139,7 +141,10 @@ Edit = Callable[[bytes], bytes]
 
 def _edited(model: bytes, member: str, edit: Edit, compression: int = zipfile.ZIP_STORED) -> Make:
     def make(path: Path) -> None:
-        with zipfile.ZipFile(io.BytesIO(model)) as source, zipfile.ZipFile(path, "w", compression) as target:
+        with (
+            zipfile.ZipFile(io.BytesIO(model)) as source,
+            zipfile.ZipFile(path, "w", compression) as target,
+        ):
             members = {name: source.read(name) for name in source.namelist()}
             members[member] = edit(members.get(member, b""))
             for name, content in members.items():
@@ -172,16 +177,27 @@ def _models(model: bytes) -> Iterator[Content]:
         "bad_weights": (weights, lambda w: w[: len(w) // 2]),
         "no_weights": (weights, lambda _: b""),
         "text_weights": (weights, lambda _: b"hello"),
-        "many_weights": (weights, _with_dataset(shape=(10**10,), chunks=(10**6,), dtype="f4", compression="gzip")),
-        "wide_chunk": (weights, _with_dataset(shape=(1,), maxshape=(None,), chunks=(10**9,), dtype="f4")),
-        "outside": (weights, _with_dataset(shape=(9,), dtype="f4", external=[("/etc/passwd", 0, 36)])),
+        "many_weights": (
+            weights,
+            _with_dataset(shape=(10**10,), chunks=(10**6,), dtype="f4", compression="gzip"),
+        ),
+        "wide_chunk": (
+            weights,
+            _with_dataset(shape=(1,), maxshape=(None,), chunks=(10**9,), dtype="f4"),
+        ),
+        "outside": (
+            weights,
+            _with_dataset(shape=(9,), dtype="f4", external=[("/etc/passwd", 0, 36)]),
+        ),
         "leads_out": ("../../out", lambda _: b"x"),
         "absolute": ("/tmp/out", lambda _: b"x"),
     }
     for name, (member, edit) in edits.items():
         # The configuration of a file whose weights alone are read may be any model's.
         commands = ("quantize", "export") if name == "no_model" else ()
-        yield Content(file="model.keras", name=name, make=_edited(model, member, edit), commands=commands)
+        yield Content(
+            file="model.keras", name=name, make=_edited(model, member, edit), commands=commands
+        )
     bomb = _edited(model, "assets/x", lambda _: bytes(700 << 20), zipfile.ZIP_DEFLATED)
     yield Content(file="model.keras", name="bomb", make=bomb, commands=("quantize",))
     values = ("1000000000", "-1", "0", '"x"', "null", "NaN", "1e300", "9" * 5_000, "[]", "true")
@@ -190,7 +206,12 @@ def _models(model: bytes) -> Iterator[Content]:
             edit = _replaced(key, key.split(b" ")[0] + value.encode())
             make = _edited(model, config, edit)
             # As weights, only the values in the file count.
-            yield Content(file="model.keras", name=f"{key!r} {value:.12}", make=make, commands=("quantize", "export"))
+            yield Content(
+                file="model.keras",
+                name=f"{key!r} {value:.12}",
+                make=make,
+                commands=("quantize", "export"),
+            )
     for old, new in (
         (b'"class_name": "Dense"', b'"class_name": "Dence"'),
         (b'"module": "keras.layers"', b'"module": "os"'),
@@ -203,14 +224,18 @@ def _models(model: bytes) -> Iterator[Content]:
         (b'"GlorotUniform"', b'"RandomNormal2"'),
     ):
         make = _edited(model, config, _replaced(old, new))
-        yield Content(file="model.keras", name=repr(new), make=make, commands=("quantize", "export"))
+        yield Content(
+            file="model.keras", name=repr(new), make=make, commands=("quantize", "export")
+        )
 
 
 def _replaced(old: bytes, new: bytes) -> Edit:
     return lambda content: content.replace(old, new)
 
 
-_ALIASES = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+_ALIASES = "a0: &a0 [x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
 
 
 def _texts() -> Iterator[Content]:
@@ -229,7 +254,8 @@ def _texts() -> Iterator[Content]:
         "python": "- !!python/object/apply:os.system ['true']",
         "tab": "- name:\n\t- x",
         "aliases": _ALIASES + "- *a11",
-        "alias_list": "- &a [x]\n" + "".join(f"- &b{i} [{', '.join(['*a'] * 9)}]\n" for i in range(3)),
+        "alias_list": "- &a [x]\n"
+        + "".join(f"- &b{i} [{', '.join(['*a'] * 9)}]\n" for i in range(3)),
         "deep": "[" * 20_000,
         "deep_block": "".join(" " * i + "a:\n" for i in range(3_000)),
         "long_integer": "- name: logits\n  num_bits: " + "9" * 5_000,
@@ -306,7 +332,9 @@ def folders() -> Iterator[tuple[str, Make]]:
         (root / "cat" / os.fsdecode(b"\xff.png")).write_bytes(b"")
 
     def postscript(root: Path) -> None:
-        (root / "cat" / "x.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
+        (root / "cat" / "x.png").write_bytes(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"
+        )
 
     def no_class(root: Path) -> None:
         for path in (root / "dog").iterdir():

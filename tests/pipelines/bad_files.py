@@ -126,7 +126,13 @@ def altered(data: bytes, random: Random, count: int) -> Iterator[tuple[str, Make
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    keys = (
+        value.keys()
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else ()
+    )
     for key in keys:
         yield value, key
         yield from _places(value[key])

@@ -1,8 +1,9 @@
 """A fake of the Kubeflow Pipelines API server, over real HTTP.
 
-It routes by the paths of the *installed* generated client, checks every request body against its models (an unknown
-field is an error, as on the server), and adds the server's own rules for schedules. It proves that requests are well
-formed for that API version, not that a cluster accepts them.
+It routes by the paths of the *installed* generated client, checks every request body against its
+models (an unknown field is an error, as on the server), and adds the server's own rules for
+schedules. It proves that requests are well formed for that API version, not that a cluster accepts
+them.
 """
 
 import inspect
@@ -25,7 +26,9 @@ def generated_routes() -> list[tuple[str, "re.Pattern[str]", str]]:
     routes = []
     for api in _APIS:
         source = inspect.getsource(getattr(kfp_server_api, api))
-        found = re.findall(r"def (\w+)_with_http_info.*?call_api\(\s*'([^']+)', '(\w+)'", source, re.S)
+        found = re.findall(
+            r"def (\w+)_with_http_info.*?call_api\(\s*'([^']+)', '(\w+)'", source, re.S
+        )
         for operation, path, method in found:
             pattern = re.sub(r"\\{[\w.]+\\}", "([^/:]+)", re.escape(path))
             routes.append((method, re.compile(pattern + "$"), operation))
@@ -41,7 +44,9 @@ def check_body(value: Any, model: str, place: str = "") -> None:
     known = getattr(kfp_server_api, model, None)
     if known is None or not isinstance(value, dict):
         return
-    types = {json_name: known.openapi_types[name] for name, json_name in known.attribute_map.items()}
+    types = {
+        json_name: known.openapi_types[name] for name, json_name in known.attribute_map.items()
+    }
     for key, item in value.items():
         if key not in types:
             raise ValueError(f"unknown field {place}.{key} of {model}")
@@ -68,15 +73,20 @@ class FakeKfpServer:
         self._server.shutdown()
         self._server.server_close()
 
-    # ---------------------------------------------------------------- operations, named as in the generated client
+    # ---------------------------------------------------------------- operations, named as in the
+    # generated client
     def healthz_service_get_healthz(self, **_: Any) -> dict[str, Any]:
         return {"multi_user": False}
 
-    def experiment_service_create_experiment(self, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+    def experiment_service_create_experiment(
+        self, body: dict[str, Any], **_: Any
+    ) -> dict[str, Any]:
         check_body(body, "V2beta1Experiment")
         return self._add(self.experiments, "experiment_id", body)
 
-    def experiment_service_list_experiments(self, query: dict[str, str], **_: Any) -> dict[str, Any]:
+    def experiment_service_list_experiments(
+        self, query: dict[str, str], **_: Any
+    ) -> dict[str, Any]:
         return {"experiments": _filtered(self.experiments, query)}
 
     def pipeline_service_list_pipelines(self, query: dict[str, str], **_: Any) -> dict[str, Any]:
@@ -85,7 +95,9 @@ class FakeKfpServer:
     def pipeline_service_list_pipeline_versions(
         self, ids: list[str], query: dict[str, str], **_: Any
     ) -> dict[str, Any]:
-        versions = [version for version in self.versions.values() if version["pipeline_id"] == ids[0]]
+        versions = [
+            version for version in self.versions.values() if version["pipeline_id"] == ids[0]
+        ]
         return {"pipeline_versions": versions}
 
     def upload_pipeline(self, query: dict[str, str], **_: Any) -> dict[str, Any]:
@@ -103,7 +115,9 @@ class FakeKfpServer:
         self._check_version(body)
         return self._add(self.runs, "run_id", body)
 
-    def recurring_run_service_create_recurring_run(self, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+    def recurring_run_service_create_recurring_run(
+        self, body: dict[str, Any], **_: Any
+    ) -> dict[str, Any]:
         check_body(body, "V2beta1RecurringRun")
         self._check_version(body)
         if not 1 <= int(body["max_concurrency"]) <= 10:
@@ -113,29 +127,40 @@ class FakeKfpServer:
         stored = {**body, "max_concurrency": str(body["max_concurrency"]), "status": "ENABLED"}
         return self._add(self.recurring, "recurring_run_id", stored)
 
-    def recurring_run_service_list_recurring_runs(self, query: dict[str, str], **_: Any) -> dict[str, Any]:
+    def recurring_run_service_list_recurring_runs(
+        self, query: dict[str, str], **_: Any
+    ) -> dict[str, Any]:
         # One a page: a client that reads the first page only is found out.
         jobs, start = list(self.recurring.values()), int(query.get("page_token") or 0)
         more = {"next_page_token": str(start + 1)} if start + 1 < len(jobs) else {}
         return {"recurringRuns": jobs[start : start + 1], **more}
 
-    def recurring_run_service_delete_recurring_run(self, ids: list[str], **_: Any) -> dict[str, Any]:
+    def recurring_run_service_delete_recurring_run(
+        self, ids: list[str], **_: Any
+    ) -> dict[str, Any]:
         del self.recurring[ids[0]]
         return {}
 
     # ------------------------------------------------------------------------------------------------------ plumbing
-    def _add(self, store: dict[str, dict[str, Any]], key: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _add(
+        self, store: dict[str, dict[str, Any]], key: str, body: dict[str, Any]
+    ) -> dict[str, Any]:
         self._count += 1
         name = f"{key.removesuffix('_id')}-{self._count}"
         store[name] = {**body, key: name}
         return store[name]
 
     def _add_version(self, pipeline: str, name: str) -> dict[str, Any]:
-        return self._add(self.versions, "pipeline_version_id", {"pipeline_id": pipeline, "display_name": name})
+        return self._add(
+            self.versions, "pipeline_version_id", {"pipeline_id": pipeline, "display_name": name}
+        )
 
     def _check_version(self, body: dict[str, Any]) -> None:
         reference = body["pipeline_version_reference"]
-        if self.versions[reference["pipeline_version_id"]]["pipeline_id"] != reference["pipeline_id"]:
+        if (
+            self.versions[reference["pipeline_version_id"]]["pipeline_id"]
+            != reference["pipeline_id"]
+        ):
             raise ValueError("the version is not one of this pipeline")
         if body["experiment_id"] not in self.experiments:
             raise LookupError("no such experiment")

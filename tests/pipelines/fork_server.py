@@ -1,8 +1,8 @@
 """Run many command lines in processes of their own, each forked from one that has the libraries imported.
 
-Reads a JSON object a line: ``{"arguments": [...], "folder": ...}``. Answers with exit code, output, processor
-seconds, and MiB of memory beyond what the imports take. No tensor is made before a fork: TensorFlow's threads
-would not live on in the child.
+Reads a JSON object a line: ``{"arguments": [...], "folder": ...}``. Answers with exit code, output,
+processor seconds, and MiB of memory beyond what the imports take. No tensor is made before a fork:
+TensorFlow's threads would not live on in the child.
 """
 
 import importlib

@@ -20,7 +20,16 @@ SECONDS = 10.0
 
 # The sample: one in so many of the cases of the commands that take no second.
 SAMPLE = 29
-QUICK = ("quantize", "verify", "analyze", "bench-engine", "config", "prepare-data", "read-dataset", "load-weights")
+QUICK = (
+    "quantize",
+    "verify",
+    "analyze",
+    "bench-engine",
+    "config",
+    "prepare-data",
+    "read-dataset",
+    "load-weights",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +48,18 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = np.random.default_rng(0)
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 3), name="image")
-    y = keras.layers.Flatten()(keras.layers.ReLU(name="relu")(keras.layers.Conv2D(4, 3, name="conv")(x)))
+    y = keras.layers.Flatten()(
+        keras.layers.ReLU(name="relu")(keras.layers.Conv2D(4, 3, name="conv")(x))
+    )
     model = keras.Model(x, keras.layers.Dense(2, name="logits")(y), name="small")
     inputs = generator.normal(size=(12, 8, 8, 3)).astype(np.float32)
     np.save(folder / "x.npy", inputs)
     model.save(folder / "model.keras")
     model.save(folder / "other.keras")
     model.save_weights(folder / "model.weights.h5")
-    np.savez(folder / "weights.npz", **{"conv.weight": np.zeros((4, 3, 3, 3)), "conv.bias": np.zeros(4)})
+    np.savez(
+        folder / "weights.npz", **{"conv.weight": np.zeros((4, 3, 3, 3)), "conv.bias": np.zeros(4)}
+    )
     plan = qat_lib.plan_quantization(model)
     (folder / "plan.json").write_text(plan.to_json())
     quantized = qat_lib.apply_plan(model, plan)
@@ -55,9 +68,15 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qat_lib.export_onnx(quantized, folder / "model.onnx", plan=plan)
     spec = engines.BuildSpec(backend="onnxruntime", max_batch=4)
     engines.build_engine(folder / "model.onnx", spec, output=folder / "model.engine")
-    (folder / "spec.yaml").write_text("- name: logits\n  quantize_input: false\n- name: ReLU\n  is_keras_class: true\n")
-    (folder / "layers.json").write_text('{"Layers": [{"Name": "conv", "LayerType": "Convolution"}]}\n')
-    (folder / "config.yaml").write_text("seed: 3\ntraining: {epochs: 2}\nmodel: {name: resnet_digits}\n")
+    (folder / "spec.yaml").write_text(
+        "- name: logits\n  quantize_input: false\n- name: ReLU\n  is_keras_class: true\n"
+    )
+    (folder / "layers.json").write_text(
+        '{"Layers": [{"Name": "conv", "LayerType": "Convolution"}]}\n'
+    )
+    (folder / "config.yaml").write_text(
+        "seed: 3\ntraining: {epochs: 2}\nmodel: {name: resnet_digits}\n"
+    )
     pixels = generator.integers(0, 256, (40, 8, 8, 3), np.uint8)
     np.savez(folder / "data.npz", x=pixels, y=np.arange(40) % 2)
     for index, image in enumerate(pixels):
@@ -86,7 +105,9 @@ class ForkServer:
     def __call__(self, arguments: list[str], folder: Path) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"arguments": arguments, "folder": str(folder)}) + "\n")
+        self._process.stdin.write(
+            json.dumps({"arguments": arguments, "folder": str(folder)}) + "\n"
+        )
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
@@ -115,7 +136,11 @@ def problems(case: Case, answer: dict[str, Any], left: set[str], base_mib: float
         found.append(f"exit code {answer['code']}")
     if answer["code"] and not answer["stderr"].strip() and not answer["stdout"].strip():
         found.append("no message")
-    found += [f"{word!r} in the message" for word in ("Traceback", "bug in qatline", "\x1b[") if word in text]
+    found += [
+        f"{word!r} in the message"
+        for word in ("Traceback", "bug in qatline", "\x1b[")
+        if word in text
+    ]
     if answer["seconds"] > SECONDS:
         found.append(f"{answer['seconds']:.1f} s")
     if answer["mib"] - base_mib > MIB:
@@ -125,7 +150,9 @@ def problems(case: Case, answer: dict[str, Any], left: set[str], base_mib: float
     return found
 
 
-def execute(case: Case, good: Path, folder: Path, server: ForkServer) -> tuple[dict[str, Any], set[str]]:
+def execute(
+    case: Case, good: Path, folder: Path, server: ForkServer
+) -> tuple[dict[str, Any], set[str]]:
     """Run one case in a folder of its own, which is removed then."""
     before = case.lay_out(good, folder)
     answer = server(case.arguments, folder)
@@ -146,14 +173,26 @@ def run_here(case: Case, good: Path, folder: Path, capfd: pytest.CaptureFixture[
     finally:
         os.chdir(here)
     said = capfd.readouterr()
-    answer = {"code": ended.value.code, "stdout": said.out, "stderr": said.err, "seconds": 0, "mib": 0}
+    answer = {
+        "code": ended.value.code,
+        "stdout": said.out,
+        "stderr": said.err,
+        "seconds": 0,
+        "mib": 0,
+    }
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path not in before}
     shutil.rmtree(folder)
     return problems(case, answer, left, 0)
 
 
-def test_a_sample_of_bad_inputs_is_refused(good: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    quick = [case for case in cases(good) if case.refused and case.arguments[0] in QUICK and "bomb" not in case.name]
+def test_a_sample_of_bad_inputs_is_refused(
+    good: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quick = [
+        case
+        for case in cases(good)
+        if case.refused and case.arguments[0] in QUICK and "bomb" not in case.name
+    ]
     failures = []
     for case in quick[::SAMPLE]:
         if wrong := run_here(case, good, tmp_path / "case", capfd):
@@ -163,10 +202,14 @@ def test_a_sample_of_bad_inputs_is_refused(good: Path, tmp_path: Path, capfd: py
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
-def test_bad_input_of_every_kind_is_refused_in_bounds(good: Path, server: ForkServer, tmp_path: Path) -> None:
+def test_bad_input_of_every_kind_is_refused_in_bounds(
+    good: Path, server: ForkServer, tmp_path: Path
+) -> None:
     every = list(cases(good))
     assert sum(case.refused for case in every) >= 500
-    base = execute(Case(name="version", arguments=["--version"]), good, tmp_path / "case", server)[0]
+    base = execute(Case(name="version", arguments=["--version"]), good, tmp_path / "case", server)[
+        0
+    ]
     failures = []
     for case in every:
         answer, left = execute(case, good, tmp_path / "case", server)

@@ -17,7 +17,18 @@ from pipelines.cli import app
 from qat_lib.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("tensorflow", "keras", "kfp", "mlflow", "openvino", "onnxruntime", "onnx", "sklearn", "boto3", "pydantic")
+HEAVY = (
+    "tensorflow",
+    "keras",
+    "kfp",
+    "mlflow",
+    "openvino",
+    "onnxruntime",
+    "onnx",
+    "sklearn",
+    "boto3",
+    "pydantic",
+)
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
 
@@ -34,7 +45,9 @@ def onnx_file(tmp_path: Path) -> Path:
         [weight],
     )
     path = tmp_path / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path
+    )
     return path
 
 
@@ -44,7 +57,9 @@ def test_help_imports_nothing_heavy() -> None:
         "from typer.testing import CliRunner\nresult = CliRunner().invoke(app, ['--help'])\n"
         f"sys.exit(result.exit_code or ' '.join(name for name in {HEAVY} if name in sys.modules) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -73,7 +88,9 @@ def test_config_show_and_schema(tmp_path: Path) -> None:
     assert "epochs: 9" in shown.stdout
     path = tmp_path / "sub" / "schema.json"
     assert runner.invoke(app, ["config", "schema", "-o", str(path)]).exit_code == 0
-    assert json.loads(path.read_text()) == json.loads(runner.invoke(app, ["config", "schema"]).stdout)
+    assert json.loads(path.read_text()) == json.loads(
+        runner.invoke(app, ["config", "schema"]).stdout
+    )
     wrong = runner.invoke(app, ["config", "show", "--set", "qat.epoch=9"])
     assert wrong.exit_code == 2
     assert "did you mean 'qat.epochs'?" in wrong.stderr
@@ -110,7 +127,9 @@ def test_verify_ends_with_1_on_findings(onnx_file: Path) -> None:
     scale = numpy_helper.from_array(np.array(-1.0, np.float32), "s")
     zero = numpy_helper.from_array(np.array(0, np.int8), "z")
     model.graph.initializer.extend([scale, zero])
-    model.graph.node.insert(0, helper.make_node("DequantizeLinear", ["q", "s", "z"], ["xq"], name="dq"))
+    model.graph.node.insert(
+        0, helper.make_node("DequantizeLinear", ["q", "s", "z"], ["xq"], name="dq")
+    )
     model.graph.node.insert(0, helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"))
     model.graph.node[2].input[0] = "xq"
     onnx.save(model, onnx_file)
@@ -138,7 +157,17 @@ def test_analyze_shows_a_table_json_and_html(onnx_file: Path, tmp_path: Path) ->
 def test_an_engine_is_built_and_measured(onnx_file: Path, tmp_path: Path) -> None:
     engine = tmp_path / "model.engine"
     shapes = "x:1x3x8x8,2x...,4x..."
-    arguments = [str(onnx_file), "-o", str(engine), "--backend", "onnxruntime", "--shapes", shapes, "--threads", "1"]
+    arguments = [
+        str(onnx_file),
+        "-o",
+        str(engine),
+        "--backend",
+        "onnxruntime",
+        "--shapes",
+        shapes,
+        "--threads",
+        "1",
+    ]
     built = runner.invoke(app, ["build-engine", *arguments])
     assert built.exit_code == 0, built.stderr
     assert "0 of 1 weighted layers in INT8" in " ".join(built.stdout.split())
@@ -193,7 +222,9 @@ def test_every_option_of_a_build_reaches_the_spec(
     ]
 
 
-def test_compute_alone_is_shown_where_the_backend_measures_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compute_alone_is_shown_where_the_backend_measures_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from types import SimpleNamespace
     from typing import Any
 
@@ -201,7 +232,9 @@ def test_compute_alone_is_shown_where_the_backend_measures_it(capsys: pytest.Cap
     from qat_lib.engines import Latency, Percentiles
 
     manifest: Any = SimpleNamespace(
-        backend="tensorrt", backend_version="11.4", precision=SimpleNamespace(int8_layers=3, weighted_layers=4)
+        backend="tensorrt",
+        backend_version="11.4",
+        precision=SimpleNamespace(int8_layers=3, weighted_layers=4),
     )
     times, compute = (Percentiles(p50=p50, p90=p50, p99=p50, mean=p50) for p50 in (7.25, 5.125))
     common: Any = {"batch_size": 8, "iterations": 10, "end_to_end": times, "throughput": 100.0}
@@ -238,12 +271,28 @@ def test_a_build_on_a_terminal_shows_its_phases() -> None:
         (["build-engine", "nope.onnx"], 1, "nope.onnx"),
         (["build-engine", "nope.onnx", "--shapes", "x"], 2, "Shapes are written as"),
         (["build-engine", "nope.onnx", "--workspace", "much"], 2, "A size is a number"),
-        (["build-engine", "nope.onnx", "--property", "X"], 2, "A property is written as NAME=VALUE"),
-        (["build-engine", "nope.onnx", "--backend", "onnxruntime", "--property", "X=1"], 2, "onnxruntime has none"),
+        (
+            ["build-engine", "nope.onnx", "--property", "X"],
+            2,
+            "A property is written as NAME=VALUE",
+        ),
+        (
+            ["build-engine", "nope.onnx", "--backend", "onnxruntime", "--property", "X=1"],
+            2,
+            "onnxruntime has none",
+        ),
         (["bench-engine", "nope.engine"], 1, "There is no engine file at nope.engine"),
-        (["cluster", "schedule", "x", "--cron", "* *", "--host", "http://127.0.0.1:1"], 2, "six fields"),
+        (
+            ["cluster", "schedule", "x", "--cron", "* *", "--host", "http://127.0.0.1:1"],
+            2,
+            "six fields",
+        ),
         (["cluster", "schedules", "--host", "http://127.0.0.1:1"], 1, "nothing answers"),
-        (["run", "--set", "gate.max_accuracy_drop=2"], 2, "expected a number of at most 1.0, received 2"),
+        (
+            ["run", "--set", "gate.max_accuracy_drop=2"],
+            2,
+            "expected a number of at most 1.0, received 2",
+        ),
     ],
 )
 def test_bad_input_ends_with_one_message(arguments: list[str], code: int, message: str) -> None:
@@ -270,7 +319,9 @@ def test_debug_shows_the_traceback_and_json_the_error(capsys: pytest.CaptureFixt
     assert ended.value.exit_code == DataError.exit_code == 1  # type: ignore[attr-defined]
     captured = capsys.readouterr()
     assert "Traceback" in captured.err
-    assert json.loads(captured.out) == {"error": {"type": "DataError", "message": "expected a, received b"}}
+    assert json.loads(captured.out) == {
+        "error": {"type": "DataError", "message": "expected a, received b"}
+    }
 
 
 def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:

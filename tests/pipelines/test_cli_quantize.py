@@ -20,7 +20,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models")
     x = keras.Input((8, 8, 3), name="image")
     y = keras.layers.ReLU(name="relu")(keras.layers.Conv2D(4, 3, name="conv")(x))
-    keras.Model(x, keras.layers.Dense(2, name="logits")(keras.layers.Flatten()(y)), name="small").save(path / "m.keras")
+    keras.Model(
+        x, keras.layers.Dense(2, name="logits")(keras.layers.Flatten()(y)), name="small"
+    ).save(path / "m.keras")
     np.save(path / "x.npy", np.random.default_rng(0).normal(size=(12, 8, 8, 3)).astype(np.float32))
     np.save(path / "small.npy", np.zeros((2, 4, 4, 3), np.float32))
     np.save(path / "text.npy", np.full((2, 8, 8, 3), "a"))
@@ -39,9 +41,19 @@ def test_without_output_the_plan_is_shown_and_nothing_written(folder: Path) -> N
     assert set(folder.iterdir()) == before
 
 
-def test_a_quantized_model_is_calibrated_and_goes_on_to_export(folder: Path, tmp_path: Path) -> None:
+def test_a_quantized_model_is_calibrated_and_goes_on_to_export(
+    folder: Path, tmp_path: Path
+) -> None:
     model, plan, onnx = tmp_path / "q.keras", tmp_path / "plan.json", tmp_path / "q.onnx"
-    arguments = [str(folder / "m.keras"), "-o", str(model), "--data", str(folder / "x.npy"), "--plan", str(plan)]
+    arguments = [
+        str(folder / "m.keras"),
+        "-o",
+        str(model),
+        "--data",
+        str(folder / "x.npy"),
+        "--plan",
+        str(plan),
+    ]
     done = runner.invoke(app, ["quantize", *arguments, "--calibrator", "max", "--json"])
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["samples"] == 12
@@ -54,7 +66,14 @@ def test_a_quantized_model_is_calibrated_and_goes_on_to_export(folder: Path, tmp
 
 def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "q.keras"
-    arguments = [str(folder / "m.keras"), "-o", str(model), "--data", str(folder / "x.npy"), "--unsigned"]
+    arguments = [
+        str(folder / "m.keras"),
+        "-o",
+        str(model),
+        "--data",
+        str(folder / "x.npy"),
+        "--unsigned",
+    ]
     assert runner.invoke(app, ["quantize", *arguments]).exit_code == 0
     found = qat_lib.model_quantizers(qat_lib.load_model(model))
     (name,) = [name for name, quantizer in found.items() if quantizer.unsigned]
@@ -62,7 +81,9 @@ def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
     refused = runner.invoke(app, ["export", str(model), "-o", str(tmp_path / "q.onnx")])
     assert refused.exit_code == 1
     assert "TensorRT runs no unsigned integers" in refused.stderr
-    done = runner.invoke(app, ["export", str(model), "-o", str(tmp_path / "q.onnx"), "--target", "openvino"])
+    done = runner.invoke(
+        app, ["export", str(model), "-o", str(tmp_path / "q.onnx"), "--target", "openvino"]
+    )
     assert done.exit_code == 0, done.stderr
 
 
@@ -82,11 +103,23 @@ def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
         (["m.keras", "-o", "q.keras"], 2, "Expected --output and --data together"),
         (["m.keras", "-o", "q.h5", "--data", "x.npy"], 2, "must end with .keras"),
         (["m.keras", "-o", "q.keras", "--data", "nope.npy"], 1, "can't be read"),
-        (["m.keras", "-o", "q.keras", "--data", "small.npy"], 1, "Expected model inputs of shape nx8x8x3"),
-        (["m.keras", "-o", "q.keras", "--data", "text.npy"], 1, "Expected model inputs that are numbers"),
+        (
+            ["m.keras", "-o", "q.keras", "--data", "small.npy"],
+            1,
+            "Expected model inputs of shape nx8x8x3",
+        ),
+        (
+            ["m.keras", "-o", "q.keras", "--data", "text.npy"],
+            1,
+            "Expected model inputs that are numbers",
+        ),
         (["m.keras", "-o", "q.keras", "--data", "nan.npy"], 1, "Received NaN or infinity"),
         (["m.keras", "-o", "q.keras", "--data", "empty.npy"], 1, "Expected at least one sample"),
-        (["m.keras", "-o", "no/such/q.keras", "--data", "x.npy"], 2, "Could not write no/such/q.keras"),
+        (
+            ["m.keras", "-o", "no/such/q.keras", "--data", "x.npy"],
+            2,
+            "Could not write no/such/q.keras",
+        ),
         (["m.keras", "--mode", "partial", "--case", "MaxPool"], 2, "Did you mean MaxPoolQDQCase?"),
         (["m.keras", "--spec", "nope.yaml"], 1, "nope.yaml"),
     ],
@@ -104,10 +137,13 @@ def test_bad_input_ends_with_one_message(
     assert set(folder.iterdir()) == before
 
 
-def test_export_writes_nothing_when_its_check_has_inputs_that_are_not_finite(folder: Path, tmp_path: Path) -> None:
+def test_export_writes_nothing_when_its_check_has_inputs_that_are_not_finite(
+    folder: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "m.onnx"
     done = runner.invoke(
-        app, ["export", str(folder / "m.keras"), "-o", str(output), "--check", str(folder / "nan.npy")]
+        app,
+        ["export", str(folder / "m.keras"), "-o", str(output), "--check", str(folder / "nan.npy")],
     )
     assert done.exit_code == 1
     assert "Received NaN or infinity" in done.stderr

@@ -28,12 +28,16 @@ def cluster(server: FakeKfpServer) -> Cluster:
 
 
 def test_the_fake_refuses_what_the_api_does_not_know() -> None:
-    check_body({"display_name": "a", "trigger": {"cron_schedule": {"cron": "x"}}}, "V2beta1RecurringRun")
+    check_body(
+        {"display_name": "a", "trigger": {"cron_schedule": {"cron": "x"}}}, "V2beta1RecurringRun"
+    )
     with pytest.raises(ValueError, match=r"unknown field .trigger.cron_schedule.crom"):
         check_body({"trigger": {"cron_schedule": {"crom": "x"}}}, "V2beta1RecurringRun")
 
 
-def test_a_run_is_submitted_and_the_same_pipeline_uploaded_once(server: FakeKfpServer, cluster: Cluster) -> None:
+def test_a_run_is_submitted_and_the_same_pipeline_uploaded_once(
+    server: FakeKfpServer, cluster: Cluster
+) -> None:
     first = cluster.submit(load_config(), experiment="e", name="one")
     second = cluster.submit(load_config(), experiment="e", name="two")
     assert first.url == f"{server.url}/#/runs/details/{first.run_id}"
@@ -49,7 +53,10 @@ def test_a_run_is_submitted_and_the_same_pipeline_uploaded_once(server: FakeKfpS
 
 def test_a_schedule_is_applied_by_name(server: FakeKfpServer, cluster: Cluster) -> None:
     config = load_config()
-    assert cluster.apply_schedule(config, Schedule(name="other", cron="0 0 3 * * *"), experiment="e") == "created"
+    assert (
+        cluster.apply_schedule(config, Schedule(name="other", cron="0 0 3 * * *"), experiment="e")
+        == "created"
+    )
     assert cluster.apply_schedule(config, NIGHTLY, experiment="e") == "created"
     assert cluster.apply_schedule(config, NIGHTLY, experiment="e") == "unchanged"
     later = Schedule(name="nightly", cron="0 0 4 * * *", max_concurrency=2)
@@ -75,7 +82,9 @@ def test_a_schedule_that_is_off_is_put_on_again(server: FakeKfpServer, cluster: 
 
 def test_a_schedule_is_deleted_by_name(server: FakeKfpServer, cluster: Cluster) -> None:
     cluster.apply_schedule(load_config(), NIGHTLY, experiment="e")
-    with pytest.raises(ConfigError, match=r"Expected a schedule of this server \(nightly\), received 'daily'"):
+    with pytest.raises(
+        ConfigError, match=r"Expected a schedule of this server \(nightly\), received 'daily'"
+    ):
         cluster.delete_schedule("daily")
     cluster.delete_schedule("nightly")
     assert not server.recurring
@@ -85,7 +94,9 @@ def test_a_schedule_is_deleted_by_name(server: FakeKfpServer, cluster: Cluster) 
     ("cron", "concurrency", "message"),
     [("0 2 * * *", 1, "six fields"), ("0 0 2 * * *", 11, "max_concurrency from 1 to 10")],
 )
-def test_a_wrong_schedule_is_told_before_it_is_sent(cron: str, concurrency: int, message: str) -> None:
+def test_a_wrong_schedule_is_told_before_it_is_sent(
+    cron: str, concurrency: int, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Schedule(name="x", cron=cron, max_concurrency=concurrency)
 
@@ -109,13 +120,20 @@ def test_another_service_is_told(server: FakeKfpServer) -> None:
         connect(f"{server.url}/elsewhere")
 
 
-@pytest.mark.skipif("KFP_ENDPOINT" not in os.environ, reason="KFP_ENDPOINT names no Kubeflow Pipelines server")
+@pytest.mark.skipif(
+    "KFP_ENDPOINT" not in os.environ, reason="KFP_ENDPOINT names no Kubeflow Pipelines server"
+)
 def test_a_real_server_takes_a_schedule_and_gives_it_back() -> None:
     cluster = connect(os.environ["KFP_ENDPOINT"])
     schedule = Schedule(name="qatline-test", cron="0 0 0 1 1 *")
     try:
-        assert cluster.apply_schedule(load_config(), schedule, experiment="qatline-test") == "created"
-        assert cluster.apply_schedule(load_config(), schedule, experiment="qatline-test") == "unchanged"
+        assert (
+            cluster.apply_schedule(load_config(), schedule, experiment="qatline-test") == "created"
+        )
+        assert (
+            cluster.apply_schedule(load_config(), schedule, experiment="qatline-test")
+            == "unchanged"
+        )
     finally:
         cluster.delete_schedule("qatline-test")
 

@@ -28,9 +28,23 @@ def test_link_artifacts_links_this_attempt_whatever_the_clock_says(tmp_path: Pat
 def test_finished_steps_are_those_of_this_attempt_whatever_the_clock_says(tmp_path: Path) -> None:
     folder = RunFolder(path=tmp_path)
     events = [
-        {"event": "step_finished", "step": "prepare_data", "status": "executed", "seconds": 3.0, "time": 2000.0},
-        {"event": "step_finished", "step": "prepare_data", "status": "reused", "seconds": 0.1, "time": 1000.0},
+        {
+            "event": "step_finished",
+            "step": "prepare_data",
+            "status": "executed",
+            "seconds": 3.0,
+            "time": 2000.0,
+        },
+        {
+            "event": "step_finished",
+            "step": "prepare_data",
+            "status": "reused",
+            "seconds": 0.1,
+            "time": 1000.0,
+        },
     ]
     lines = [json.dumps(event) + "\n" for event in events]
     folder.events_file.write_text("".join(lines))
-    assert finished_steps(folder, since=len(lines[0])) == [{"name": "prepare_data", "status": "reused", "seconds": 0.1}]
+    assert finished_steps(folder, since=len(lines[0])) == [
+        {"name": "prepare_data", "status": "reused", "seconds": 0.1}
+    ]

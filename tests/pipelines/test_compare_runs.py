@@ -10,7 +10,9 @@ from rich.console import Console
 from pipelines.compare import compare_runs
 from qat_lib.errors import ConfigError
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
 
 SHARED = {"model.name": "resnet20", "output": "runs"}
 
@@ -41,7 +43,11 @@ def shown(output: Path, *names: str) -> dict[str, list[str]]:
     """Return the table's cells by row title."""
     text = io.StringIO()
     compare_runs(names, output=output, console=Console(file=text, width=120))
-    rows = (line.rsplit(maxsplit=max(len(names), 1)) for line in text.getvalue().splitlines() if line.strip())
+    rows = (
+        line.rsplit(maxsplit=max(len(names), 1))
+        for line in text.getvalue().splitlines()
+        if line.strip()
+    )
     return {cells[0].strip(): cells[1:] for cells in rows}
 
 

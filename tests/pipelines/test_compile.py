@@ -21,7 +21,9 @@ from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import ConfigError, ExportError
 
 GOLDEN = Path(__file__).parent / "golden" / "qatline.yaml"
-GPU_FOR_ENGINES = "cluster.steps={build_engine: {accelerator_count: 1}, evaluate: {accelerator_count: 1}}"
+GPU_FOR_ENGINES = (
+    "cluster.steps={build_engine: {accelerator_count: 1}, evaluate: {accelerator_count: 1}}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,9 @@ def test_the_compiled_pipeline_is_the_committed_one(tmp_path: Path) -> None:
 
     path = tmp_path / "pipeline.yaml"
     compiler.Compiler().compile(qat_pipeline, str(path))
-    text = "".join(line for line in path.read_text().splitlines(True) if not line.startswith("sdkVersion"))
+    text = "".join(
+        line for line in path.read_text().splitlines(True) if not line.startswith("sdkVersion")
+    )
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert yaml.safe_load(text) == yaml.safe_load(GOLDEN.read_text()), (
@@ -58,7 +62,9 @@ def test_steps_come_in_order_and_each_hands_on_its_artifact(spec: dict[str, Any]
 
     assert step_names(qat_pipeline) == list(STEP_ARTIFACTS)
     for step, artifact in STEP_ARTIFACTS.items():
-        outputs = spec["components"][f"comp-{step.replace('_', '-')}-component"]["outputDefinitions"]["artifacts"]
+        outputs = spec["components"][f"comp-{step.replace('_', '-')}-component"][
+            "outputDefinitions"
+        ]["artifacts"]
         assert artifact in outputs
         assert "metrics" in outputs
 
@@ -71,7 +77,8 @@ def test_an_input_that_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -
     late = [step for step in steps.STEPS if step.name != "prepare_data"]
     monkeypatch.setattr(qat_pipeline, "STEPS", late)
     with pytest.raises(
-        StepError, match=r"'train_baseline' has an input 'dataset' .*\(it is the first\).*\(seed, data,"
+        StepError,
+        match=r"'train_baseline' has an input 'dataset' .*\(it is the first\).*\(seed, data,",
     ):
         qat_pipeline.build_pipeline()
 
@@ -81,12 +88,18 @@ def test_steps_install_nothing_and_engine_steps_use_the_engine_image(spec: dict[
         container = executor["container"]
         assert "pip install" not in " ".join(container["command"])
         assert "python" in container["image"]
-        engine = name in ("exec-build-engine-component", "exec-evaluate-component", "exec-promote-component")
+        engine = name in (
+            "exec-build-engine-component",
+            "exec-evaluate-component",
+            "exec-promote-component",
+        )
         assert ("engine" in container["image"]) is engine
 
 
 def test_a_tracking_server_reaches_the_steps_of_a_cluster() -> None:
-    text = pipeline_ir(load_config(overrides=["tracking.uri=http://mlflow:5000", "tracking.required=false"]))
+    text = pipeline_ir(
+        load_config(overrides=["tracking.uri=http://mlflow:5000", "tracking.required=false"])
+    )
     for executor in yaml.safe_load(text)["deploymentSpec"]["executors"].values():
         environment = {item["name"]: item["value"] for item in executor["container"]["env"]}
         assert environment == {
@@ -107,7 +120,8 @@ def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_the_same_config_gives_the_same_text_in_every_process() -> None:
     code = (
-        "from pipelines.compile import *; from pipelines.config import load_config; print(pipeline_ir(load_config()))"
+        "from pipelines.compile import *; from pipelines.config import load_config; "
+        "print(pipeline_ir(load_config()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == pipeline_ir(load_config()) + "\n"
@@ -123,7 +137,10 @@ def test_a_cluster_may_not_reuse_a_step_where_caching_is_off() -> None:
 
 
 def test_without_a_cluster_section_nothing_is_asked_for(spec: dict[str, Any]) -> None:
-    assert all("resources" not in executor["container"] for executor in spec["deploymentSpec"]["executors"].values())
+    assert all(
+        "resources" not in executor["container"]
+        for executor in spec["deploymentSpec"]["executors"].values()
+    )
 
 
 def test_every_step_may_ask_for_its_own() -> None:
@@ -146,20 +163,30 @@ def test_requests_reach_the_pods_under_the_names_that_the_backend_reads() -> Non
         "memoryRequest": 4.294967296,
         "memoryLimit": 8.589934592,
     }
-    own = {"resourceCpuRequest": "500m", "resourceMemoryRequest": "16G", "resourceMemoryLimit": "16G"}
+    own = {
+        "resourceCpuRequest": "500m",
+        "resourceMemoryRequest": "16G",
+        "resourceMemoryLimit": "16G",
+    }
     own_floats = {"cpuRequest": 0.5, "memoryRequest": 16.0, "memoryLimit": 16.0}
-    assert resources == dict.fromkeys(STEP_ARTIFACTS, common) | {"train_baseline": common | own | own_floats}
+    assert resources == dict.fromkeys(STEP_ARTIFACTS, common) | {
+        "train_baseline": common | own | own_floats
+    }
 
 
 def test_an_accelerator_reaches_the_steps_that_ask_for_it() -> None:
     resources = requested(GPU_FOR_ENGINES, "cluster.steps.evaluate.accelerator_count=2")
-    assert {step: asked["accelerator"]["resourceCount"] for step, asked in resources.items() if asked} == {
+    assert {
+        step: asked["accelerator"]["resourceCount"] for step, asked in resources.items() if asked
+    } == {
         "build_engine": "1",
         "evaluate": "2",
     }
     assert resources["build_engine"]["accelerator"]["resourceType"] == "nvidia.com/gpu"
     slices = requested("cluster={accelerator_count: 1, accelerator_type: nvidia.com/mig-1g.10gb}")
-    assert {asked["accelerator"]["resourceType"] for asked in slices.values()} == {"nvidia.com/mig-1g.10gb"}
+    assert {asked["accelerator"]["resourceType"] for asked in slices.values()} == {
+        "nvidia.com/mig-1g.10gb"
+    }
     spared = requested("cluster.accelerator_count=1", "cluster.steps.promote.accelerator_count=0")
     assert [step for step, asked in spared.items() if not asked] == ["promote"]
 
@@ -203,14 +230,20 @@ def test_a_backend_that_is_named_stays(backend: str) -> None:
 
 
 def test_accelerators_of_other_steps_leave_the_backend_alone() -> None:
-    assert parameters("cluster.steps.train_baseline.accelerator_count=1")["engine"]["backend"] == "auto"
+    assert (
+        parameters("cluster.steps.train_baseline.accelerator_count=1")["engine"]["backend"]
+        == "auto"
+    )
 
 
 @pytest.mark.parametrize("backend", ["auto", "tensorrt"])
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ("{build_engine: {accelerator_count: 1}}", "received nvidia.com/gpu and none. Set accelerator_count for both"),
+        (
+            "{build_engine: {accelerator_count: 1}}",
+            "received nvidia.com/gpu and none. Set accelerator_count for both",
+        ),
         ("{evaluate: {accelerator_count: 1}}", "received none and nvidia.com/gpu."),
         (
             "{build_engine: {accelerator_count: 1}, evaluate: {accelerator_type: a.b/c, accelerator_count: 1}}",
@@ -218,9 +251,13 @@ def test_accelerators_of_other_steps_leave_the_backend_alone() -> None:
         ),
     ],
 )
-def test_engines_that_could_not_be_evaluated_are_refused(backend: str, steps: str, message: str) -> None:
+def test_engines_that_could_not_be_evaluated_are_refused(
+    backend: str, steps: str, message: str
+) -> None:
     overrides = [f"cluster.steps={steps}", f"engine.backend={backend}"]
-    with pytest.raises(ConfigError, match="Expected the same accelerator for build_engine and evaluate") as caught:
+    with pytest.raises(
+        ConfigError, match="Expected the same accelerator for build_engine and evaluate"
+    ) as caught:
         pipeline_ir(load_config(overrides=overrides))
     assert message in str(caught.value)
     pipeline_ir(load_config(overrides=[*overrides, "engine.backend=openvino"]))
@@ -229,25 +266,31 @@ def test_engines_that_could_not_be_evaluated_are_refused(backend: str, steps: st
 def test_unsigned_integers_and_an_accelerator_for_the_engines_are_refused() -> None:
     for target in ("auto", "onnxruntime"):
         with pytest.raises(
-            ConfigError, match=r"makes TensorRT of engine\.backend=auto\. quantization\.unsigned=always"
+            ConfigError,
+            match=r"makes TensorRT of engine\.backend=auto\. quantization\.unsigned=always",
         ):
             parameters(GPU_FOR_ENGINES, "quantization.unsigned=always", f"export.target={target}")
     assert parameters(GPU_FOR_ENGINES)["quantization"]["unsigned"] == "auto"
 
 
 def test_graphs_for_openvino_and_an_accelerator_for_the_engines_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expected export.target auto, tensorrt or onnxruntime, received openvino"):
+    with pytest.raises(
+        ConfigError,
+        match=r"expected export.target auto, tensorrt or onnxruntime, received openvino",
+    ):
         parameters(GPU_FOR_ENGINES, "export.target=openvino")
-    assert parameters(GPU_FOR_ENGINES, "export.target=onnxruntime")["engine"]["backend"] == "tensorrt"
+    assert (
+        parameters(GPU_FOR_ENGINES, "export.target=onnxruntime")["engine"]["backend"] == "tensorrt"
+    )
 
 
 def requested(*overrides: str) -> dict[str, dict[str, Any]]:
     """The resources of each step's container."""
     compiled = yaml.safe_load(pipeline_ir(load_config(overrides=overrides)))
     return {
-        step: compiled["deploymentSpec"]["executors"][f"exec-{step.replace('_', '-')}-component"]["container"].get(
-            "resources", {}
-        )
+        step: compiled["deploymentSpec"]["executors"][f"exec-{step.replace('_', '-')}-component"][
+            "container"
+        ].get("resources", {})
         for step in STEP_ARTIFACTS
     }
 
@@ -268,13 +311,31 @@ def parameters(*overrides: str) -> dict[str, Any]:
             "red",
             "executor exec-eval",
         ),
-        (("components", "comp-evaluate-component", "executorLabel"), "nope", "refers to the executor nope"),
-        (("root", "dag", "tasks", "promote-component", "componentRef", "name"), "nope", "refers to the component nope"),
-        (("root", "dag", "tasks", "promote-component", "dependentTasks"), ["nope"], "refers to the task nope"),
-        (("root", "dag", "tasks", "promote-component", "dependentTasks"), [], "without depending on them"),
+        (
+            ("components", "comp-evaluate-component", "executorLabel"),
+            "nope",
+            "refers to the executor nope",
+        ),
+        (
+            ("root", "dag", "tasks", "promote-component", "componentRef", "name"),
+            "nope",
+            "refers to the component nope",
+        ),
+        (
+            ("root", "dag", "tasks", "promote-component", "dependentTasks"),
+            ["nope"],
+            "refers to the task nope",
+        ),
+        (
+            ("root", "dag", "tasks", "promote-component", "dependentTasks"),
+            [],
+            "without depending on them",
+        ),
     ],
 )
-def test_a_broken_pipeline_is_found(spec: dict[str, Any], path: tuple[str, ...], value: Any, message: str) -> None:
+def test_a_broken_pipeline_is_found(
+    spec: dict[str, Any], path: tuple[str, ...], value: Any, message: str
+) -> None:
     broken = copy.deepcopy(spec)
     node = broken
     for key in path[:-1]:

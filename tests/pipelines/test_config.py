@@ -55,7 +55,9 @@ def test_pipeline_parameters_hold_no_null_and_no_place() -> None:
     assert RunConfig.model_validate(parameters).data == RunConfig().data
 
 
-@pytest.mark.parametrize("options", [{"classifier_activation": None}, {"sizes": [1, None]}, {"nested": {"a": None}}])
+@pytest.mark.parametrize(
+    "options", [{"classifier_activation": None}, {"sizes": [1, None]}, {"nested": {"a": None}}]
+)
 def test_pipeline_parameters_keep_a_null_of_the_model_options(options: dict[str, Any]) -> None:
     config = build_config({"model": {"name": "keras.applications:MobileNet", "options": options}})
     handed_over = config.pipeline_parameters()["model"]
@@ -88,7 +90,9 @@ def test_relative_paths_belong_to_the_file_or_the_working_directory(tmp_path: Pa
     assert config.model.name == str(tmp_path / "configs" / "my.keras")
     assert config.model.weights == str(tmp_path / "configs" / "w.npz")
     assert config.quantization.spec == str(tmp_path / "configs" / "spec.yaml")
-    assert load_config(path, overrides=["data.path=x.npz"], cwd=tmp_path).data.path == str(tmp_path / "x.npz")
+    assert load_config(path, overrides=["data.path=x.npz"], cwd=tmp_path).data.path == str(
+        tmp_path / "x.npz"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,18 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["export.target=openvino", "engine.backend=tensorrt"], "Set export.target to auto or tensorrt"),
-        (["quantization.unsigned=always", "engine.backend=tensorrt"], "Set quantization.unsigned to auto or never"),
-        (["quantization.unsigned=always", "export.target=tensorrt"], "or backend and target to openvino"),
+        (
+            ["export.target=openvino", "engine.backend=tensorrt"],
+            "Set export.target to auto or tensorrt",
+        ),
+        (
+            ["quantization.unsigned=always", "engine.backend=tensorrt"],
+            "Set quantization.unsigned to auto or never",
+        ),
+        (
+            ["quantization.unsigned=always", "export.target=tensorrt"],
+            "or backend and target to openvino",
+        ),
     ],
 )
 def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], message: str) -> None:
@@ -132,75 +145,162 @@ def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], me
         ("training.epochs=-1", "training.epochs: expected a number of at least 0, received -1"),
         ("training.epochs=many", "training.epochs: expected an integer, received 'many'"),
         ("training.epochs=2.5", "training.epochs: expected an integer, received 2.5"),
-        ("training.augment=blur", "expected one of 'none', 'shift' or 'flip_crop', received 'blur'"),
-        ("data.image_size=[1, 2, 3]", "data.image_size: expected at most 2 items, received [1, 2, 3]"),
+        (
+            "training.augment=blur",
+            "expected one of 'none', 'shift' or 'flip_crop', received 'blur'",
+        ),
+        (
+            "data.image_size=[1, 2, 3]",
+            "data.image_size: expected at most 2 items, received [1, 2, 3]",
+        ),
         ("gate.min_accuracy=.nan", "gate.min_accuracy: expected a finite number, received nan"),
         ("quantization.spec=3", "quantization.spec: expected a list or text, received 3"),
         ("training=5", "training: expected a mapping, received 5"),
         ("data.kind=npz", "data.kind=npz needs data.path"),
-        ("training.epochs", "Expected --set section.key=value, such as training.epochs=5; received 'training.epochs'"),
+        (
+            "training.epochs",
+            "Expected --set section.key=value, such as training.epochs=5; received 'training.epochs'",
+        ),
         ("cluster.steps.build_engin.cpu=4", "did you mean 'cluster.steps.build_engine'?"),
         (
             "cluster.build_engine.cpu=4",
             "unknown key 'cluster.build_engine'; did you mean 'cluster.steps.build_engine'?",
         ),
         ("cluster.steps.evaluate.memroy=4Gi", "did you mean 'cluster.steps.evaluate.memory'?"),
-        ("cluster.cpu=0", "cluster.cpu: expected a number of CPUs above 0, such as 4, 0.5 or 500m, received 0"),
+        (
+            "cluster.cpu=0",
+            "cluster.cpu: expected a number of CPUs above 0, such as 4, 0.5 or 500m, received 0",
+        ),
         ("cluster.cpu_limit=0.5m", "cluster.cpu_limit: expected a number of CPUs above 0, such as"),
         ("cluster.cpu=true", "cluster.cpu: expected a number of CPUs above 0, such as"),
         ("cluster.cpu=-1", "cluster.cpu: expected a number of CPUs above 0, such as"),
-        ("cluster.memory=16", "expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received 16"),
+        (
+            "cluster.memory=16",
+            "expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received 16",
+        ),
         ("cluster.memory=16GB", "with a unit, such as 512Mi or 16Gi, received '16GB'"),
         ("cluster.memory=16K", "with a unit, such as 512Mi or 16Gi, received '16K'"),
         ("cluster.memory=1.5Gi", "with a unit, such as 512Mi or 16Gi, received '1.5Gi'"),
         ("cluster.memory=0Gi", "with a unit, such as 512Mi or 16Gi, received '0Gi'"),
-        ("cluster.steps.evaluate.memory_limit=4", "cluster.steps.evaluate.memory_limit: expected a whole number"),
-        ("cluster={cpu: 4, cpu_limit: 3999m}", "cluster: expected cpu of at most cpu_limit=3999m, received 4"),
+        (
+            "cluster.steps.evaluate.memory_limit=4",
+            "cluster.steps.evaluate.memory_limit: expected a whole number",
+        ),
+        (
+            "cluster={cpu: 4, cpu_limit: 3999m}",
+            "cluster: expected cpu of at most cpu_limit=3999m, received 4",
+        ),
         (
             "cluster={memory: 8Gi, steps: {evaluate: {memory_limit: 8G}}}",
             "cluster.steps.evaluate: expected memory of at most memory_limit=8G, received 8Gi",
         ),
-        ("cluster.accelerator_count=-1", "cluster.accelerator_count: expected a number of at least 0, received -1"),
-        ("cluster.accelerator_type=gpu", "cluster.accelerator_type: expected the name of a resource of the nodes"),
+        (
+            "cluster.accelerator_count=-1",
+            "cluster.accelerator_count: expected a number of at least 0, received -1",
+        ),
+        (
+            "cluster.accelerator_type=gpu",
+            "cluster.accelerator_type: expected the name of a resource of the nodes",
+        ),
         ("cluster.accelerator_type=null", "cluster.accelerator_type: expected text, received None"),
         (
             "cluster.steps.evaluate.accelerator_type=nvidia.com/gpu",
             "cluster.steps.evaluate: expected accelerator_count beside accelerator_type=nvidia.com/gpu",
         ),
-        ("cluster.node_selector={gpu: true}", "cluster.node_selector.gpu: expected text, received True"),
-        ("cluster.tolerations=[{key: a, keys: b}]", "cluster.tolerations.0.keys: expected no key of this name"),
-        ("cluster.tolerations=[{key: a, effect: Never}]", "cluster.tolerations.0.effect: expected one of 'NoSchedule'"),
+        (
+            "cluster.node_selector={gpu: true}",
+            "cluster.node_selector.gpu: expected text, received True",
+        ),
+        (
+            "cluster.tolerations=[{key: a, keys: b}]",
+            "cluster.tolerations.0.keys: expected no key of this name",
+        ),
+        (
+            "cluster.tolerations=[{key: a, effect: Never}]",
+            "cluster.tolerations.0.effect: expected one of 'NoSchedule'",
+        ),
         ("cluster.tolerations=[{key: a, operator: Equal}]", "received Equal with value None"),
-        ("cluster.tolerations=[{key: a, operator: Exists, value: b}]", "received Exists with value 'b'"),
+        (
+            "cluster.tolerations=[{key: a, operator: Exists, value: b}]",
+            "received Exists with value 'b'",
+        ),
         ("export.opset=22", "export.opset: expected a number of at most 21, received 22"),
-        ("model.name=':'", "model.name: expected module:function or keras.applications:<Name>, received ':'"),
+        (
+            "model.name=':'",
+            "model.name: expected module:function or keras.applications:<Name>, received ':'",
+        ),
         ("model.name='a b:c'", "model.name: expected module:function"),
         ("model.name='keras.applications:'", "model.name: expected module:function"),
         ("model.name=' '", "model.name: expected the name of a network, received ' '"),
         ("model.name=resnet_digit", "Did you mean 'resnet_digits'?"),
-        ("model.name=m.h5", "model.name: expected a .keras file (load the model in Keras and save it as one)"),
+        (
+            "model.name=m.h5",
+            "model.name: expected a .keras file (load the model in Keras and save it as one)",
+        ),
         ("model.name=s3://b/m.keras", "model.name: expected a .keras file on this machine"),
-        ("model.weights=https://h/w.npz", "model.weights: expected imagenet or a file on this machine"),
-        ("quantization.cases=[TensorRTQDQCas]", "there is no case 'TensorRTQDQCas'. Did you mean TensorRTQDQCase?"),
+        (
+            "model.weights=https://h/w.npz",
+            "model.weights: expected imagenet or a file on this machine",
+        ),
+        (
+            "quantization.cases=[TensorRTQDQCas]",
+            "there is no case 'TensorRTQDQCas'. Did you mean TensorRTQDQCase?",
+        ),
         ("quantization.cases=['a:']", "there is no case 'a:'. Known: "),
         ("quantization.spec=[{nam: x}]", "of the quantization spec has unknown key 'nam'"),
-        ("data.image_size=[0, 8]", "data.image_size.0: expected a number of at least 1, received 0"),
-        ("data.image_size=[8, 100000]", "data.image_size.1: expected a number of at most 8192, received 100000"),
+        (
+            "data.image_size=[0, 8]",
+            "data.image_size.0: expected a number of at least 1, received 0",
+        ),
+        (
+            "data.image_size=[8, 100000]",
+            "data.image_size.1: expected a number of at most 8192, received 100000",
+        ),
         ("training.batch_size=100000", "training.batch_size: expected a number of at most 65536"),
         ("data.image_size=[4096, 4096]", "training.batch_size: expected at most 4 GiB of pixels"),
-        ("data.preprocessing.std=[0]", "data.preprocessing.std.0: expected a number greater than 0.0, received 0"),
-        ("data.preprocessing.mean=[]", "data.preprocessing.mean: expected at least 1 items, received []"),
-        ("data.classes=[a, b, a]", "data.classes: expected each name once, received 'a' more than once"),
-        ("data={kind: npz, path: 'https://h/x.npz'}", "data.path: expected a file on this machine or s3://bucket/key"),
-        ("data={kind: folder, path: 's3://b/x'}", "data.path: expected a local or mounted folder, received s3://b/x"),
-        ("tracking.uri='me:pw@host'", "tracking.uri: expected the address of a server or a database, such as"),
+        (
+            "data.preprocessing.std=[0]",
+            "data.preprocessing.std.0: expected a number greater than 0.0, received 0",
+        ),
+        (
+            "data.preprocessing.mean=[]",
+            "data.preprocessing.mean: expected at least 1 items, received []",
+        ),
+        (
+            "data.classes=[a, b, a]",
+            "data.classes: expected each name once, received 'a' more than once",
+        ),
+        (
+            "data={kind: npz, path: 'https://h/x.npz'}",
+            "data.path: expected a file on this machine or s3://bucket/key",
+        ),
+        (
+            "data={kind: folder, path: 's3://b/x'}",
+            "data.path: expected a local or mounted folder, received s3://b/x",
+        ),
+        (
+            "tracking.uri='me:pw@host'",
+            "tracking.uri: expected the address of a server or a database, such as",
+        ),
         ("tracking.uri=mlflow.db", "sqlite:////folder/mlflow.db, received something else"),
-        ("tracking.experiment=''", "tracking.experiment: expected text of at least 1 characters, received ''"),
+        (
+            "tracking.experiment=''",
+            "tracking.experiment: expected text of at least 1 characters, received ''",
+        ),
         ("engine.threads=100000", "engine.threads: expected a number of at most 4096"),
-        ("training.learning_rate=1e300", "training.learning_rate: expected a number of at most 100.0"),
+        (
+            "training.learning_rate=1e300",
+            "training.learning_rate: expected a number of at most 100.0",
+        ),
         ("output=s3://b/runs", "output: expected a folder on this machine, received s3://b/runs"),
-        ("cluster.secret_env={A: b}", "cluster.secret_env.A: expected a Kubernetes secret and its key, such as"),
-        ("cluster.secret_env={1A: b/c}", "expected the name of an environment variable, received '1A'"),
+        (
+            "cluster.secret_env={A: b}",
+            "cluster.secret_env.A: expected a Kubernetes secret and its key, such as",
+        ),
+        (
+            "cluster.secret_env={1A: b/c}",
+            "expected the name of an environment variable, received '1A'",
+        ),
         ("seed={a: 1, a: 2}", "--set seed, line 1, column 8: the key 'a' is given twice"),
         ("seed=[1", "--set seed, line 1"),
     ],
@@ -217,11 +317,19 @@ def test_a_wrong_override_is_named(override: str, message: str) -> None:
     [
         {"cpu": 4, "cpu_limit": "4000m"},
         {"cpu": 0.25, "memory": "8192Mi", "memory_limit": "8Gi"},
-        {"accelerator_count": 1, "steps": {"evaluate": {"accelerator_type": "a.b/c"}, "promote": None}},
-        {"node_selector": {"a": "b"}, "tolerations": [{"key": "a"}, {"key": "a", "operator": "Equal", "value": "b"}]},
+        {
+            "accelerator_count": 1,
+            "steps": {"evaluate": {"accelerator_type": "a.b/c"}, "promote": None},
+        },
+        {
+            "node_selector": {"a": "b"},
+            "tolerations": [{"key": "a"}, {"key": "a", "operator": "Equal", "value": "b"}],
+        },
     ],
 )
-def test_what_a_cluster_is_asked_for_round_trips_and_changes_no_step(cluster: dict[str, Any]) -> None:
+def test_what_a_cluster_is_asked_for_round_trips_and_changes_no_step(
+    cluster: dict[str, Any],
+) -> None:
     config = build_config({"cluster": cluster})
     assert RunConfig.model_validate(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
     assert config.pipeline_parameters() == RunConfig().pipeline_parameters()
@@ -229,7 +337,9 @@ def test_what_a_cluster_is_asked_for_round_trips_and_changes_no_step(cluster: di
 
 
 def test_a_step_takes_its_own_keys_and_the_rest_from_the_section() -> None:
-    config = load_config(overrides=["cluster={cpu: 2, memory: 4Gi}", "cluster.steps.evaluate={memory: 8Gi}"])
+    config = load_config(
+        overrides=["cluster={cpu: 2, memory: 4Gi}", "cluster.steps.evaluate={memory: 8Gi}"]
+    )
     assert (config.cluster.of("evaluate").cpu, config.cluster.of("evaluate").memory) == ("2", "8Gi")
     assert (config.cluster.of("promote").cpu, config.cluster.of("promote").memory) == ("2", "4Gi")
     assert config.cluster.of("evaluate").accelerator is None
@@ -244,7 +354,10 @@ def test_a_step_takes_its_own_keys_and_the_rest_from_the_section() -> None:
         ("seed: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
         ("1: 2\n", "expected a text key, received 1"),
         ("a: [\n", "line 2"),
-        ("profiles: {fast: {trainig: {}}}\n", "profile fast: unknown key 'trainig'; did you mean 'training'?"),
+        (
+            "profiles: {fast: {trainig: {}}}\n",
+            "profile fast: unknown key 'trainig'; did you mean 'training'?",
+        ),
         ("profiles: 3\n", "expected 'profiles' to map each name"),
         ("training: {epochs: x}\nseed: -1\n", "2 problems"),
     ],
@@ -261,7 +374,9 @@ def test_missing_file_and_unknown_profile(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Expected a config file at .*nope.yaml; there is none"):
         load_config(tmp_path / "nope.yaml")
     path = write(tmp_path, "profiles: {quick: {}}\n")
-    with pytest.raises(ConfigError, match=r"expected a profile of this file \(quick\), received 'fast'"):
+    with pytest.raises(
+        ConfigError, match=r"expected a profile of this file \(quick\), received 'fast'"
+    ):
         load_config(path, profiles=["fast"])
     with pytest.raises(ConfigError, match="Expected --config with --profile fast"):
         load_config(profiles=["fast"])
@@ -274,13 +389,21 @@ def test_empty_file_and_empty_sections_are_the_defaults(tmp_path: Path) -> None:
 
 
 def test_merge_keys_and_scientific_floats(tmp_path: Path) -> None:
-    path = write(tmp_path, "qat: &q {learning_rate: 1e-4, epochs: 2}\ntraining: {<<: *q, epochs: 5}\n")
+    path = write(
+        tmp_path, "qat: &q {learning_rate: 1e-4, epochs: 2}\ntraining: {<<: *q, epochs: 5}\n"
+    )
     config = load_config(path)
     assert (config.training.learning_rate, config.training.epochs) == (1e-4, 5)
 
 
 def test_a_tracking_uri_of_every_store_is_taken() -> None:
-    uris = ("https://m.example", "http://[::1]:5000", "sqlite:///x.db", "postgresql+psycopg2://me@db/m", "databricks")
+    uris = (
+        "https://m.example",
+        "http://[::1]:5000",
+        "sqlite:///x.db",
+        "postgresql+psycopg2://me@db/m",
+        "databricks",
+    )
     for uri in uris:
         assert load_config(overrides=[f"tracking.uri='{uri}'"]).tracking.uri == uri
 

@@ -19,5 +19,7 @@ def test_schema_knows_every_key_and_the_profiles() -> None:
 
 def test_committed_schema_is_current() -> None:
     committed = ROOT / "docs" / "schema" / "run-config.schema.json"
-    assert committed.read_text() == schema_text(), "run: qatline config schema -o docs/schema/run-config.schema.json"
+    assert committed.read_text() == schema_text(), (
+        "run: qatline config schema -o docs/schema/run-config.schema.json"
+    )
     assert json.loads(committed.read_text())["title"] == "qatline run config"

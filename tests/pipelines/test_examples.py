@@ -32,7 +32,11 @@ def test_the_data_of_an_example_must_be_given() -> None:
 
 def test_weights_are_found_beside_the_data(tmp_path: Path) -> None:
     (tmp_path / "resnet20_cifar10.npz").touch()
-    beside = load_config(EXAMPLES / "cifar10_resnet20.yaml", overrides=[f"data.path={tmp_path}/x.npz"])
+    beside = load_config(
+        EXAMPLES / "cifar10_resnet20.yaml", overrides=[f"data.path={tmp_path}/x.npz"]
+    )
     assert beside.model.weights == str(tmp_path / "resnet20_cifar10.npz")
-    named = load_config(EXAMPLES / "cifar10_resnet20.yaml", overrides=["data.path=x.npz", "model.weights=other.npz"])
+    named = load_config(
+        EXAMPLES / "cifar10_resnet20.yaml", overrides=["data.path=x.npz", "model.weights=other.npz"]
+    )
     assert named.model.weights == str(Path.cwd() / "other.npz")

@@ -28,25 +28,43 @@ def failure(folder: RunFolder, *events: dict[str, object], start: int = 0) -> lo
 
 
 def test_a_step_that_told_why(folder: RunFolder) -> None:
-    event = {"event": "error", "step": "a", "type": "DataError", "message": "expected x", "exit_code": 1}
+    event = {
+        "event": "error",
+        "step": "a",
+        "type": "DataError",
+        "message": "expected x",
+        "exit_code": 1,
+    }
     error = failure(folder, event, {"event": "stopped", "step": "a"})
     assert str(error) == f"step a failed: expected x\nLog: {folder.log_file}"
     assert (error.step, error.exit_code) == ("a", 1)
 
 
 def test_a_config_error_keeps_its_exit_code(folder: RunFolder) -> None:
-    error = failure(folder, {"event": "error", "step": "a", "type": "ConfigError", "message": "m", "exit_code": 2})
+    error = failure(
+        folder,
+        {"event": "error", "step": "a", "type": "ConfigError", "message": "m", "exit_code": 2},
+    )
     assert error.exit_code == 2
 
 
 def test_a_defect_is_called_a_bug(folder: RunFolder) -> None:
-    error = failure(folder, {"event": "error", "step": "", "type": "KeyError", "message": "'x'", "expected": False})
-    assert str(error).startswith("KeyError: 'x'\nThis is a bug in qatline; please report it with the log.")
+    error = failure(
+        folder,
+        {"event": "error", "step": "", "type": "KeyError", "message": "'x'", "expected": False},
+    )
+    assert str(error).startswith(
+        "KeyError: 'x'\nThis is a bug in qatline; please report it with the log."
+    )
 
 
 def test_a_step_that_was_killed(folder: RunFolder) -> None:
-    error = failure(folder, {"event": "step_started", "step": "b"}, {"event": "stopped", "step": "b"})
-    assert "step b ended without a message: it was killed, or the machine ran out of memory" in str(error)
+    error = failure(
+        folder, {"event": "step_started", "step": "b"}, {"event": "stopped", "step": "b"}
+    )
+    assert "step b ended without a message: it was killed, or the machine ran out of memory" in str(
+        error
+    )
     assert "qatline run --resume r1" in str(error)
 
 
@@ -58,7 +76,9 @@ def test_a_launcher_that_was_killed(folder: RunFolder) -> None:
     assert "the launcher ended with code 1 before it could say why" in str(failure(folder))
 
 
-def test_a_full_disk_on_which_no_message_fits(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_on_which_no_message_fits(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local.shutil, "disk_usage", lambda _: Usage(10, 10, 0))
     assert "the disk is full" in str(failure(folder, {"event": "step_started", "step": "b"}))
 
@@ -66,7 +86,9 @@ def test_a_full_disk_on_which_no_message_fits(folder: RunFolder, monkeypatch: py
 def test_the_log_tail_is_of_this_attempt_and_starts_at_its_traceback(folder: RunFolder) -> None:
     start = folder.log_file.stat().st_size
     with folder.log_file.open("a") as log:
-        log.write("noise\n\n    Traceback (most recent call last):\n      here\n    ValueError: x\n")
+        log.write(
+            "noise\n\n    Traceback (most recent call last):\n      here\n    ValueError: x\n"
+        )
     tail = failure(folder, start=start).log_tail
     assert tail.splitlines()[0].strip() == "Traceback (most recent call last):"
     assert "ValueError: x" in tail

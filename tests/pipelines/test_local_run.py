@@ -35,7 +35,8 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_run_prints_steps_result_and_places(fake_cli: Any) -> None:
-    for package in ("components", "pipelines", "kfp"):  # the user's own, which must not stand in for ours
+    # The user's own, which must not stand in for ours.
+    for package in ("components", "pipelines", "kfp"):
         (fake_cli.folder / package).mkdir()
         (fake_cli.folder / package / "__init__.py").write_text("raise RuntimeError('not this one')")
     done = fake_cli("run", "--set", "model.options={prepare_data: {warn: one image left out}}")
@@ -52,11 +53,15 @@ def test_a_run_prints_steps_result_and_places(fake_cli: Any) -> None:
     assert (run / "artifacts" / "evaluation" / "evaluation.json").is_file()
 
 
-def test_json_is_alone_on_stdout_and_only_what_depends_on_a_change_runs_again(fake_cli: Any) -> None:
+def test_json_is_alone_on_stdout_and_only_what_depends_on_a_change_runs_again(
+    fake_cli: Any,
+) -> None:
     first = fake_cli("run", "--json")
     result = json.loads(first.stdout)
     assert first.stdout.count("\n") == 1
-    assert [(step["name"], step["status"]) for step in result["steps"]] == [(name, "executed") for name in STEPS]
+    assert [(step["name"], step["status"]) for step in result["steps"]] == [
+        (name, "executed") for name in STEPS
+    ]
     assert result["results"]["fp32"]["accuracy"] == 0.9
     assert "step 1/3" in first.stderr
     # The seed and the model reach every fake step, the QAT section none.
@@ -72,13 +77,19 @@ def test_json_is_alone_on_stdout_and_only_what_depends_on_a_change_runs_again(fa
 @pytest.mark.parametrize(
     ("behaviour", "code", "message"),
     [
-        ("{error: DataError, message: 'expected 10 classes, received 1'}", 1, "expected 10 classes, received 1"),
+        (
+            "{error: DataError, message: 'expected 10 classes, received 1'}",
+            1,
+            "expected 10 classes, received 1",
+        ),
         ("{error: ConfigError, message: 'expected a, received b'}", 2, "expected a, received b"),
         ("{bug: oops}", 1, "ZeroDivisionError: oops\nThis is a bug in qatline"),
         ("{kill: true}", 1, "step train_baseline ended without a message: it was killed"),
     ],
 )
-def test_a_failing_step_is_named_without_traceback(fake_cli: Any, behaviour: str, code: int, message: str) -> None:
+def test_a_failing_step_is_named_without_traceback(
+    fake_cli: Any, behaviour: str, code: int, message: str
+) -> None:
     failed = fake_cli("run", "--set", f"model.options={{train_baseline: {behaviour}}}")
     assert failed.returncode == code
     assert message in failed.stderr
@@ -88,7 +99,9 @@ def test_a_failing_step_is_named_without_traceback(fake_cli: Any, behaviour: str
 
 
 def test_json_of_a_failure_has_the_error_and_debug_the_end_of_the_log(fake_cli: Any) -> None:
-    failed = fake_cli("run", "--json", "--debug", "--set", "model.options={train_baseline: {error: DataError}}")
+    failed = fake_cli(
+        "run", "--json", "--debug", "--set", "model.options={train_baseline: {error: DataError}}"
+    )
     content = json.loads(failed.stdout)
     assert content["error"]["step"] == "train_baseline"
     assert "expected this, received that" in content["error"]["message"]
@@ -97,7 +110,11 @@ def test_json_of_a_failure_has_the_error_and_debug_the_end_of_the_log(fake_cli: 
     assert "Traceback" in failed.stderr
     assert "fake_steps.py" in failed.stderr
     resumed = fake_cli("run", "--resume", "--json")
-    assert [step["status"] for step in json.loads(resumed.stdout)["steps"]] == ["reused", "executed", "executed"]
+    assert [step["status"] for step in json.loads(resumed.stdout)["steps"]] == [
+        "reused",
+        "executed",
+        "executed",
+    ]
     assert fake_cli.executed() == ["prepare_data", "train_baseline", "train_baseline", "evaluate"]
 
 
@@ -111,7 +128,9 @@ def test_json_of_a_failure_has_the_error_and_debug_the_end_of_the_log(fake_cli: 
         ("evaluate", "step"),
     ],
 )
-def test_a_run_that_is_killed_goes_on(fake_cli: Any, started: Start, step: str, victim: str) -> None:
+def test_a_run_that_is_killed_goes_on(
+    fake_cli: Any, started: Start, step: str, victim: str
+) -> None:
     parent = started("run", "--set", f"model.options={{{step}: {{sleep: 60}}}}")
     mark = fake_cli.runs / f"misbehaved-{step}"
     wait_for(mark.exists, f"step {step}")
@@ -129,14 +148,18 @@ def test_a_run_that_is_killed_goes_on(fake_cli: Any, started: Start, step: str, 
     assert resumed.returncode == 0, resumed.stderr
     place = STEPS.index(step)
     result = json.loads(resumed.stdout)
-    assert [each["status"] for each in result["steps"]] == ["reused"] * place + ["executed"] * (3 - place)
+    assert [each["status"] for each in result["steps"]] == ["reused"] * place + ["executed"] * (
+        3 - place
+    )
     assert result["run_id"] == run.name
     assert result["results"]["fp32"]["bytes"] == len("seed 0 resnet_digits")
     assert json.loads((run / "run.json").read_text())["attempts"] == 2
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_everything_cleanly(fake_cli: Any, started: Start, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_everything_cleanly(
+    fake_cli: Any, started: Start, number: signal.Signals, code: int
+) -> None:
     parent = started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
     mark = fake_cli.runs / "misbehaved-train_baseline"
     wait_for(lambda: mark.exists() and mark.read_text() != "", "the step")
@@ -156,20 +179,35 @@ def test_a_run_that_was_killed_keeps_no_other_waiting(fake_cli: Any, started: St
     wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")
     second = started("run", "--json", "--set", "model.options={train_baseline: {sleep: 60}}")
     waits = '"waiting", "step": "train_baseline", "time"'
-    wait_for(lambda: any(waits in path.read_text() for path in fake_cli.runs.glob("*/events.jsonl")), "the second run")
-    run = next(path.parent.name for path in fake_cli.runs.glob("*/events.jsonl") if waits not in path.read_text())
+    wait_for(
+        lambda: any(waits in path.read_text() for path in fake_cli.runs.glob("*/events.jsonl")),
+        "the second run",
+    )
+    run = next(
+        path.parent.name
+        for path in fake_cli.runs.glob("*/events.jsonl")
+        if waits not in path.read_text()
+    )
     first.kill()
     out, err = second.communicate(timeout=60)
     assert second.returncode == 0, err
     assert f"step 2/3 train_baseline waiting for run {run} (process " in err
-    assert [step["status"] for step in json.loads(out)["steps"]] == ["reused", "executed", "executed"]
+    assert [step["status"] for step in json.loads(out)["steps"]] == [
+        "reused",
+        "executed",
+        "executed",
+    ]
     statuses = {json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")}
     assert statuses == {"running", "finished"}
     assert fake_cli("run", "--resume").returncode == 0
-    assert {json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")} == {"finished"}
+    assert {
+        json.loads(path.read_text())["status"] for path in fake_cli.runs.glob("*/run.json")
+    } == {"finished"}
 
 
-def test_a_run_leaves_nothing_in_the_temporary_folder(fake_cli: Any, started: Start, tmp_path: Path) -> None:
+def test_a_run_leaves_nothing_in_the_temporary_folder(
+    fake_cli: Any, started: Start, tmp_path: Path
+) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     slow = ("--set", "model.options={prepare_data: {sleep: 60}}")
@@ -201,7 +239,10 @@ def test_a_run_folder_in_use_is_refused(fake_cli: Any, started: Start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "training.epoch=1"], "unknown key 'training.epoch'; did you mean 'training.epochs'?"),
+        (
+            ["--set", "training.epoch=1"],
+            "unknown key 'training.epoch'; did you mean 'training.epochs'?",
+        ),
         (["--resume"], "there is none to resume"),
         (["--resume", "nope"], "received 'nope'"),
         (["nope"], "Expected --resume with a run id"),

@@ -47,7 +47,12 @@ def check(said: dict[str, Any]) -> None:
 def test_every_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--block"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, SCRIPT, "--block"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     check(json.loads(done.stdout))
@@ -60,6 +65,8 @@ def test_every_command_names_the_extra_in_a_bare_environment(tmp_path: Path) -> 
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", ROOT], check=True)
     (tmp_path / "work").mkdir()
-    done = subprocess.run([python, SCRIPT], cwd=tmp_path / "work", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, SCRIPT], cwd=tmp_path / "work", capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     check(json.loads(done.stdout))

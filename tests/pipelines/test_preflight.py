@@ -42,13 +42,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("override", "message"),
     [
         ("model.name=n.keras", "expected a Keras file at .*n.keras; there is none"),
-        ("model.name=keras.applications:MobileNetv2", "has no 'MobileNetv2'. Did you mean 'MobileNetV2'?"),
+        (
+            "model.name=keras.applications:MobileNetv2",
+            "has no 'MobileNetv2'. Did you mean 'MobileNetV2'?",
+        ),
         ("model.name=mein:build", "expected the module 'mein' on the Python path"),
         ("model.name=pack.outer:build", "expected the module 'pack.outer' on the Python path"),
         ("model.name=mine:biuld", "the module 'mine' has no 'biuld'. Did you mean 'build'?"),
         ("model.name=mine:hidden", "has no 'hidden'"),
         ("model.weights=v.npz", "expected a weights file at .*v.npz; there is none"),
-        ("quantization.spec=spek.yaml", "Expected a quantization spec at .*spek.yaml; there is none"),
+        (
+            "quantization.spec=spek.yaml",
+            "Expected a quantization spec at .*spek.yaml; there is none",
+        ),
         ("quantization.cases=[mine:Caes]", "has no 'Caes'. Did you mean 'Case'?"),
     ],
 )
@@ -85,7 +91,9 @@ def test_a_backend_that_is_not_there_is_told(here: Path) -> None:
             check_before_training(load_config(overrides=["engine.backend=tensorrt"]))
 
 
-def test_missing_packages_are_named_with_their_extras(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_their_extras(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def missing(packages: list[str]) -> list[str]:
@@ -94,7 +102,9 @@ def test_missing_packages_are_named_with_their_extras(here: Path, monkeypatch: p
 
     monkeypatch.setattr(preflight, "missing_packages", missing)
     monkeypatch.delenv("QATLINE_TRACKING")
-    with pytest.raises(MissingPackageError, match=r"needs jinja2, mlflow, which are .*qatline\[report,pipeline\]"):
+    with pytest.raises(
+        MissingPackageError, match=r"needs jinja2, mlflow, which are .*qatline\[report,pipeline\]"
+    ):
         check_before_training(load_config(overrides=["data={kind: npz, path: s3://b/k}"]))
     assert {"boto3", "mlflow"} < set(asked)
     assert "sklearn" not in asked
@@ -109,7 +119,12 @@ def test_a_refused_run_leaves_no_folder_and_imports_nothing_heavy(here: Path) ->
     )
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env={"PYTHONPATH": root}, cwd=here
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": root},
+        cwd=here,
     )
     assert done.stderr.startswith("2 Error: quantization.cases: the module 'mine' has no 'Caes'.")
     assert done.stderr.endswith("[]\n")

@@ -26,7 +26,9 @@ time.sleep(300)
 
 
 def start(code: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    )
 
 
 def is_running(pid: int) -> bool:

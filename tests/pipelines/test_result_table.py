@@ -43,9 +43,24 @@ def test_table_reads_well_at_80_columns() -> None:
     lines = shown(RESULT)
     places = ("Run ", "Report ", "MLflow ")
     assert all(len(line) <= 80 for line in lines if not line.startswith(places))
-    assert not any(line.endswith("  ") for line in lines if "│" not in line and "─" not in line and "accuracy" in line)
+    assert not any(
+        line.endswith("  ")
+        for line in lines
+        if "│" not in line and "─" not in line and "accuracy" in line
+    )
     header, _, *rows = lines[1:7]
-    assert header.split() == ["accuracy", "change", "size", "p50", "/", "p99", "ms", "img/s", "@32", "INT8"]
+    assert header.split() == [
+        "accuracy",
+        "change",
+        "size",
+        "p50",
+        "/",
+        "p99",
+        "ms",
+        "img/s",
+        "@32",
+        "INT8",
+    ]
     assert [" ".join(row.split()) for row in rows] == [
         "FP32 Keras 98.60% - 2.2 MB - - 0/14",
         "FP32 engine 98.60% +0.00 736 kB 0.077 / 4.89 11,548 0/14",
@@ -59,16 +74,27 @@ def test_verdict_reasons_and_places_follow() -> None:
     assert "Gate: reject" in lines
     assert "  pass 14 of 14 weighted layers run in INT8." in lines
     assert any(line.startswith("  FAIL A reason that is long") for line in lines)
-    assert f"Report   {RESULT['report']}" in lines  # one line, however long: it is there to be copied
+    # One line, however long: it is there to be copied.
+    assert f"Report   {RESULT['report']}" in lines
     assert lines[-1] == "Done in 1 min 23 s: 2 steps, 1 reused."
 
 
 def test_a_run_without_results_shows_its_places() -> None:
-    lines = shown({**RESULT, "results": {}, "gate": {"verdict": None, "reasons": []}, "report": None, "tracking": None})
+    lines = shown(
+        {
+            **RESULT,
+            "results": {},
+            "gate": {"verdict": None, "reasons": []},
+            "report": None,
+            "tracking": None,
+        }
+    )
     assert not any("Gate" in line or "Report" in line or "MLflow" in line for line in lines)
 
 
-def test_the_ui_command_is_the_one_of_this_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_ui_command_is_the_one_of_this_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UV", raising=False)
     assert ui_command(tmp_path / "runs" / "x") == "qatline ui runs/x"

@@ -84,7 +84,10 @@ def test_a_held_folder_is_refused_and_a_dead_holder_is_none(tmp_path: Path) -> N
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StorageError, match=rf"held by another process \(pid {holder.pid}\)"), folder.hold(0.0):
+        with (
+            pytest.raises(StorageError, match=rf"held by another process \(pid {holder.pid}\)"),
+            folder.hold(0.0),
+        ):
             pass
     finally:
         holder.kill()
@@ -114,7 +117,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert read_record(path) == {"a": 1}
 
 
-def test_a_write_on_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_on_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -130,7 +135,9 @@ def test_a_write_on_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatc
     assert mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_create_run_on_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_run_on_a_full_disk_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -22,7 +22,13 @@ EVENTS: list[dict[str, Any]] = [
     {"event": "warning", "step": "train_baseline", "time": 17.0, "message": "one image left out"},
     {"event": "unheard_of", "step": "train_baseline", "time": 17.0},
 ]  # fmt: skip
-END = {"event": "step_finished", "step": "train_baseline", "time": 22.0, "status": "executed", "seconds": 20.0}
+END = {
+    "event": "step_finished",
+    "step": "train_baseline",
+    "time": 22.0,
+    "status": "executed",
+    "seconds": 20.0,
+}
 
 
 def fold(events: list[dict[str, Any]]) -> RunProgress:
@@ -65,7 +71,13 @@ def test_a_new_phase_starts_afresh() -> None:
 
 
 def test_an_error_ends_its_step() -> None:
-    error = {"event": "error", "step": "train_baseline", "time": 18.0, "message": "no", "exit_code": 1}
+    error = {
+        "event": "error",
+        "step": "train_baseline",
+        "time": 18.0,
+        "message": "no",
+        "exit_code": 1,
+    }
     progress = fold([*EVENTS, error])
     assert progress.running is None
     assert progress.steps["train_baseline"].status == "failed"
@@ -94,7 +106,14 @@ def test_line_view_thins_out_frequent_updates() -> None:
     stream = io.StringIO()
     view, progress = LineView(Console(file=stream, width=80)), RunProgress.of([])
     for tick in range(101):
-        event = {"event": "progress", "step": "a", "time": tick * 0.1, "phase": "p", "current": tick, "total": 100}
+        event = {
+            "event": "progress",
+            "step": "a",
+            "time": tick * 0.1,
+            "phase": "p",
+            "current": tick,
+            "total": 100,
+        }
         progress.apply(event)
         view.show(event, progress)
     lines = [line.split(" p ")[1].split()[0] for line in stream.getvalue().splitlines()]
@@ -121,10 +140,19 @@ def test_live_view_shows_bar_metrics_and_rest() -> None:
 
 
 def test_views_show_for_whom_a_step_waits() -> None:
-    waiting = {"event": "waiting", "step": "train_baseline", "time": 3.0, "holder": "run 2026-a (process 7 on host)"}
+    waiting = {
+        "event": "waiting",
+        "step": "train_baseline",
+        "time": 3.0,
+        "holder": "run 2026-a (process 7 on host)",
+    }
     lines, live = io.StringIO(), io.StringIO()
     console = Console(file=live, width=80, force_terminal=True, color_system=None)
-    line_view, live_view, progress = LineView(Console(file=lines, width=200)), LiveView(console), RunProgress.of([])
+    line_view, live_view, progress = (
+        LineView(Console(file=lines, width=200)),
+        LiveView(console),
+        RunProgress.of([]),
+    )
     for event in (*EVENTS[:4], waiting):
         progress.apply(event)
         line_view.show(event, progress)
@@ -146,12 +174,20 @@ def test_live_view_keeps_a_training_line_in_one_row() -> None:
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
     view, progress = LiveView(console), RunProgress.of([])
     metrics = {"loss": 12.3456, "accuracy": 1.0}
-    event = {"event": "progress", "step": "a", "phase": "training", "total": 1020, "metrics": metrics}
+    event = {
+        "event": "progress",
+        "step": "a",
+        "phase": "training",
+        "total": 1020,
+        "metrics": metrics,
+    }
     for place in (1, 500):
         progress.apply({**event, "time": float(place), "current": place})
         view.show(event, progress)
     console.print(view._render())
-    assert re.search(r"training ━+╸?━* +loss 12.3456  accuracy 100.00% 8:40 left", stream.getvalue())
+    assert re.search(
+        r"training ━+╸?━* +loss 12.3456  accuracy 100.00% 8:40 left", stream.getvalue()
+    )
 
 
 def test_view_suits_the_stream() -> None:

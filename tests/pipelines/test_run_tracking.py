@@ -16,7 +16,9 @@ from pipelines.run_folder import create_run
 from pipelines.run_tracking import close_dead_runs
 
 # MLflow's own use of SQLAlchemy 2.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
 ON = {"QATLINE_TRACKING": ""}
 
 
@@ -28,7 +30,9 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
-def test_a_server_that_is_away_ends_the_run_before_the_first_step(fake_cli: Any, nobody: str) -> None:
+def test_a_server_that_is_away_ends_the_run_before_the_first_step(
+    fake_cli: Any, nobody: str
+) -> None:
     failed = fake_cli("run", "--set", f"tracking.uri={nobody}", **ON)
     assert failed.returncode == 1
     assert f"the tracking server {nobody} can't be reached" in failed.stderr
@@ -37,15 +41,25 @@ def test_a_server_that_is_away_ends_the_run_before_the_first_step(fake_cli: Any,
     assert fake_cli.executed() == []
 
 
-def test_a_server_that_is_away_is_a_warning_where_it_is_not_required(fake_cli: Any, nobody: str) -> None:
-    done = fake_cli("run", "--set", f"tracking.uri={nobody}", "--set", "tracking.required=false", **ON)
+def test_a_server_that_is_away_is_a_warning_where_it_is_not_required(
+    fake_cli: Any, nobody: str
+) -> None:
+    done = fake_cli(
+        "run", "--set", f"tracking.uri={nobody}", "--set", "tracking.required=false", **ON
+    )
     assert done.returncode == 0, done.stderr
     assert "warning: this run is not tracked" in done.stdout
     assert "MLflow" not in done.stdout.rpartition("Run ")[2]
 
 
 def test_a_killed_run_goes_on_in_its_own_record(fake_cli: Any) -> None:
-    failed = fake_cli("run", "--set", "model.options={train_baseline: {kill: true}}", MLFLOW_RUN_ID="not-ours", **ON)
+    failed = fake_cli(
+        "run",
+        "--set",
+        "model.options={train_baseline: {kill: true}}",
+        MLFLOW_RUN_ID="not-ours",
+        **ON,
+    )
     assert failed.returncode == 1
     run = fake_cli.only_run()
     before = json.loads((run / "tracking.json").read_text())
@@ -97,7 +111,10 @@ def test_close_dead_runs_closes_what_nobody_works_on(tmp_path: Path) -> None:
     client = MlflowClient(uri)
     config = load_config(overrides=[f"output={tmp_path}"])
     folders = [create_run(config, pipeline="a:b", cache=True, version="1") for _ in range(2)]
-    dead, alive = (client.create_run(experiment, tags={"qatline.run_dir": str(folder.path)}) for folder in folders)
+    dead, alive = (
+        client.create_run(experiment, tags={"qatline.run_dir": str(folder.path)})
+        for folder in folders
+    )
     elsewhere = client.create_run(experiment, tags={"qatline.run_dir": "/nowhere/20260101-a"})
     child = client.create_run(experiment, tags={"mlflow.parentRunId": dead.info.run_id})
     with folders[1].hold():

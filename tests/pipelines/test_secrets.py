@@ -12,7 +12,9 @@ from pipelines.config import load_config
 from qat_lib.errors import ConfigError
 
 # MLflow's own use of SQLAlchemy 2.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 
 ADDRESSES = [
@@ -34,12 +36,24 @@ LEAK = (
 @pytest.mark.parametrize("uri", ADDRESSES)
 @pytest.mark.parametrize(
     "key",
-    ["tracking.uri", "data.path", "model.weights", "model.name", "quantization.spec", "model.options.x", "output"],
+    [
+        "tracking.uri",
+        "data.path",
+        "model.weights",
+        "model.name",
+        "quantization.spec",
+        "model.options.x",
+        "output",
+    ],
 )
 def test_load_config_refuses_a_secret_in_an_address(key: str, uri: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     section, _, name = key.partition(".")
-    path.write_text(f"{section}: {{{name}: '{uri}'}}\n" if name and "options" not in key else f"{section}: '{uri}'\n")
+    path.write_text(
+        f"{section}: {{{name}: '{uri}'}}\n"
+        if name and "options" not in key
+        else f"{section}: '{uri}'\n"
+    )
     for arguments in ({"overrides": [f"{key}='{uri}'"]}, {"path": path}):
         with pytest.raises(ConfigError) as caught:
             load_config(**arguments)  # type: ignore[arg-type]
@@ -47,7 +61,9 @@ def test_load_config_refuses_a_secret_in_an_address(key: str, uri: str, tmp_path
 
 
 @pytest.mark.parametrize("command", ["run", "compile"])
-@pytest.mark.parametrize("variable", ["MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "--set", "--host"])
+@pytest.mark.parametrize(
+    "variable", ["MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "--set", "--host"]
+)
 def test_a_command_refuses_a_secret_before_it_writes_anything(
     command: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +99,8 @@ def test_a_failing_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
     assert "planted" not in failed.stdout + failed.stderr
     check_files(fake_cli, {"mlflow.db", "pipeline.log", "config.yaml", "events.jsonl", "run.json"})
     log = (fake_cli.only_run() / "logs" / "pipeline.log").read_text()
-    assert log.count("X-Amz-Signature=***") >= 4  # the warning, the print, the log record, both tracebacks
+    # The warning, the print, the log record, both tracebacks.
+    assert log.count("X-Amz-Signature=***") >= 4
 
 
 @pytest.mark.slow

@@ -49,7 +49,8 @@ def published_entropy(counts: np.ndarray, levels: int) -> int:
         reference = [*counts[: end - 1], counts[end - 1 :].sum()]
         candidate = np.zeros(end)
         for part in range(levels):
-            # A level holds the bins whose place in the range, times the levels, has its number before the point.
+            # A level holds the bins whose place in the range, times the levels, has its number
+            # before the point.
             first, beyond = -(-part * end // levels), -(-(part + 1) * end // levels)
             bins = counts[first:beyond]
             if bins.any():

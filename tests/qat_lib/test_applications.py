@@ -1,7 +1,7 @@
 """The families of keras.applications through the whole library, with TensorRTQDQCase.
 
-The stages are those of ``benchmarks/applications.py``, which runs every builder on more and larger images. Here each
-family is its smallest member, whole, on images as small as it takes.
+The stages are those of ``benchmarks/applications.py``, which runs every builder on more and larger
+images. Here each family is its smallest member, whole, on images as small as it takes.
 """
 
 import gc
@@ -65,7 +65,9 @@ FAMILIES = {
     "EfficientNet": Network(build=whole(applications.EfficientNetB0), int8=82, fused=9),
     "EfficientNetV2": Network(build=whole(applications.EfficientNetV2B0), int8=92, fused=15),
     "Inception": Network(build=whole(applications.InceptionV3), int8=95, fused=0, size=80),
-    "InceptionResNet": Network(build=whole(applications.InceptionResNetV2), int8=245, fused=40, size=80),
+    "InceptionResNet": Network(
+        build=whole(applications.InceptionResNetV2), int8=245, fused=40, size=80
+    ),
     "MobileNet": Network(build=whole(applications.MobileNet, alpha=0.25), int8=28, fused=0),
     "MobileNetV2": Network(build=whole(applications.MobileNetV2), int8=53, fused=10),
     "MobileNetV3": Network(build=whole(applications.MobileNetV3Small), int8=54, fused=6),
@@ -77,13 +79,17 @@ FAMILIES = {
 }
 
 
-LARGEST = ("InceptionResNet", "NASNet")  # a minute and more each; the other twelve have their patterns, too
+# A minute and more each; the other twelve have their patterns, too.
+LARGEST = ("InceptionResNet", "NASNet")
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=pytest.mark.slow) if name in LARGEST else name for name in FAMILIES]
+    "family",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LARGEST else name for name in FAMILIES],
 )
-def test_a_family(family: str, bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family(
+    family: str, bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench.case, "real_images", lambda *arguments: None)
     network = FAMILIES[family]
     keras.utils.clear_session()
@@ -96,7 +102,11 @@ def test_a_family(family: str, bench: SimpleNamespace, tmp_path: Path, monkeypat
     assert row["float_layers"] == []
     found = row["analysis"]
     adds = network.fused if network.adds is None else network.adds
-    assert (found["int8_layers"], found["fused_adds"], found["adds"]) == (network.int8, network.fused, adds)
+    assert (found["int8_layers"], found["fused_adds"], found["adds"]) == (
+        network.int8,
+        network.fused,
+        adds,
+    )
     planned = row["quantizers"]
     assert row["pairs"] == {
         "activations": planned["activation"] + planned.get("internal", 0),
@@ -105,8 +115,15 @@ def test_a_family(family: str, bench: SimpleNamespace, tmp_path: Path, monkeypat
     assert planned["weight"] == network.int8
 
 
-# Weighted layers in INT8, and all: those of the attentions that multiply two activations stay in float.
-HUB = {"ResNet18": (21, 21), "DenseNet": (63, 63), "MobileNet": (51, 51), "ViT": (26, 26), "Bert": (14, 18)}
+# Weighted layers in INT8, and all: those of the attentions that multiply two activations stay in
+# float.
+HUB = {
+    "ResNet18": (21, 21),
+    "DenseNet": (63, 63),
+    "MobileNet": (51, 51),
+    "ViT": (26, 26),
+    "Bert": (14, 18),
+}
 
 
 @pytest.mark.slow  # the import of keras_hub alone takes 15 seconds of a processor
@@ -118,7 +135,9 @@ def test_a_backbone_of_keras_hub(
     monkeypatch.setattr(bench.case, "real_images", lambda *arguments: None)
     keras.utils.clear_session()
     network = f"keras_hub {name}"
-    row = bench.case.run_stages(bench.hub.case_of(network)(tmp_path, bench.hub.HUB[network], 32, samples=4))
+    row = bench.case.run_stages(
+        bench.hub.case_of(network)(tmp_path, bench.hub.HUB[network], 32, samples=4)
+    )
     assert bench.table.problems(row) == []
     assert row["quantization_changes_output"]
     found = row["analysis"]
@@ -126,7 +145,9 @@ def test_a_backbone_of_keras_hub(
     assert row["quantizers"]["weight"] == found["int8_layers"]
 
 
-def test_resnet50_gives_the_engine_that_was_published(bench: SimpleNamespace, tmp_path: Path) -> None:
+def test_resnet50_gives_the_engine_that_was_published(
+    bench: SimpleNamespace, tmp_path: Path
+) -> None:
     """37 INT8 convolutions, 16 more with Add and ReLU in them, two INT8 pools and one Dense, and nothing loose."""
     keras.utils.clear_session()
     case = bench.case.Case(tmp_path, whole(applications.ResNet50), 32, samples=4)
@@ -151,7 +172,10 @@ def test_the_table_says_what_failed(bench: SimpleNamespace, tmp_path: Path) -> N
     def broken(shape: tuple[int, int, int]) -> Any:
         raise ValueError("no such network")
 
-    row = {"name": "Broken", **bench.case.run_stages(bench.case.Case(tmp_path, broken, 32, samples=1))}
+    row = {
+        "name": "Broken",
+        **bench.case.run_stages(bench.case.Case(tmp_path, broken, 32, samples=1)),
+    }
     assert bench.table.problems(row) == ["build: ValueError: no such network"]
     bench.table.write_results([row], tmp_path / "results" / "table.json")
     assert "no such network" in (tmp_path / "results" / "table.md").read_text()
@@ -160,4 +184,6 @@ def test_the_table_says_what_failed(bench: SimpleNamespace, tmp_path: Path) -> N
 def test_every_builder_has_its_row_in_the_table(bench: SimpleNamespace) -> None:
     rows = {row["name"]: row for row in json.loads(bench.main.RESULTS.read_text())}
     assert set(bench.main.builders()) <= set(rows) <= set(bench.main.networks())
-    assert {name: bench.table.problems(row) for name, row in rows.items() if bench.table.problems(row)} == {}
+    assert {
+        name: bench.table.problems(row) for name, row in rows.items() if bench.table.problems(row)
+    } == {}

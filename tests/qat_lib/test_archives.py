@@ -70,7 +70,9 @@ def long_directory() -> bytes:
         ),
     ],
 )
-def test_open_archive_refuses(make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_archive_refuses(
+    make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", "2MiB")
     with pytest.raises(ValueError, match=message):
         open_archive(io.BytesIO(make()))

@@ -37,7 +37,11 @@ def mean_squared_error(x: np.ndarray, amax: float) -> float:
 @settings(max_examples=40, deadline=None)
 @given(
     arrays=st.lists(
-        hnp.arrays(np.float32, st.integers(1, 30), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False)),
+        hnp.arrays(
+            np.float32,
+            st.integers(1, 30),
+            elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False),
+        ),
         min_size=1,
         max_size=5,
     )
@@ -53,13 +57,24 @@ def test_no_value_is_lost_as_the_histogram_grows(arrays: list[np.ndarray]) -> No
 def test_the_order_of_the_batches_changes_little() -> None:
     small, large = normal(), normal(seed=1) * 5
     for method in METHODS:
-        ranges = [range_from_histogram(histogram_of(*pair), method) for pair in ((small, large), (large, small))]
+        ranges = [
+            range_from_histogram(histogram_of(*pair), method)
+            for pair in ((small, large), (large, small))
+        ]
         assert ranges[0] == pytest.approx(ranges[1], rel=0.03)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    "x", [normal(), np.abs(normal()), np.float32([3.0]), np.float32([-2.0, 0.0]), normal() * 1e-6, normal() * 1e6]
+    "x",
+    [
+        normal(),
+        np.abs(normal()),
+        np.float32([3.0]),
+        np.float32([-2.0, 0.0]),
+        normal() * 1e-6,
+        normal() * 1e6,
+    ],
 )
 def test_a_range_is_positive_and_not_beyond_the_data(method: str, x: np.ndarray) -> None:
     amax = range_from_histogram(histogram_of(x), method)
@@ -79,7 +94,10 @@ def test_the_percentile_is_numpy_s(percentile: float) -> None:
     x = normal()
     expected = np.percentile(np.abs(x), percentile)
     bin_width = np.abs(x).max() / 2048
-    assert abs(range_from_histogram(histogram_of(x), "percentile", percentile) - expected) <= 2 * bin_width
+    assert (
+        abs(range_from_histogram(histogram_of(x), "percentile", percentile) - expected)
+        <= 2 * bin_width
+    )
 
 
 def test_the_percentile_of_100_is_the_maximum() -> None:
@@ -97,7 +115,9 @@ def test_mse_beats_the_maximum_where_there_are_outliers() -> None:
 
 def test_mse_takes_a_smaller_range_for_fewer_bits() -> None:
     histogram = histogram_of(normal())
-    assert range_from_histogram(histogram, "mse", num_bits=4) < range_from_histogram(histogram, "mse", num_bits=8)
+    assert range_from_histogram(histogram, "mse", num_bits=4) < range_from_histogram(
+        histogram, "mse", num_bits=8
+    )
 
 
 def test_entropy_clips_a_long_tail_and_keeps_a_uniform_one() -> None:
@@ -109,7 +129,13 @@ def test_entropy_clips_a_long_tail_and_keeps_a_uniform_one() -> None:
 
 @pytest.mark.parametrize(
     "x",
-    [normal(300), normal(20000) ** 3, np.maximum(normal(5000), 0), np.exp(normal(2000)), normal(700) / normal(700, 9)],
+    [
+        normal(300),
+        normal(20000) ** 3,
+        np.maximum(normal(5000), 0),
+        np.exp(normal(2000)),
+        normal(700) / normal(700, 9),
+    ],
 )
 def test_entropy_is_the_published_one(x: np.ndarray) -> None:
     counts, edges = np.histogram(np.abs(x), bins=2048, range=(0, np.abs(x).max()))
@@ -120,7 +146,10 @@ def test_entropy_is_the_published_one(x: np.ndarray) -> None:
 def test_entropy_leaves_zeros_out() -> None:
     """However many there are: after a ReLU half of all values are, and they say nothing about the range."""
     x = normal(5000)
-    ranges = {range_from_histogram(histogram_of(x, np.zeros(count)), "entropy") for count in (1, 1000, 500000)}
+    ranges = {
+        range_from_histogram(histogram_of(x, np.zeros(count)), "entropy")
+        for count in (1, 1000, 500000)
+    }
     assert len(ranges) == 1
     assert ranges != {range_from_histogram(histogram_of(x), "max")}
 
@@ -156,7 +185,11 @@ def test_every_activation_gets_its_range(model: keras.Model) -> None:
     assert set(report.tensors) == {"x_quantizer", "flat_quantizer"}
     found = model_quantizers(model)
     assert float(found["x_quantizer"].amax) == np.abs(x).max()
-    assert report.tensors["x_quantizer"].amax == report.tensors["x_quantizer"].observed_max == np.abs(x).max()
+    assert (
+        report.tensors["x_quantizer"].amax
+        == report.tensors["x_quantizer"].observed_max
+        == np.abs(x).max()
+    )
     assert report.tensors["x_quantizer"].values == x.size
     assert all(quantizer.calibrated for quantizer in found.values())
 
@@ -170,7 +203,9 @@ def test_what_is_observed_is_the_float_tensor(model: keras.Model) -> None:
     for quantizer in found.values():
         quantizer.disable()
     hidden = keras.Model(model.inputs[0], model.get_layer("flat").output)
-    assert float(found["flat_quantizer"].amax) == pytest.approx(float(np.abs(hidden(x)).max()), rel=1e-6)
+    assert float(found["flat_quantizer"].amax) == pytest.approx(
+        float(np.abs(hidden(x)).max()), rel=1e-6
+    )
 
 
 def batched(kind: str) -> Any:
@@ -193,7 +228,9 @@ def batched(kind: str) -> Any:
     return generate()
 
 
-@pytest.mark.parametrize("kind", ["array", "tensor", "dataset of pairs", "dataset", "list", "generator"])
+@pytest.mark.parametrize(
+    "kind", ["array", "tensor", "dataset of pairs", "dataset", "list", "generator"]
+)
 def test_data_of_every_kind_gives_the_same_ranges(model: keras.Model, kind: str) -> None:
     report = calibrate(model, batched(kind), "max")
     assert report.samples == 24
@@ -202,7 +239,9 @@ def test_data_of_every_kind_gives_the_same_ranges(model: keras.Model, kind: str)
 
 def test_several_inputs() -> None:
     a, b = keras.Input((3,), name="a"), keras.Input((4,), name="b")
-    quantized = quantize_model(keras.Model([a, b], layers.Add()([layers.Dense(2)(a), layers.Dense(2)(b)])))
+    quantized = quantize_model(
+        keras.Model([a, b], layers.Add()([layers.Dense(2)(a), layers.Dense(2)(b)]))
+    )
     x = [np.full((5, 3), 2.0, np.float32), np.full((5, 4), 3.0, np.float32)]
     report = calibrate(quantized, [(x, np.zeros(5))], "max")
     assert report.tensors["a_quantizer"].amax == 2.0
@@ -246,7 +285,9 @@ def test_calibration_leaves_the_weights_and_the_statistics_alone(model: keras.Mo
 
 def test_calibration_twice_gives_the_same(model: keras.Model) -> None:
     first, second = calibrate(model, images()), calibrate(model, images())
-    assert {n: t.amax for n, t in first.tensors.items()} == {n: t.amax for n, t in second.tensors.items()}
+    assert {n: t.amax for n, t in first.tensors.items()} == {
+        n: t.amax for n, t in second.tensors.items()
+    }
 
 
 def test_a_dead_tensor_gets_the_least_range(model: keras.Model) -> None:
@@ -256,7 +297,9 @@ def test_a_dead_tensor_gets_the_least_range(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_refused_and_change_nothing(model: keras.Model, bad: float) -> None:
+def test_values_that_are_not_finite_are_refused_and_change_nothing(
+    model: keras.Model, bad: float
+) -> None:
     before = {n: q.amax.tolist() for n, q in model_quantizers(model).items()}
     x = images()
     x[-1, 0, 0, 0] = bad
@@ -266,7 +309,9 @@ def test_values_that_are_not_finite_are_refused_and_change_nothing(model: keras.
     assert not model_quantizers(model)["x_quantizer"].calibrated
 
 
-@pytest.mark.parametrize("data", [[], np.zeros((0, 6, 6, 2), np.float32), iter(())], ids=["list", "array", "iterator"])
+@pytest.mark.parametrize(
+    "data", [[], np.zeros((0, 6, 6, 2), np.float32), iter(())], ids=["list", "array", "iterator"]
+)
 def test_no_data_is_refused(model: keras.Model, data: Any) -> None:
     with pytest.raises(CalibrationError, match="empty"):
         calibrate(model, data)
@@ -278,7 +323,9 @@ def test_data_of_no_kind_is_refused(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("percentile", [0, 101, -5])
-def test_a_percentile_out_of_range_is_refused_before_the_data_is_read(model: keras.Model, percentile: float) -> None:
+def test_a_percentile_out_of_range_is_refused_before_the_data_is_read(
+    model: keras.Model, percentile: float
+) -> None:
     def unread() -> Iterator[np.ndarray]:
         raise AssertionError("the data was read")
         yield images()
@@ -316,14 +363,19 @@ def two_inputs(form: type) -> keras.Model:
 @pytest.mark.parametrize("form", [dict, list, tuple])
 @pytest.mark.parametrize("batched", [False, True])
 def test_models_of_several_inputs_take_data_in_keras_forms(form: type, batched: bool) -> None:
-    model, arrays = two_inputs(form), {"a": normal(80).reshape(20, 4), "b": 3 * normal(80, 1).reshape(20, 4)}
+    model, arrays = (
+        two_inputs(form),
+        {"a": normal(80).reshape(20, 4), "b": 3 * normal(80, 1).reshape(20, 4)},
+    )
     whole = arrays if form is dict else form(arrays.values())
     parts = [{k: v[i : i + 8] for k, v in arrays.items()} for i in (0, 8, 16)]
     batches = parts if form is dict else [form(part.values()) for part in parts]
     report = calibrate(model, batches if batched else whole, "max", batch_size=8)
     assert (report.batches, report.samples) == (3, 20)
     for name, array in arrays.items():
-        assert model_quantizers(model)[f"{name}_quantizer"].amax == pytest.approx(np.abs(array).max())
+        assert model_quantizers(model)[f"{name}_quantizer"].amax == pytest.approx(
+            np.abs(array).max()
+        )
 
 
 def test_inputs_of_different_lengths_are_refused() -> None:
@@ -333,15 +385,24 @@ def test_inputs_of_different_lengths_are_refused() -> None:
 
 def test_unsigned_ranges_have_twice_the_steps() -> None:
     x = np.abs(normal()) ** 3
-    signed, unsigned = (range_from_histogram(histogram_of(x), "mse", unsigned=u) for u in (False, True))
+    signed, unsigned = (
+        range_from_histogram(histogram_of(x), "mse", unsigned=u) for u in (False, True)
+    )
     assert unsigned > signed  # with finer steps it pays to clip less
-    errors = [np.mean((x - oracle.fake_quantize(x, amax, unsigned=True)) ** 2) for amax in (signed, unsigned)]
+    errors = [
+        np.mean((x - oracle.fake_quantize(x, amax, unsigned=True)) ** 2)
+        for amax in (signed, unsigned)
+    ]
     assert errors[1] < errors[0]
 
 
-def test_negative_values_under_an_unsigned_quantizer_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_negative_values_under_an_unsigned_quantizer_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     x = keras.Input((64,))
-    model = keras.Model(x, [TensorQuantizer(name="cut", unsigned=True)(x), TensorQuantizer(name="kept")(x)])
+    model = keras.Model(
+        x, [TensorQuantizer(name="cut", unsigned=True)(x), TensorQuantizer(name="kept")(x)]
+    )
     data = np.linspace(-5, 2, 128, dtype=np.float32).reshape(2, 64)
     report = calibrate(model, data, "max")
     assert report.tensors["cut"].amax == 2.0

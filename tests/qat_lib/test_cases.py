@@ -39,7 +39,9 @@ def residual_block(batch_norm: bool = True) -> keras.Model:
     return keras.Model(x, layers.ReLU(name="relu_3")(y))
 
 
-def quantized_inputs(model: keras.Model, *cases: Any, layer: str = "add", **options: Any) -> set[int]:
+def quantized_inputs(
+    model: keras.Model, *cases: Any, layer: str = "add", **options: Any
+) -> set[int]:
     plan = plan_quantization(model, custom_qdq_cases=list(cases), **options)
     return {c.input for entry in plan.quantizers for c in entry.consumers if c.layer == layer}
 
@@ -83,14 +85,22 @@ def test_a_spec_on_the_class_quantizes_all_inputs_of_the_add(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_the_case_quantizes_the_residual_only_and_shares_its_pair(batch_norm: bool, tmp_path: Path) -> None:
+def test_the_case_quantizes_the_residual_only_and_shares_its_pair(
+    batch_norm: bool, tmp_path: Path
+) -> None:
     model = residual_block(batch_norm)
     assert quantized_inputs(model, ResNetV1QDQCase()) == {1}
-    graph = Graph(quantize_model(model, custom_qdq_cases=[ResNetV1QDQCase()]), tmp_path / "model.onnx")
+    graph = Graph(
+        quantize_model(model, custom_qdq_cases=[ResNetV1QDQCase()]), tmp_path / "model.onnx"
+    )
     add = graph.only("Add")
     # No Q/DQ between Conv(-BN) and Add; the batch normalization is folded away.
     assert sorted(graph.sources(add)) == ["Conv", "DequantizeLinear"]
-    (residual,) = [graph.producers[name] for name in add.input if graph.producers[name].op_type == "DequantizeLinear"]
+    (residual,) = [
+        graph.producers[name]
+        for name in add.input
+        if graph.producers[name].op_type == "DequantizeLinear"
+    ]
     quantize = graph.producers[residual.input[0]]
     assert quantize.op_type == "QuantizeLinear"
     relu = graph.producers[quantize.input[0]]
@@ -112,7 +122,9 @@ def test_a_projection_leaves_one_convolution_branch_unquantized() -> None:
 
 def test_an_add_of_no_convolution_gets_both_inputs() -> None:
     x = keras.Input((8, 8, 3))
-    model = keras.Model(x, layers.Add(name="add")([layers.Activation("gelu")(x), layers.AveragePooling2D(1)(x)]))
+    model = keras.Model(
+        x, layers.Add(name="add")([layers.Activation("gelu")(x), layers.AveragePooling2D(1)(x)])
+    )
     assert quantized_inputs(model, ResidualConnectionQDQCase()) == {0, 1}
 
 

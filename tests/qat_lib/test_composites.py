@@ -115,7 +115,10 @@ def reads(plan: QuantizationPlan) -> dict[str, list[str]]:
 
 def test_the_plan_names_what_is_inside_and_gives_one_tensor_one_quantizer() -> None:
     plan = plan_quantization(sequence_model())
-    block = [f"block/{path}" for path in ("attention/query_dense", "attention/key_dense", "attention/value_dense")]
+    block = [
+        f"block/{path}"
+        for path in ("attention/query_dense", "attention/key_dense", "attention/value_dense")
+    ]
     assert reads(plan) == {
         "x:0": ["td[0]"],
         "block:0": ["gqa[0]", "gqa[1]"],
@@ -126,9 +129,19 @@ def test_the_plan_names_what_is_inside_and_gives_one_tensor_one_quantizer() -> N
         "block/feed/1/input": ["block/feed/1[0]"],
         "gqa/output_dense/input": ["gqa/output_dense[0]"],
     }
-    dense = [*block, "block/attention/output_dense", "block/feed/0", "block/feed/1", "td/layer", "sn/layer", "head"]
+    dense = [
+        *block,
+        "block/attention/output_dense",
+        "block/feed/0",
+        "block/feed/1",
+        "td/layer",
+        "sn/layer",
+        "head",
+    ]
     gqa = [f"gqa/{name}_dense" for name in ("query", "key", "value", "output")]
-    assert {entry.tensor for entry in plan.by_kind("weight")} == {f"{path}/kernel" for path in [*dense, *gqa]}
+    assert {entry.tensor for entry in plan.by_kind("weight")} == {
+        f"{path}/kernel" for path in [*dense, *gqa]
+    }
     assert [s.layer for s in plan.skipped] == ["flat"]
     assert QuantizationPlan.from_json(plan.to_json()) == plan
 
@@ -159,7 +172,9 @@ def test_the_whole_way(kind: str, tmp_path: Path) -> None:
     for quantizer in quantizers:
         quantizer.enable()
     report = calibrate(quantized, x, "max")
-    assert set(report.tensors) == {entry.name for entry in plan.quantizers if entry.kind != "weight"}
+    assert set(report.tensors) == {
+        entry.name for entry in plan.quantizers if entry.kind != "weight"
+    }
     output = quantized(x).numpy()
     assert not np.array_equal(output, expected)
     np.testing.assert_allclose(output, expected, atol=0.1 * np.abs(expected).max())
@@ -174,14 +189,17 @@ def test_the_whole_way(kind: str, tmp_path: Path) -> None:
     assert exported.findings == ()
     assert check_parity(quantized, tmp_path / "model.onnx", x).passed
     analysis = analyze_onnx(tmp_path / "model.onnx")
-    assert (analysis.int8_layers, len(analysis.layers)) == weighted  # the products inside of the attention are float
+    # The products inside of the attention are float.
+    assert (analysis.int8_layers, len(analysis.layers)) == weighted
     assert {layer.keras_layer for layer in analysis.layers} <= {layer for layer, _ in named(model)}
 
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(quantized(x, training=True) ** 2)
     variables = quantized.trainable_variables
     assert len(variables) == len(model.trainable_variables)
-    assert [v.path for v, g in zip(variables, tape.gradient(loss, variables), strict=True) if g is None] == []
+    assert [
+        v.path for v, g in zip(variables, tape.gradient(loss, variables), strict=True) if g is None
+    ] == []
 
 
 def named(model: keras.Model) -> list[tuple[str, Any]]:
@@ -199,7 +217,9 @@ def test_statistics_inside_of_a_composite_follow_the_data() -> None:
 
 def test_spectral_normalization_goes_on_before_its_weight_is_quantized() -> None:
     x = keras.Input((4,), name="x")
-    model = keras.Model(x, layers.SpectralNormalization(layers.Dense(4, use_bias=False), name="sn")(x))
+    model = keras.Model(
+        x, layers.SpectralNormalization(layers.Dense(4, use_bias=False), name="sn")(x)
+    )
     spec = QuantizationSpec().add("sn", quantize_input=False)
     quantized = quantize_model(model, quantization_spec=spec)
     kernel = quantized.get_layer("quant_sn").layer.layer.kernel
@@ -213,9 +233,13 @@ def test_spectral_normalization_goes_on_before_its_weight_is_quantized() -> None
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_quantizes_the_weights_as_they_are_stored(policy: str) -> None:
     x = keras.Input((3, 4), name="x")
-    y = layers.TimeDistributed(layers.Dense(4, use_bias=False, dtype=policy), name="td", dtype=policy)(x)
+    y = layers.TimeDistributed(
+        layers.Dense(4, use_bias=False, dtype=policy), name="td", dtype=policy
+    )(x)
     model = keras.Model(x, layers.Activation("linear", dtype="float32")(y))
-    quantized = quantize_model(model, quantization_spec=QuantizationSpec().add("td", quantize_input=False))
+    quantized = quantize_model(
+        model, quantization_spec=QuantizationSpec().add("td", quantize_input=False)
+    )
     kernel = quantized.get_layer("quant_td").layer.layer.kernel.numpy()
     step = np.abs(kernel).max(axis=0) / 127
     expected = tf.cast(np.rint(kernel / step) * step, keras.DTypePolicy(policy).compute_dtype)
@@ -250,7 +274,9 @@ def test_partial_mode_quantizes_the_inner_layers_that_are_named() -> None:
 
 def test_readers_of_an_inner_tensor_must_agree() -> None:
     spec = QuantizationSpec().add(["block/feed/0", "block/attention/key_dense"], num_bits=[4, 8])
-    with pytest.raises(SpecError, match="'block/attention/query_dense/input' ask for different values of num_bits"):
+    with pytest.raises(
+        SpecError, match="'block/attention/query_dense/input' ask for different values of num_bits"
+    ):
         plan_quantization(sequence_model(), quantization_spec=spec)
 
 
@@ -353,5 +379,7 @@ def test_the_wrapper_stands_alone(tmp_path: Path) -> None:
     calibrate(model, array, "max")
     model.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(array), model(array))
-    with pytest.raises(SpecError, match=r"Expected a layer with weighted layers inside\. Received: Dropout"):
+    with pytest.raises(
+        SpecError, match=r"Expected a layer with weighted layers inside\. Received: Dropout"
+    ):
         CompositeQuantizeWrapper(layers.Dropout(0.5)).build((3, 4))

@@ -11,7 +11,10 @@ import qat_lib
 from qat_lib import errors
 from qat_lib.errors import QatlineError
 
-LINE = re.compile(r"^    (?P<branch>[│├└─ ]*)(?P<name>\w+Error)\s+.*?(?:\((?P<module>[\w.]+\.\w+)\))?$", re.MULTILINE)
+LINE = re.compile(
+    r"^    (?P<branch>[│├└─ ]*)(?P<name>\w+Error)\s+.*?(?:\((?P<module>[\w.]+\.\w+)\))?$",
+    re.MULTILINE,
+)
 
 
 def documented() -> Iterator[tuple[str, str, str]]:
@@ -41,5 +44,7 @@ def test_errors_tree_is_complete() -> None:
 
 
 def test_errors_have_exit_codes_that_tell_of_a_failure() -> None:
-    codes = {getattr(errors, name).exit_code for _, name, module in documented() if module == "errors"}
+    codes = {
+        getattr(errors, name).exit_code for _, name, module in documented() if module == "errors"
+    }
     assert codes == {1, 2}

@@ -14,12 +14,16 @@ def test_extras_are_those_of_the_package() -> None:
 def test_missing_hint_knows_the_packages_of_the_extras_only() -> None:
     hint = missing_hint(ModuleNotFoundError("No module named 'kfp'", name="kfp.dsl"))
     assert hint is not None
-    assert hint.endswith("the package kfp, which is not installed. Install it with: pip install 'qatline[pipeline]'")
+    assert hint.endswith(
+        "the package kfp, which is not installed. Install it with: pip install 'qatline[pipeline]'"
+    )
     assert missing_hint(ModuleNotFoundError("x", name="my_module")) is None
     assert missing_hint(ImportError("cannot import name 'x' from 'keras'", name="keras")) is None
 
 
-@pytest.mark.parametrize(("packages", "extras"), [(["jinja2"], "report"), (["kfp", "mlflow", "PIL"], "pipeline,data")])
+@pytest.mark.parametrize(
+    ("packages", "extras"), [(["jinja2"], "report"), (["kfp", "mlflow", "PIL"], "pipeline,data")]
+)
 def test_install_hint_names_each_extra_once(packages: list[str], extras: str) -> None:
     assert f"'qatline[{extras}]'" in install_hint(packages)
 

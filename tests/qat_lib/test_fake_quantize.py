@@ -27,7 +27,9 @@ RANGES = st.floats(2.0**-30, 2.0**30, width=32)
     num_bits=st.integers(2, 16),
     kind=st.sampled_from([{}, {"narrow_range": True}, {"unsigned": True}]),
 )
-def test_one_range_equals_the_oracle(x: np.ndarray, amax: float, num_bits: int, kind: dict[str, bool]) -> None:
+def test_one_range_equals_the_oracle(
+    x: np.ndarray, amax: float, num_bits: int, kind: dict[str, bool]
+) -> None:
     y = fake_quantize(tf.constant(x), amax, num_bits=num_bits, **kind).numpy()
     np.testing.assert_array_equal(y, oracle.fake_quantize(x, amax, num_bits=num_bits, **kind))
 
@@ -37,18 +39,28 @@ def test_one_range_equals_the_oracle(x: np.ndarray, amax: float, num_bits: int, 
 def test_a_range_for_each_channel_equals_the_oracle(data: st.DataObject, rank: int) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=rank, max_dims=rank, max_side=4))
     axes = tuple(data.draw(st.sets(st.integers(0, rank - 1), min_size=1, max_size=2)))
-    x = data.draw(hnp.arrays(np.float32, shape, elements=st.floats(-8, 8, width=32, allow_subnormal=False)))
+    x = data.draw(
+        hnp.arrays(np.float32, shape, elements=st.floats(-8, 8, width=32, allow_subnormal=False))
+    )
     quantizer = TensorQuantizer(channel_axes=axes, range_policy="current", narrow_range=True)
     y = quantizer(tf.constant(x)).numpy()
-    np.testing.assert_array_equal(y, oracle.fake_quantize(x, oracle.range_of(x, axes), narrow_range=True))
-    assert quantizer.range_of(tf.constant(x)).shape == tuple(n if i in axes else 1 for i, n in enumerate(shape))
+    np.testing.assert_array_equal(
+        y, oracle.fake_quantize(x, oracle.range_of(x, axes), narrow_range=True)
+    )
+    assert quantizer.range_of(tf.constant(x)).shape == tuple(
+        n if i in axes else 1 for i, n in enumerate(shape)
+    )
 
 
 @pytest.mark.parametrize(("rank", "axis"), [(r, a) for r in range(2, 6) for a in range(-r, r)])
 def test_every_axis_of_every_rank(rank: int, axis: int) -> None:
     x = np.random.default_rng(rank).standard_normal((3, 2, 4, 2, 3)[:rank]).astype(np.float32)
-    y = TensorQuantizer(channel_axes=(axis,), range_policy="current", narrow_range=True)(tf.constant(x)).numpy()
-    np.testing.assert_array_equal(y, oracle.fake_quantize(x, oracle.range_of(x, (axis,)), narrow_range=True))
+    y = TensorQuantizer(channel_axes=(axis,), range_policy="current", narrow_range=True)(
+        tf.constant(x)
+    ).numpy()
+    np.testing.assert_array_equal(
+        y, oracle.fake_quantize(x, oracle.range_of(x, (axis,)), narrow_range=True)
+    )
     # Each channel's largest magnitude is on the grid: it is quantized without error.
     peaks = np.abs(x) == oracle.range_of(x, (axis,))
     np.testing.assert_allclose(y[peaks], x[peaks], rtol=2e-7)
@@ -68,7 +80,9 @@ def test_extremes_saturate_as_quantize_linear_does(narrow: bool) -> None:
     y = fake_quantize(tf.constant(x), 1.0, narrow_range=narrow).numpy()
     low = -127 if narrow else -128
     step = np.float32(1) / np.float32(127)
-    np.testing.assert_array_equal(np.rint(y / step), [low, low, low, low, -127, 0, 127, 127, 127, 127, 127])
+    np.testing.assert_array_equal(
+        np.rint(y / step), [low, low, low, low, -127, 0, 127, 127, 127, 127, 127]
+    )
     assert np.all(np.isfinite(y))
 
 
@@ -100,9 +114,13 @@ def test_zero_stays_zero_and_a_range_of_zero_gives_a_positive_scale() -> None:
 def test_a_dead_channel_stays_finite() -> None:
     x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     x[:, 1] = 0
-    y = TensorQuantizer(channel_axes=(-1,), range_policy="current", narrow_range=True)(tf.constant(x)).numpy()
+    y = TensorQuantizer(channel_axes=(-1,), range_policy="current", narrow_range=True)(
+        tf.constant(x)
+    ).numpy()
     np.testing.assert_array_equal(y[:, 1], 0)
-    np.testing.assert_array_equal(y, oracle.fake_quantize(x, oracle.range_of(x, (1,)), narrow_range=True))
+    np.testing.assert_array_equal(
+        y, oracle.fake_quantize(x, oracle.range_of(x, (1,)), narrow_range=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -126,10 +144,14 @@ def test_traced_and_compiled_by_xla_it_gives_the_same_numbers() -> None:
 @settings(max_examples=50, deadline=None)
 @given(
     x=hnp.arrays(np.float32, (4, 3), elements=st.floats(-4, 4, width=32, allow_subnormal=False)),
-    amax=hnp.arrays(np.float32, st.sampled_from([(), (1, 3), (4, 1)]), elements=st.floats(0.125, 4, width=32)),
+    amax=hnp.arrays(
+        np.float32, st.sampled_from([(), (1, 3), (4, 1)]), elements=st.floats(0.125, 4, width=32)
+    ),
     unsigned=st.booleans(),
 )
-def test_the_gradient_is_straight_through_inside_of_the_range(x: np.ndarray, amax: np.ndarray, unsigned: bool) -> None:
+def test_the_gradient_is_straight_through_inside_of_the_range(
+    x: np.ndarray, amax: np.ndarray, unsigned: bool
+) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
     x, amax = tf.constant(x), tf.constant(amax)
     with tf.GradientTape() as tape:
@@ -144,10 +166,14 @@ def test_the_gradient_is_straight_through_inside_of_the_range(x: np.ndarray, ama
 @settings(max_examples=50, deadline=None)
 @given(
     x=hnp.arrays(np.float32, (4, 3), elements=st.floats(-4, 4, width=32, allow_subnormal=False)),
-    amax=hnp.arrays(np.float32, st.sampled_from([(), (1, 3), (4, 1)]), elements=st.floats(0.125, 4, width=32)),
+    amax=hnp.arrays(
+        np.float32, st.sampled_from([(), (1, 3), (4, 1)]), elements=st.floats(0.125, 4, width=32)
+    ),
     unsigned=st.booleans(),
 )
-def test_a_learned_range_gets_the_gradient_of_lsq(x: np.ndarray, amax: np.ndarray, unsigned: bool) -> None:
+def test_a_learned_range_gets_the_gradient_of_lsq(
+    x: np.ndarray, amax: np.ndarray, unsigned: bool
+) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
     with tf.GradientTape() as tape:
         source, variable = tf.constant(x), tf.Variable(amax)
@@ -161,7 +187,11 @@ def test_a_learned_range_gets_the_gradient_of_lsq(x: np.ndarray, amax: np.ndarra
     integers = np.clip(np.rint(ratio), low, high)
     per_value = np.where(inside, integers - ratio, integers) * upstream
     axes = tuple(i for i in range(2) if amax.ndim == 0 or amax.shape[i] == 1)
-    expected = per_value.sum(axis=axes, keepdims=amax.ndim > 0) / high / np.sqrt(x.size // amax.size * high)
+    expected = (
+        per_value.sum(axis=axes, keepdims=amax.ndim > 0)
+        / high
+        / np.sqrt(x.size // amax.size * high)
+    )
     np.testing.assert_array_equal(dx.numpy(), np.where(inside, upstream, 0))
     np.testing.assert_allclose(damax.numpy(), expected, rtol=1e-4, atol=1e-4)
 
@@ -184,9 +214,15 @@ def reference_session(path: Path) -> onnxruntime.InferenceSession:
 def test_onnx_runtime_gives_exactly_the_same_numbers(tmp_path: Path, unsigned: bool) -> None:
     """Ranges over many magnitudes; values at, beside and between the ties, and beyond the range."""
     generator = np.random.default_rng(4)
-    amaxes = [*np.exp(generator.uniform(-12, 12, 24)).astype(np.float32), np.float32(0), np.float32(127 * 2.0**-4)]
+    amaxes = [
+        *np.exp(generator.uniform(-12, 12, 24)).astype(np.float32),
+        np.float32(0),
+        np.float32(127 * 2.0**-4),
+    ]
     inputs = [keras.Input((600,), name=f"x{i}") for i in range(len(amaxes))]
-    quantizers = [TensorQuantizer(name=f"q{i}_quantizer", unsigned=unsigned) for i in range(len(amaxes))]
+    quantizers = [
+        TensorQuantizer(name=f"q{i}_quantizer", unsigned=unsigned) for i in range(len(amaxes))
+    ]
     model = keras.Model(inputs, [q(x) for q, x in zip(quantizers, inputs, strict=True)])
     feeds = []
     for quantizer, amax in zip(quantizers, amaxes, strict=True):
@@ -216,17 +252,25 @@ def test_onnx_runtime_gives_exactly_the_same_weights(tmp_path: Path) -> None:
     x = keras.Input((16,), name="x")
     model = keras.Model(x, keras.layers.Dense(5, use_bias=False, name="head")(x))
     model.layers[-1].set_weights([kernel])
-    quantized = quantize_model(model, quantization_spec=QuantizationSpec().add("head", quantize_input=False))
+    quantized = quantize_model(
+        model, quantization_spec=QuantizationSpec().add("head", quantize_input=False)
+    )
     expected = oracle.fake_quantize(kernel, oracle.range_of(kernel, (-1,)), narrow_range=True)
     np.testing.assert_array_equal(quantized(np.eye(16, dtype=np.float32)), expected)
     export_onnx(quantized, tmp_path / "model.onnx")
     session = reference_session(tmp_path / "model.onnx")
-    np.testing.assert_array_equal(session.run(None, {"x": np.eye(16, dtype=np.float32)})[0], expected)
+    np.testing.assert_array_equal(
+        session.run(None, {"x": np.eye(16, dtype=np.float32)})[0], expected
+    )
 
 
 @pytest.mark.parametrize("learned", [False, True])
-@pytest.mark.parametrize(("kind", "least"), [({}, -128), ({"narrow_range": True}, -127), ({"unsigned": True}, 0)])
-def test_the_gradient_passes_as_far_as_the_integers_reach(kind: dict[str, bool], least: int, learned: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "least"), [({}, -128), ({"narrow_range": True}, -127), ({"unsigned": True}, 0)]
+)
+def test_the_gradient_passes_as_far_as_the_integers_reach(
+    kind: dict[str, bool], least: int, learned: bool
+) -> None:
     step = 2.0**-4
     high = 255 if kind.get("unsigned") else 127
     x = tf.constant([least - 0.25, least, least + 0.25, high - 0.25, high, high + 0.25]) * step

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from qat_lib import QuantizationSpec, calibrate, load_model, model_quantizers, plan_quantization, quantize_model
+from qat_lib import (
+    QuantizationSpec,
+    calibrate,
+    load_model,
+    model_quantizers,
+    plan_quantization,
+    quantize_model,
+)
 from qat_lib.errors import UnsupportedModelError
 
 Inputs = Any
@@ -58,7 +65,9 @@ def check(model: keras.Model, tmp_path: Path, **options: Any) -> keras.Model:
         quantizer.disable()
     for a, b in zip(expected, flat(quantized(x, training=False)), strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip(flat(model.predict(x, verbose=0)), flat(quantized.predict(x, verbose=0)), strict=True):
+    for a, b in zip(
+        flat(model.predict(x, verbose=0)), flat(quantized.predict(x, verbose=0)), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
     return quantized
 
@@ -105,7 +114,9 @@ def nested_twice() -> keras.Model:
 
 
 def nested_sequential() -> keras.Model:
-    inner = keras.Sequential([keras.Input((6,)), layers.Dense(5, activation="relu"), layers.Dropout(0.5)], name="inner")
+    inner = keras.Sequential(
+        [keras.Input((6,)), layers.Dense(5, activation="relu"), layers.Dropout(0.5)], name="inner"
+    )
     return keras.Sequential([keras.Input((6,)), inner, layers.Dense(2)])
 
 
@@ -117,7 +128,9 @@ def siamese() -> keras.Model:
 
 def two_backbones_of_one_name_space() -> keras.Model:
     a, b = keras.Input((8, 8, 3), name="a"), keras.Input((8, 8, 3), name="b")
-    return keras.Model([a, b], layers.Add()([functional_backbone("left")(a), functional_backbone("right")(b)]))
+    return keras.Model(
+        [a, b], layers.Add()([functional_backbone("left")(a), functional_backbone("right")(b)])
+    )
 
 
 def nested_with_two_outputs() -> keras.Model:
@@ -138,7 +151,9 @@ def nested_that_passes_its_input_on() -> keras.Model:
 def dict_inputs_and_outputs() -> keras.Model:
     a, b = keras.Input((6,), name="a"), keras.Input((4,), name="b")
     y = layers.Concatenate()([layers.Dense(5)(a), layers.Dense(5)(b)])
-    return keras.Model({"a": a, "b": b}, {"y": layers.Dense(2, name="y_head")(y), "z": layers.Dense(3)(y)})
+    return keras.Model(
+        {"a": a, "b": b}, {"y": layers.Dense(2, name="y_head")(y), "z": layers.Dense(3)(y)}
+    )
 
 
 def list_outputs_one_inside() -> keras.Model:
@@ -160,7 +175,12 @@ def the_same_output_twice() -> keras.Model:
 
 def sequential() -> keras.Model:
     return keras.Sequential(
-        [keras.Input((8, 8, 3)), layers.Conv2D(4, 3, activation="relu"), layers.Flatten(), layers.Dense(2)]
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(2),
+        ]
     )
 
 
@@ -234,13 +254,22 @@ def test_a_shared_layer_keeps_one_kernel_and_one_weight_quantizer() -> None:
     model = shared_layer()
     quantized = quantize_model(model)
     assert len(quantized.trainable_variables) == len(model.trainable_variables) == 2
-    assert sorted(model_quantizers(quantized)) == ["a_quantizer", "b_quantizer", "conv_kernel_quantizer"]
+    assert sorted(model_quantizers(quantized)) == [
+        "a_quantizer",
+        "b_quantizer",
+        "conv_kernel_quantizer",
+    ]
 
 
 def test_a_siamese_backbone_has_a_quantizer_for_each_tensor() -> None:
     quantized = quantize_model(siamese())
     names = set(model_quantizers(quantized))
-    assert {"a_quantizer", "b_quantizer", "a_conv_kernel_quantizer", "b_conv_kernel_quantizer"} <= names
+    assert {
+        "a_quantizer",
+        "b_quantizer",
+        "a_conv_kernel_quantizer",
+        "b_conv_kernel_quantizer",
+    } <= names
     assert {"a_relu_quantizer", "a_relu_call1_quantizer"} <= names
 
 
@@ -283,7 +312,9 @@ def test_a_frozen_layer_stays_frozen() -> None:
 
 def test_regularizers_and_constraints_come_along() -> None:
     x = keras.Input((6,))
-    dense = layers.Dense(2, kernel_regularizer="l2", kernel_constraint="non_neg", activity_regularizer="l1")
+    dense = layers.Dense(
+        2, kernel_regularizer="l2", kernel_constraint="non_neg", activity_regularizer="l1"
+    )
     model = keras.Model(x, dense(x))
     quantized = quantize_model(model)
     wrapped = quantized.get_layer(f"quant_{dense.name}").layer
@@ -306,7 +337,9 @@ def test_policies(policy: str, tmp_path: Path) -> None:
     model = keras.Model(x, layers.Dense(2, dtype="float32")(y))
     quantized = check(model, tmp_path)
     assert quantized.get_layer("quant_conv").compute_dtype == model.get_layer("conv").compute_dtype
-    assert quantized.get_layer("quant_conv").layer.kernel.dtype == model.get_layer("conv").kernel.dtype
+    assert (
+        quantized.get_layer("quant_conv").layer.kernel.dtype == model.get_layer("conv").kernel.dtype
+    )
 
 
 def test_a_lambda_works_in_memory_and_is_refused_in_a_file(tmp_path: Path) -> None:
@@ -453,15 +486,21 @@ def test_a_layer_that_can_not_be_copied_says_so() -> None:
         quantize_model(model)
 
 
-def test_the_summary_and_the_callbacks_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_summary_and_the_callbacks_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     quantized = quantize_model(nested_functional())
     quantized.summary()
     assert "quant_a_conv" in capsys.readouterr().out
     quantized.compile("adam", "mse")
     callbacks = [
-        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_best_only=True, monitor="loss"),
+        keras.callbacks.ModelCheckpoint(
+            tmp_path / "best.keras", save_best_only=True, monitor="loss"
+        ),
         keras.callbacks.EarlyStopping(monitor="loss", restore_best_weights=True, patience=1),
     ]
     quantized.fit(np.ones((4, 8, 8, 3)), np.zeros((4, 2)), epochs=2, verbose=0, callbacks=callbacks)
-    assert set(model_quantizers(load_model(tmp_path / "best.keras"))) == set(model_quantizers(quantized))
+    assert set(model_quantizers(load_model(tmp_path / "best.keras"))) == set(
+        model_quantizers(quantized)
+    )
     assert np.isfinite(quantized.evaluate(np.ones((4, 8, 8, 3)), np.zeros((4, 2)), verbose=0))

@@ -19,7 +19,12 @@ def keras_quantized() -> keras.Model:
 
 
 @pytest.mark.parametrize(
-    "use", [qat_lib.quantize_model, qat_lib.plan_quantization, lambda m: qat_lib.export_onnx(m, Path("never.onnx"))]
+    "use",
+    [
+        qat_lib.quantize_model,
+        qat_lib.plan_quantization,
+        lambda m: qat_lib.export_onnx(m, Path("never.onnx")),
+    ],
 )
 def test_model_that_keras_quantized_is_refused(use: Callable[[Any], Any]) -> None:
     with pytest.raises(UnsupportedModelError, match=r"'dense' holds integers.*before that call"):

@@ -29,5 +29,7 @@ def test_wrapper_gets_a_number_where_another_layer_has_its_name() -> None:
     image = keras.Input((4, 4, 2))
     tensor = layers.ReLU(name="quant_conv")(layers.Conv2D(2, 3, name="conv")(image))
     quantized = quantize_model(keras.Model(image, layers.Conv2D(2, 1, name="last")(tensor)))
-    assert {"quant_conv", "quant_conv_1", "quant_last"} <= {layer.name for layer in quantized.layers}
+    assert {"quant_conv", "quant_conv_1", "quant_last"} <= {
+        layer.name for layer in quantized.layers
+    }
     assert quantized.get_layer("quant_conv_1").layer.name == "conv"

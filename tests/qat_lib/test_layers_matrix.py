@@ -11,7 +11,14 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from qat_lib import QuantizationSpec, calibrate, load_model, model_quantizers, plan_quantization, quantize_model
+from qat_lib import (
+    QuantizationSpec,
+    calibrate,
+    load_model,
+    model_quantizers,
+    plan_quantization,
+    quantize_model,
+)
 from qat_lib.quantize_wrappers import REGISTRY
 
 
@@ -45,7 +52,10 @@ def pool(kind: str, rank: int, **options: Any) -> Case:
 def merge(name: str, **options: Any) -> Case:
     groups = 1 if name == "Concatenate" else 2
     return Case(
-        layer=lambda: getattr(layers, name)(**options), inputs=(IMAGE, IMAGE), activations=groups, default=False
+        layer=lambda: getattr(layers, name)(**options),
+        inputs=(IMAGE, IMAGE),
+        activations=groups,
+        default=False,
     )
 
 
@@ -53,7 +63,9 @@ def off(layer: Callable[[], Any], shape: tuple[int, ...], **options: Any) -> Cas
     return Case(layer=layer, inputs=(shape,), default=False, **options)
 
 
-def on(layer: Callable[[], Any], shape: tuple[int, ...], *weights: tuple[int, ...], **options: Any) -> Case:
+def on(
+    layer: Callable[[], Any], shape: tuple[int, ...], *weights: tuple[int, ...], **options: Any
+) -> Case:
     return Case(layer=layer, inputs=(shape,), weights=weights, **options)
 
 
@@ -65,26 +77,46 @@ HEADS = ((1, 2, 3), (1, 2, 3), (1, 2, 3), (1, 1, 4))
 
 CASES = {
     "Conv1D": on(lambda: layers.Conv1D(5, 3, activation="relu"), LINE, (1, 1, 5)),
-    "Conv1D causal": on(lambda: layers.Conv1D(5, 3, padding="causal", dilation_rate=2), LINE, (1, 1, 5)),
+    "Conv1D causal": on(
+        lambda: layers.Conv1D(5, 3, padding="causal", dilation_rate=2), LINE, (1, 1, 5)
+    ),
     "Conv2D": on(lambda: layers.Conv2D(5, 3), IMAGE, (1, 1, 1, 5)),
     "Conv2D strides, no bias": on(
         lambda: layers.Conv2D(5, 3, strides=2, padding="same", use_bias=False), IMAGE, (1, 1, 1, 5)
     ),
     "Conv2D groups": on(lambda: layers.Conv2D(6, 3, groups=2), IMAGE, (1, 1, 1, 6)),
     "Conv2D dilation": on(lambda: layers.Conv2D(5, 3, dilation_rate=2), IMAGE, (1, 1, 1, 5)),
-    "Conv2D channels_first": on(lambda: layers.Conv2D(5, 3, data_format="channels_first"), (4, 8, 8), (1, 1, 1, 5)),
+    "Conv2D channels_first": on(
+        lambda: layers.Conv2D(5, 3, data_format="channels_first"), (4, 8, 8), (1, 1, 1, 5)
+    ),
     "Conv3D": on(lambda: layers.Conv3D(3, 2), VOLUME, (1, 1, 1, 1, 3)),
-    "Conv1DTranspose": off(lambda: layers.Conv1DTranspose(5, 3, strides=2), LINE, weights=((1, 5, 1),)),
-    "Conv2DTranspose": off(lambda: layers.Conv2DTranspose(5, 3, strides=2), IMAGE, weights=((1, 1, 5, 1),)),
-    "Conv3DTranspose": off(lambda: layers.Conv3DTranspose(3, 2), VOLUME, weights=((1, 1, 1, 3, 1),)),
+    "Conv1DTranspose": off(
+        lambda: layers.Conv1DTranspose(5, 3, strides=2), LINE, weights=((1, 5, 1),)
+    ),
+    "Conv2DTranspose": off(
+        lambda: layers.Conv2DTranspose(5, 3, strides=2), IMAGE, weights=((1, 1, 5, 1),)
+    ),
+    "Conv3DTranspose": off(
+        lambda: layers.Conv3DTranspose(3, 2), VOLUME, weights=((1, 1, 1, 3, 1),)
+    ),
     "DepthwiseConv1D": on(lambda: layers.DepthwiseConv1D(3, depth_multiplier=2), LINE, (1, 4, 2)),
     "DepthwiseConv2D": on(lambda: layers.DepthwiseConv2D(3), IMAGE, (1, 1, 4, 1)),
-    "DepthwiseConv2D multiplier": on(lambda: layers.DepthwiseConv2D(3, depth_multiplier=2), IMAGE, (1, 1, 4, 2)),
-    "DepthwiseConv2D strides": on(lambda: layers.DepthwiseConv2D(3, strides=2, padding="same"), IMAGE, (1, 1, 4, 1)),
-    "SeparableConv1D": on(lambda: layers.SeparableConv1D(5, 3), LINE, (1, 4, 1), (1, 1, 5), activations=2),
-    "SeparableConv2D": on(lambda: layers.SeparableConv2D(5, 3), IMAGE, (1, 1, 4, 1), (1, 1, 1, 5), activations=2),
+    "DepthwiseConv2D multiplier": on(
+        lambda: layers.DepthwiseConv2D(3, depth_multiplier=2), IMAGE, (1, 1, 4, 2)
+    ),
+    "DepthwiseConv2D strides": on(
+        lambda: layers.DepthwiseConv2D(3, strides=2, padding="same"), IMAGE, (1, 1, 4, 1)
+    ),
+    "SeparableConv1D": on(
+        lambda: layers.SeparableConv1D(5, 3), LINE, (1, 4, 1), (1, 1, 5), activations=2
+    ),
+    "SeparableConv2D": on(
+        lambda: layers.SeparableConv2D(5, 3), IMAGE, (1, 1, 4, 1), (1, 1, 1, 5), activations=2
+    ),
     "SeparableConv2D multiplier": on(
-        lambda: layers.SeparableConv2D(5, 3, depth_multiplier=2, strides=2, padding="same", activation="relu"),
+        lambda: layers.SeparableConv2D(
+            5, 3, depth_multiplier=2, strides=2, padding="same", activation="relu"
+        ),
         IMAGE,
         (1, 1, 4, 2),
         (1, 1, 1, 5),
@@ -92,13 +124,25 @@ CASES = {
     ),
     "Dense": on(lambda: layers.Dense(5, activation="tanh"), (7,), (1, 5)),
     "Dense on a sequence": on(lambda: layers.Dense(5, use_bias=False), LINE, (1, 5)),
-    "EinsumDense": on(lambda: layers.EinsumDense("abc,cd->abd", (None, 5), bias_axes="d"), LINE, (1, 5)),
-    "EinsumDense heads": on(lambda: layers.EinsumDense("abc,cde->abde", (None, 2, 3)), LINE, (1, 2, 3)),
-    "EinsumDense transposed": on(lambda: layers.EinsumDense("abc,dc->abd", (None, 5)), LINE, (5, 1)),
+    "EinsumDense": on(
+        lambda: layers.EinsumDense("abc,cd->abd", (None, 5), bias_axes="d"), LINE, (1, 5)
+    ),
+    "EinsumDense heads": on(
+        lambda: layers.EinsumDense("abc,cde->abde", (None, 2, 3)), LINE, (1, 2, 3)
+    ),
+    "EinsumDense transposed": on(
+        lambda: layers.EinsumDense("abc,dc->abd", (None, 5)), LINE, (5, 1)
+    ),
     "EinsumDense ellipsis": on(lambda: layers.EinsumDense("...x,xy->...y", 5), LINE, (1, 5)),
-    "MultiHeadAttention": Case(layer=attention(), inputs=(LINE, LINE), weights=HEADS, activations=3),
+    "MultiHeadAttention": Case(
+        layer=attention(), inputs=(LINE, LINE), weights=HEADS, activations=3
+    ),
     "MultiHeadAttention of itself": Case(
-        layer=attention(use_bias=False), inputs=(LINE,), weights=HEADS, activations=2, call=lambda a, x: a(x, x)
+        layer=attention(use_bias=False),
+        inputs=(LINE,),
+        weights=HEADS,
+        activations=2,
+        call=lambda a, x: a(x, x),
     ),
     "MultiHeadAttention with a key": Case(
         layer=attention(dropout=0.1),
@@ -107,15 +151,22 @@ CASES = {
         activations=4,
         call=lambda a, q, v, k: a(q, v, key=k, use_causal_mask=True),
     ),
-    "Embedding": off(lambda: layers.Embedding(9, 4), (6,), weights=((),), activations=0, integers=True),
+    "Embedding": off(
+        lambda: layers.Embedding(9, 4), (6,), weights=((),), activations=0, integers=True
+    ),
     **{f"AveragePooling{r}D": pool("Average", r) for r in (1, 2, 3)},
     **{f"GlobalAveragePooling{r}D": pool("GlobalAverage", r) for r in (1, 2, 3)},
     **{f"MaxPooling{r}D": pool("Max", r) for r in (1, 2, 3)},
     **{f"GlobalMaxPooling{r}D": pool("GlobalMax", r) for r in (1, 2, 3)},
     **{f"AdaptiveAveragePooling{r}D": pool("AdaptiveAverage", r, output_size=2) for r in (1, 2, 3)},
     **{f"AdaptiveMaxPooling{r}D": pool("AdaptiveMax", r, output_size=2) for r in (1, 2, 3)},
-    "AveragePooling2D channels_first": on(lambda: layers.AveragePooling2D(2, data_format="channels_first"), (4, 8, 8)),
-    **{name: merge(name) for name in ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")},
+    "AveragePooling2D channels_first": on(
+        lambda: layers.AveragePooling2D(2, data_format="channels_first"), (4, 8, 8)
+    ),
+    **{
+        name: merge(name)
+        for name in ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")
+    },
     "UpSampling1D": off(lambda: layers.UpSampling1D(2), LINE),
     "UpSampling2D": off(lambda: layers.UpSampling2D(2, interpolation="bilinear"), IMAGE),
     "UpSampling3D": off(lambda: layers.UpSampling3D(2), VOLUME),
@@ -148,7 +199,10 @@ def make(case: Case) -> tuple[keras.Model, list[np.ndarray]]:
     generator = np.random.default_rng(2)
     for variable in layer.weights:
         if "float" in variable.dtype:
-            variable.assign(generator.uniform(0.3, 1, variable.shape) * generator.choice([-1, 1], variable.shape))
+            variable.assign(
+                generator.uniform(0.3, 1, variable.shape)
+                * generator.choice([-1, 1], variable.shape)
+            )
             if "variance" in variable.name:
                 variable.assign(np.abs(variable))
     shapes = [(3, *shape) for shape in case.inputs]
@@ -166,7 +220,9 @@ def test_a_layer(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     model, data = make(case)
     layer = model.layers[-1]
-    spec = None if case.default else QuantizationSpec().add(type(layer).__name__, is_keras_class=True)
+    spec = (
+        None if case.default else QuantizationSpec().add(type(layer).__name__, is_keras_class=True)
+    )
     if not case.default:
         assert not plan_quantization(model).quantizers
     before = [w.copy() for w in model.get_weights()]
@@ -202,7 +258,9 @@ def test_a_layer(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(old, new)
 
 
-def restored(quantized: keras.Model, model: keras.Model, weights: list[np.ndarray]) -> list[np.ndarray]:
+def restored(
+    quantized: keras.Model, model: keras.Model, weights: list[np.ndarray]
+) -> list[np.ndarray]:
     """Return the quantized model's weights with the original's values: batch statistics moved in the step."""
     by_shape = {v.path.rpartition("/")[2]: w for v, w in zip(model.weights, weights, strict=True)}
     moving = ("moving_mean", "moving_variance")
@@ -232,5 +290,9 @@ def test_a_step_changes_only_what_trains() -> None:
     quantized.compile("sgd", "mse")
     flags = [v.numpy().tolist() for v in quantized.variables if v.name == "flags"]
     quantized.fit(data, np.zeros((3, 6, 6, 5)), verbose=0)
-    assert [v.numpy().tolist()[:2] for v in quantized.variables if v.name == "flags"] == [f[:2] for f in flags]
-    assert not np.array_equal(quantized.layers[-2].layer.get_weights()[0], model.layers[-1].get_weights()[0])
+    assert [v.numpy().tolist()[:2] for v in quantized.variables if v.name == "flags"] == [
+        f[:2] for f in flags
+    ]
+    assert not np.array_equal(
+        quantized.layers[-2].layer.get_weights()[0], model.layers[-1].get_weights()[0]
+    )

@@ -79,13 +79,17 @@ def test_a_learned_range_follows_the_trajectory_of_the_paper(optimizer: str, kin
     quantizer.amax = 0.5
     reference = Lsq(np.broadcast_to(0.5 / high, quantizer.amax.shape), low, high)
     rate = 1e-4
-    keras_optimizer = keras.optimizers.SGD(rate) if optimizer == "sgd" else keras.optimizers.Adam(rate)
+    keras_optimizer = (
+        keras.optimizers.SGD(rate) if optimizer == "sgd" else keras.optimizers.Adam(rate)
+    )
 
     @tf.function
     def train() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum((quantizer(x, training=True) - x) ** 2)
-        keras_optimizer.apply(tape.gradient(loss, quantizer.trainable_variables), quantizer.trainable_variables)
+        keras_optimizer.apply(
+            tape.gradient(loss, quantizer.trainable_variables), quantizer.trainable_variables
+        )
 
     for _ in range(STEPS):
         train()
@@ -129,7 +133,9 @@ def test_the_ranges_of_weights_can_be_learned() -> None:
 def test_a_weight_s_own_range_stays_the_default() -> None:
     plan = plan_quantization(network())
     assert [entry.range_policy for entry in plan.by_kind("weight")] == ["current"]
-    with pytest.raises(SpecError, match="weight_range_policy of 'head' must be one of current, frozen, learned"):
+    with pytest.raises(
+        SpecError, match="weight_range_policy of 'head' must be one of current, frozen, learned"
+    ):
         QuantizationSpec().add("head", weight_range_policy="ema")
 
 
@@ -158,13 +164,20 @@ def test_files_that_hold_learned_ranges_as_amax_still_load(tmp_path: Path) -> No
     model = learned()
     calibrate(model, images(), "max")
     model.save(tmp_path / "new.keras")
-    with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:
+    with (
+        zipfile.ZipFile(tmp_path / "new.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
         for name in new.namelist():
             path = new.extract(name, tmp_path)
             if name.endswith(".h5"):
                 with h5py.File(path, "a") as file:
                     found: list[str] = []
-                    file.visit(lambda key, found=found: found.append(key) if key.endswith("/step") else None)
+                    file.visit(
+                        lambda key, found=found: (
+                            found.append(key) if key.endswith("/step") else None
+                        )
+                    )
                     assert len(found) == 2
                     for key in found:
                         del file[key]
@@ -179,17 +192,23 @@ def test_files_that_hold_learned_ranges_as_amax_still_load(tmp_path: Path) -> No
 @pytest.mark.parametrize(("source", "target"), [("ema", "learned"), ("learned", "ema")])
 def test_weights_files_move_between_policies(source: str, target: str, tmp_path: Path) -> None:
     models = {
-        policy: quantize_model(network(), quantization_spec=QuantizationSpec().add("head", range_policy=policy))
+        policy: quantize_model(
+            network(), quantization_spec=QuantizationSpec().add("head", range_policy=policy)
+        )
         for policy in (source, target)
     }
     model_quantizers(models[source])["x_quantizer"].amax = 1.5
     models[source].save_weights(tmp_path / "w.weights.h5")
     models[target].load_weights(tmp_path / "w.weights.h5")
-    assert float(model_quantizers(models[target])["x_quantizer"].amax) == pytest.approx(1.5, rel=1e-6)
+    assert float(model_quantizers(models[target])["x_quantizer"].amax) == pytest.approx(
+        1.5, rel=1e-6
+    )
 
 
 def test_a_quantizer_takes_over_the_range_of_one_with_another_policy() -> None:
-    ema, learned = (TensorQuantizer(name=policy, range_policy=policy) for policy in ("ema", "learned"))
+    ema, learned = (
+        TensorQuantizer(name=policy, range_policy=policy) for policy in ("ema", "learned")
+    )
     for quantizer in (ema, learned):
         quantizer.build(None)
     learned.take_over(ema)  # the initial range; that it is none of the data's, too
@@ -197,7 +216,11 @@ def test_a_quantizer_takes_over_the_range_of_one_with_another_policy() -> None:
     ema.amax = 2.5
     ema.disable()
     learned.take_over(ema)
-    assert (float(learned.amax), learned.calibrated, learned.enabled) == (pytest.approx(2.5, rel=1e-6), True, False)
+    assert (float(learned.amax), learned.calibrated, learned.enabled) == (
+        pytest.approx(2.5, rel=1e-6),
+        True,
+        False,
+    )
     ema.amax = 1.0
     ema.take_over(learned)
     assert float(ema.amax) == float(learned.amax)
@@ -211,6 +234,8 @@ def test_a_learned_range_never_falls_below_the_floor(bits: int, unsigned: bool) 
     (step,) = quantizer.trainable_variables
     step.assign(step.constraint(tf.constant(-1.0)))
     # Above the floor in float32, too: below it the gradient would be zero for good.
-    assert step.numpy() * np.float32((2**bits if unsigned else 2 ** (bits - 1)) - 1) >= np.float32(AMAX_FLOOR)
+    assert step.numpy() * np.float32((2**bits if unsigned else 2 ** (bits - 1)) - 1) >= np.float32(
+        AMAX_FLOOR
+    )
     quantizer.amax = 0.0
     assert float(quantizer.amax) == pytest.approx(AMAX_FLOOR, rel=1e-6)

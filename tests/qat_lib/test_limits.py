@@ -12,9 +12,12 @@ def test_unpacked_bytes_grow_with_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("7", 7), ("7B", 7), ("2k", 2048), ("3 MiB", 3 << 20), ("4GiB", 4 << 30), ("1TB", 1 << 40)]
+    ("text", "size"),
+    [("7", 7), ("7B", 7), ("2k", 2048), ("3 MiB", 3 << 20), ("4GiB", 4 << 30), ("1TB", 1 << 40)],
 )
-def test_unpacked_bytes_take_the_variable(monkeypatch: pytest.MonkeyPatch, text: str, size: int) -> None:
+def test_unpacked_bytes_take_the_variable(
+    monkeypatch: pytest.MonkeyPatch, text: str, size: int
+) -> None:
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", text)
     assert limits.unpacked_bytes(1 << 40) == size
 

@@ -58,7 +58,9 @@ def with_hdf5(change: Callable[[h5py.File], object]) -> Edit:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
-def test_load_model_refuses_what_is_no_whole_keras_file(content: bytes | None, saved: Path, tmp_path: Path) -> None:
+def test_load_model_refuses_what_is_no_whole_keras_file(
+    content: bytes | None, saved: Path, tmp_path: Path
+) -> None:
     assert load_model(saved).count_params() == 402
     path = tmp_path / "model.keras"
     path.write_bytes(saved.read_bytes()[:-200] if content is None else content)
@@ -89,14 +91,34 @@ UNITS = b'"units": 2,'
 @pytest.mark.parametrize(
     ("member", "edit", "message"),
     [
-        (CONFIG, replaced(UNITS, b'"units": 1000000000,'), r"asks for a variable of shape \(144, 1000000000\)"),
-        (CONFIG, replaced(b'"filters": 4,', b'"filters": 99999999,'), r"shape \(3, 3, 3, 99999999\)"),
-        (CONFIG, replaced(UNITS, b'"units": ' + b"9" * 5_000 + b","), "config.json is no JSON .*5000 digits"),
-        (CONFIG, replaced(UNITS, b'"units": -2,'), "expected a positive integer. Received: units=-2"),
+        (
+            CONFIG,
+            replaced(UNITS, b'"units": 1000000000,'),
+            r"asks for a variable of shape \(144, 1000000000\)",
+        ),
+        (
+            CONFIG,
+            replaced(b'"filters": 4,', b'"filters": 99999999,'),
+            r"shape \(3, 3, 3, 99999999\)",
+        ),
+        (
+            CONFIG,
+            replaced(UNITS, b'"units": ' + b"9" * 5_000 + b","),
+            "config.json is no JSON .*5000 digits",
+        ),
+        (
+            CONFIG,
+            replaced(UNITS, b'"units": -2,'),
+            "expected a positive integer. Received: units=-2",
+        ),
         (CONFIG, replaced(b'"Dense"', b'"Dence"'), "keras.layers.Dence"),
         (CONFIG, lambda c: c + b" " * (17 << 20), "config.json has more than 16,777,216 bytes"),
         (CONFIG, lambda _: b"[" * 100_000, "recursion"),
-        (CONFIG, lambda c: c[:-1] + b', "x": ' + b"[" * 450 + b"]" * 450 + b"}", "deeper than 400 levels"),
+        (
+            CONFIG,
+            lambda c: c[:-1] + b', "x": ' + b"[" * 450 + b"]" * 450 + b"}",
+            "deeper than 400 levels",
+        ),
         (CONFIG, lambda _: b"\xff", "config.json is no JSON"),
         (CONFIG, lambda _: b"{}", "describes no model"),
         (
@@ -108,17 +130,25 @@ UNITS = b'"units": 2,'
         (WEIGHTS, lambda _: b"", "its weights are damaged"),
         (
             WEIGHTS,
-            with_hdf5(lambda f: f.create_dataset("x", shape=(10**10,), chunks=(10**6,), dtype="f4")),
+            with_hdf5(
+                lambda f: f.create_dataset("x", shape=(10**10,), chunks=(10**6,), dtype="f4")
+            ),
             "unpack to 40,000,001,608, expected at most",
         ),
         (
             WEIGHTS,
-            with_hdf5(lambda f: f.create_dataset("x", shape=(1,), maxshape=(None,), chunks=(10**9,), dtype="f4")),
+            with_hdf5(
+                lambda f: f.create_dataset(
+                    "x", shape=(1,), maxshape=(None,), chunks=(10**9,), dtype="f4"
+                )
+            ),
             "unpack to 4,000,001,608",
         ),
         (
             WEIGHTS,
-            with_hdf5(lambda f: f.create_dataset("x", (9,), "f4", external=[("/etc/passwd", 0, 36)])),
+            with_hdf5(
+                lambda f: f.create_dataset("x", (9,), "f4", external=[("/etc/passwd", 0, 36)])
+            ),
             "lie in another file",
         ),
         (
@@ -150,7 +180,9 @@ def test_load_model_does_not_take_a_vocabulary_for_a_lambda(tmp_path: Path) -> N
     keras.Model(x, keras.layers.StringLookup(vocabulary=["a"])(x)).save(tmp_path / "words.keras")
     edit = replaced(b'["a"]', b'"/etc/passwd"')
     path = edited(tmp_path / "words.keras", tmp_path / "file.keras", {CONFIG: edit})
-    with pytest.raises(UnsupportedModelError, match="loading of a vocabulary file outside of the model") as caught:
+    with pytest.raises(
+        UnsupportedModelError, match="loading of a vocabulary file outside of the model"
+    ) as caught:
         load_model(path)
     assert "Lambda" not in str(caught.value)
 
@@ -158,7 +190,9 @@ def test_load_model_does_not_take_a_vocabulary_for_a_lambda(tmp_path: Path) -> N
 def test_load_model_names_a_lambda(tmp_path: Path) -> None:
     x = keras.Input((1,))
     keras.Model(x, keras.layers.Lambda(lambda t: t + 1)(x)).save(tmp_path / "code.keras")
-    with pytest.raises(UnsupportedModelError, match="Lambda layer, whose code safe mode does not run"):
+    with pytest.raises(
+        UnsupportedModelError, match="Lambda layer, whose code safe mode does not run"
+    ):
         load_model(tmp_path / "code.keras")
 
 

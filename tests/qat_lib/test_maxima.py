@@ -34,7 +34,11 @@ def read_by_maximum(model: keras.Model, **options: Any) -> QuantizerEntry:
     [
         lambda: [layers.GlobalMaxPooling2D(name="pool")],
         lambda: [layers.MaxPooling2D(4, name="pool")],
-        lambda: [layers.GlobalMaxPooling2D(name="pool"), layers.ZeroPadding2D(), layers.Dropout(0.5)],
+        lambda: [
+            layers.GlobalMaxPooling2D(name="pool"),
+            layers.ZeroPadding2D(),
+            layers.Dropout(0.5),
+        ],
     ],
     ids=["global", "wide window", "behind a pad"],
 )

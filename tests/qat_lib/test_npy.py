@@ -17,7 +17,9 @@ def written(path: Path, header: str, version: int = 1, content: bytes = b"") -> 
 
 
 def test_load_npy_maps_what_numpy_saved(tmp_path: Path) -> None:
-    for index, array in enumerate((np.eye(3), np.zeros((0, 3)), np.float32(4), np.asfortranarray(np.eye(3)[:2]))):
+    for index, array in enumerate(
+        (np.eye(3), np.zeros((0, 3)), np.float32(4), np.asfortranarray(np.eye(3)[:2]))
+    ):
         np.save(tmp_path / f"{index}.npy", array)
         np.testing.assert_array_equal(load_npy(tmp_path / f"{index}.npy"), array)
 

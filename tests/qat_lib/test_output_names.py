@@ -16,16 +16,25 @@ from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 
 def one() -> keras.Model:
     x = keras.Input((6,), name="x")
-    return keras.Model(x, layers.Dense(3, activation="softmax", name="predictions")(layers.Dense(5, name="hidden")(x)))
+    return keras.Model(
+        x,
+        layers.Dense(3, activation="softmax", name="predictions")(
+            layers.Dense(5, name="hidden")(x)
+        ),
+    )
 
 
 def sequential() -> keras.Model:
-    return keras.Sequential([keras.Input((6,)), layers.Dense(5), layers.Dense(3, activation="softmax", name="last")])
+    return keras.Sequential(
+        [keras.Input((6,)), layers.Dense(5), layers.Dense(3, activation="softmax", name="last")]
+    )
 
 
 def nested() -> keras.Model:
     x = keras.Input((6,), name="x")
-    return keras.Model(x, keras.Sequential([keras.Input((6,)), layers.Dense(3, name="inner")], name="head")(x))
+    return keras.Model(
+        x, keras.Sequential([keras.Input((6,)), layers.Dense(3, name="inner")], name="head")(x)
+    )
 
 
 def in_half() -> keras.Model:
@@ -67,11 +76,23 @@ def names(model: Any) -> list[str]:
     return list((model._functional if isinstance(model, keras.Sequential) else model).output_names)
 
 
-MODELS = [one, sequential, nested, in_half, several, by_key, one_layer_twice, not_wrapped, renamed_in_between]
+MODELS = [
+    one,
+    sequential,
+    nested,
+    in_half,
+    several,
+    by_key,
+    one_layer_twice,
+    not_wrapped,
+    renamed_in_between,
+]
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_names_and_types_are_the_original_s(make: Callable[[], keras.Model], tmp_path: Path) -> None:
+def test_names_and_types_are_the_original_s(
+    make: Callable[[], keras.Model], tmp_path: Path
+) -> None:
     model = make()
     quantized = quantize_model(model)
     again = quantize_model(quantized)
@@ -79,7 +100,9 @@ def test_names_and_types_are_the_original_s(make: Callable[[], keras.Model], tmp
     loaded = load_model(tmp_path / "model.keras")
     for copy in (quantized, again, loaded, keras.models.clone_model(quantized)):
         assert copy.output_names == names(model)
-        assert [t.dtype for t in keras.tree.flatten(copy.outputs)] == [t.dtype for t in model.outputs]
+        assert [t.dtype for t in keras.tree.flatten(copy.outputs)] == [
+            t.dtype for t in model.outputs
+        ]
     assert any(isinstance(layer, BaseQuantizeWrapper) for layer in quantized.layers)
 
 
@@ -104,14 +127,20 @@ def test_a_wrapper_is_found_by_its_own_name() -> None:
 def test_a_dictionary_for_one_output(compile_before: bool) -> None:
     """Losses and metrics by the output's name, as for the original (Keras takes no targets by name there)."""
     model = one()
-    options = {"loss": {"predictions": "sparse_categorical_crossentropy"}, "metrics": {"predictions": ["accuracy"]}}
+    options = {
+        "loss": {"predictions": "sparse_categorical_crossentropy"},
+        "metrics": {"predictions": ["accuracy"]},
+    }
     if compile_before:
         model.compile("sgd", **options)
     quantized = quantize_model(model)
     if not compile_before:
         quantized.compile("sgd", **options)
     x, y = np.ones((8, 6), np.float32), np.arange(8) % 3
-    assert set(quantized.fit(x, y, class_weight={0: 1, 1: 2, 2: 1}, verbose=0).history) == {"loss", "accuracy"}
+    assert set(quantized.fit(x, y, class_weight={0: 1, 1: 2, 2: 1}, verbose=0).history) == {
+        "loss",
+        "accuracy",
+    }
     assert set(quantized.evaluate(x, y, return_dict=True, verbose=0)) == {"loss", "accuracy"}
 
 
@@ -119,5 +148,7 @@ def test_losses_by_output_name() -> None:
     model = several()
     quantized = quantize_model(model)
     quantized.compile("sgd", {"first": "mse", "second": "mae"}, metrics={"first": ["mae"]})
-    history = quantized.fit(np.ones((4, 6)), {"first": np.zeros((4, 2)), "second": np.zeros((4, 3))}, verbose=0)
+    history = quantized.fit(
+        np.ones((4, 6)), {"first": np.zeros((4, 2)), "second": np.zeros((4, 3))}, verbose=0
+    )
     assert {"first_loss", "second_loss", "first_mae"} <= set(history.history)

@@ -50,7 +50,9 @@ def data() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
 
 
-def test_a_named_reason_for_every_layer_left_alone(model: keras.Model, plan: QuantizationPlan) -> None:
+def test_a_named_reason_for_every_layer_left_alone(
+    model: keras.Model, plan: QuantizationPlan
+) -> None:
     decided = set(plan.wrapped) | {skipped.layer for skipped in plan.skipped}
     assert decided == {layer.name for layer in model.layers} - {"x"}
     assert {(s.layer, s.class_name, s.reason) for s in plan.skipped} == {
@@ -91,7 +93,9 @@ ENTRIES = st.builds(
     name=TEXT,
     kind=st.sampled_from(["activation", "weight", "internal"]),
     tensor=TEXT,
-    consumers=st.lists(st.builds(Consumer, layer=TEXT, input=st.integers(0, 9)), max_size=2).map(tuple),
+    consumers=st.lists(st.builds(Consumer, layer=TEXT, input=st.integers(0, 9)), max_size=2).map(
+        tuple
+    ),
     channel_axes=st.none() | st.lists(st.integers(-4, 4), min_size=1, max_size=2).map(tuple),
     group=st.none() | TEXT,
     num_bits=st.integers(2, 16),
@@ -121,7 +125,17 @@ def test_every_plan_round_trips(plan: QuantizationPlan) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "null", "3", '"plan"', "{}", '{"version": 2}', '{"version": 1, "model": "m"}'),
+        *(
+            "",
+            "{",
+            "[]",
+            "null",
+            "3",
+            '"plan"',
+            "{}",
+            '{"version": 2}',
+            '{"version": 1, "model": "m"}',
+        ),
         '{"version": 1, "model": "m", "mode": "full", "quantizers": [3], "skipped": []}',
         '{"version": 1, "model": "m", "mode": "full", "quantizers": {"a": 1}, "skipped": []}',
         '{"version": 1, "model": "m", "mode": "full", "quantizers": [], "skipped": [], "wraped": []}',
@@ -146,11 +160,16 @@ def test_the_difference_of_two_plans(model: keras.Model, plan: QuantizationPlan)
 
 
 def test_a_plan_can_be_read_back_and_applied(model: keras.Model, plan: QuantizationPlan) -> None:
-    direct, read = quantize_model(model), apply_plan(model, QuantizationPlan.from_json(plan.to_json()))
+    direct, read = (
+        quantize_model(model),
+        apply_plan(model, QuantizationPlan.from_json(plan.to_json())),
+    )
     np.testing.assert_array_equal(direct(data()), read(data()))
 
 
-def test_an_entry_can_be_taken_out(model: keras.Model, plan: QuantizationPlan, tmp_path: Path) -> None:
+def test_an_entry_can_be_taken_out(
+    model: keras.Model, plan: QuantizationPlan, tmp_path: Path
+) -> None:
     """One of each kind: activation, weight, and the tensor inside of a separable convolution."""
     full = quantize_model(model)
     for name in (
@@ -168,7 +187,9 @@ def test_an_entry_can_be_taken_out(model: keras.Model, plan: QuantizationPlan, t
         plan.without("nothing")
 
 
-def test_a_plan_without_any_entry_gives_the_original(model: keras.Model, plan: QuantizationPlan) -> None:
+def test_a_plan_without_any_entry_gives_the_original(
+    model: keras.Model, plan: QuantizationPlan
+) -> None:
     empty = plan.without(*(entry.name for entry in plan.quantizers))
     np.testing.assert_array_equal(apply_plan(model, empty)(data()), model(data()))
 
@@ -180,7 +201,9 @@ def test_an_entry_can_be_changed(model: keras.Model, plan: QuantizationPlan) -> 
         "sep_pointwise_kernel_quantizer": {"channel_axes": None},
         "pool_quantizer": {"range_policy": "learned", "calibrator": "mse"},
     }
-    edited = replace(plan, quantizers=tuple(replace(e, **changes.get(e.name, {})) for e in plan.quantizers))
+    edited = replace(
+        plan, quantizers=tuple(replace(e, **changes.get(e.name, {})) for e in plan.quantizers)
+    )
     found = model_quantizers(apply_plan(model, edited))
     for entry in edited.quantizers:
         quantizer = found[entry.name]
@@ -199,7 +222,10 @@ def test_the_range_policy_of_all_activations(plan: QuantizationPlan, model: kera
 
 
 def edited(plan: QuantizationPlan, name: str, **changes: Any) -> QuantizationPlan:
-    return replace(plan, quantizers=tuple(replace(e, **changes) if e.name == name else e for e in plan.quantizers))
+    return replace(
+        plan,
+        quantizers=tuple(replace(e, **changes) if e.name == name else e for e in plan.quantizers),
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +250,9 @@ def test_a_plan_that_does_not_fit_is_refused(
         apply_plan(model, edited(plan, name, **changes))
 
 
-def test_a_plan_that_wraps_what_has_no_wrapper_is_refused(model: keras.Model, plan: QuantizationPlan) -> None:
+def test_a_plan_that_wraps_what_has_no_wrapper_is_refused(
+    model: keras.Model, plan: QuantizationPlan
+) -> None:
     with pytest.raises(PlanError, match="'nothing'"):
         apply_plan(model, replace(plan, wrapped=(*plan.wrapped, "nothing")))
     x = keras.Input((4,))
@@ -234,7 +262,9 @@ def test_a_plan_that_wraps_what_has_no_wrapper_is_refused(model: keras.Model, pl
         apply_plan(other, empty)
 
 
-def test_names_join_the_plan_the_model_and_the_calibration(model: keras.Model, plan: QuantizationPlan) -> None:
+def test_names_join_the_plan_the_model_and_the_calibration(
+    model: keras.Model, plan: QuantizationPlan
+) -> None:
     quantized = apply_plan(model, plan)
     report = calibrate(quantized, data())
     activations = {entry.name for entry in plan.quantizers if entry.kind != "weight"}
@@ -275,8 +305,12 @@ def gates(blocks: int) -> keras.Model:
     return keras.Model(x, layers.Softmax()(y))
 
 
-@pytest.mark.parametrize(("make", "case"), [(deep, ResNetV2QDQCase), (deep, TensorRTQDQCase), (gates, TensorRTQDQCase)])
-def test_the_work_of_planning_grows_linearly(make: Any, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make", "case"), [(deep, ResNetV2QDQCase), (deep, TensorRTQDQCase), (gates, TensorRTQDQCase)]
+)
+def test_the_work_of_planning_grows_linearly(
+    make: Any, case: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counting, work = Counting(monkeypatch), []
     for blocks in (8, 16, 32):
         counting.count = 0

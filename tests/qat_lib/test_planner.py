@@ -78,7 +78,9 @@ def test_partial_mode_with_a_case_alone(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("spec", [None, QuantizationSpec()])
-def test_partial_mode_with_nothing_is_refused(model: keras.Model, spec: QuantizationSpec | None) -> None:
+def test_partial_mode_with_nothing_is_refused(
+    model: keras.Model, spec: QuantizationSpec | None
+) -> None:
     with pytest.raises(SpecError, match="give at least one"):
         quantize_model(model, "partial", spec)
 
@@ -91,7 +93,10 @@ def test_a_name_wins_over_a_pattern_over_a_class_over_the_default(model: keras.M
         .add("Conv2D", is_keras_class=True, num_bits=6)
         .add("Dense", is_keras_class=True, num_bits=7)
     )
-    bits = {e.tensor: e.num_bits for e in plan_quantization(model, quantization_spec=spec).by_kind("weight")}
+    bits = {
+        e.tensor: e.num_bits
+        for e in plan_quantization(model, quantization_spec=spec).by_kind("weight")
+    }
     assert bits == {"conv_a/kernel": 5, "conv_b/kernel": 4, "head/kernel": 7}
 
 
@@ -105,11 +110,19 @@ def test_the_last_of_equal_entries_wins(model: keras.Model) -> None:
 
 def test_the_user_wins_over_a_case_and_a_later_case_over_an_earlier(model: keras.Model) -> None:
     cases = [
-        Case(QuantizationSpec().add("head", num_bits=4).add("conv_a", num_bits=4).add("conv_b", num_bits=4)),
+        Case(
+            QuantizationSpec()
+            .add("head", num_bits=4)
+            .add("conv_a", num_bits=4)
+            .add("conv_b", num_bits=4)
+        ),
         Case(QuantizationSpec().add("head", num_bits=5).add("conv_a", num_bits=5)),
     ]
     spec = QuantizationSpec().add("Dense", is_keras_class=True, num_bits=6)
-    bits = {e.tensor: e.num_bits for e in plan_quantization(model, "full", spec, cases).by_kind("weight")}
+    bits = {
+        e.tensor: e.num_bits
+        for e in plan_quantization(model, "full", spec, cases).by_kind("weight")
+    }
     assert bits == {"head/kernel": 6, "conv_a/kernel": 5, "conv_b/kernel": 4}
 
 
@@ -126,7 +139,9 @@ def test_both_false_leaves_a_layer_alone(model: keras.Model, named: dict[str, An
 
 
 def test_inputs_or_weights_alone(model: keras.Model) -> None:
-    spec = QuantizationSpec().add("conv_a", quantize_weight=False).add("conv_b", quantize_input=False)
+    spec = (
+        QuantizationSpec().add("conv_a", quantize_weight=False).add("conv_b", quantize_input=False)
+    )
     plan = plan_quantization(model, quantization_spec=spec)
     assert ("conv_a", 0) in reads(plan)
     assert ("conv_b", 0) not in reads(plan)
@@ -148,11 +163,15 @@ def test_quantization_index_chooses_inputs(model: keras.Model) -> None:
 @pytest.mark.parametrize("index", [2, [0, 7]])
 def test_an_index_out_of_range_is_refused(model: keras.Model, index: Any) -> None:
     with pytest.raises(SpecError, match=r"'add' is out of range: it has 2 input\(s\)"):
-        quantize_model(model, quantization_spec=QuantizationSpec().add("add", quantization_index=index))
+        quantize_model(
+            model, quantization_spec=QuantizationSpec().add("add", quantization_index=index)
+        )
 
 
 def test_all_readers_of_a_tensor_share_one_quantizer(model: keras.Model) -> None:
-    plan = plan_quantization(model, quantization_spec=QuantizationSpec().add("add", quantization_index=1))
+    plan = plan_quantization(
+        model, quantization_spec=QuantizationSpec().add("add", quantization_index=1)
+    )
     (entry,) = [e for e in plan.quantizers if e.tensor == "conv_a:0"]
     assert {(c.layer, c.input) for c in entry.consumers} == {("conv_b", 0), ("add", 1)}
     assert entry.name == "conv_a_quantizer"
@@ -166,13 +185,17 @@ def test_readers_that_ask_for_different_widths_are_refused(model: keras.Model) -
 
 def test_an_unknown_class_is_refused_with_the_nearest(model: keras.Model) -> None:
     with pytest.raises(SpecError, match=r"'Conv2d'.*Did you mean Conv2D"):
-        quantize_model(model, quantization_spec=QuantizationSpec().add("Conv2d", is_keras_class=True))
+        quantize_model(
+            model, quantization_spec=QuantizationSpec().add("Conv2d", is_keras_class=True)
+        )
     with pytest.raises(SpecError, match=r"'LSTM'.*LSTMQuantizeWrapper"):
         quantize_model(model, quantization_spec=QuantizationSpec().add("LSTM", is_keras_class=True))
 
 
 def test_aliases_and_subclasses_are_names_of_a_class(model: keras.Model) -> None:
-    plan = plan_quantization(model, "partial", QuantizationSpec().add("Convolution2D", is_keras_class=True))
+    plan = plan_quantization(
+        model, "partial", QuantizationSpec().add("Convolution2D", is_keras_class=True)
+    )
     assert weights(plan) == {"conv_a/kernel", "conv_b/kernel"}
 
     class Scaled(layers.Conv2D):
@@ -180,12 +203,14 @@ def test_aliases_and_subclasses_are_names_of_a_class(model: keras.Model) -> None
 
     x = keras.Input((8, 8, 3))
     mine = keras.Model(x, Scaled(2, 3, name="mine")(x))
-    assert weights(plan_quantization(mine, "partial", QuantizationSpec().add("Conv2D", is_keras_class=True))) == {
-        "mine/kernel"
-    }
+    assert weights(
+        plan_quantization(mine, "partial", QuantizationSpec().add("Conv2D", is_keras_class=True))
+    ) == {"mine/kernel"}
 
 
-@pytest.mark.parametrize(("name", "regex"), [("conv_aa", False), ("head_", False), (r"convolution_\d", True)])
+@pytest.mark.parametrize(
+    ("name", "regex"), [("conv_aa", False), ("head_", False), (r"convolution_\d", True)]
+)
 def test_a_name_that_is_not_there_warns(
     model: keras.Model, name: str, regex: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -197,8 +222,15 @@ def test_a_name_that_is_not_there_warns(
         assert f"Nearest: {name[:4]}" in record.getMessage()
 
 
-def test_names_that_are_there_do_not_warn(model: keras.Model, caplog: pytest.LogCaptureFixture) -> None:
-    spec = QuantizationSpec().add("add").add(r"conv_\w", is_regex=True).add("Conv1D", is_keras_class=True)
+def test_names_that_are_there_do_not_warn(
+    model: keras.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = (
+        QuantizationSpec()
+        .add("add")
+        .add(r"conv_\w", is_regex=True)
+        .add("Conv1D", is_keras_class=True)
+    )
     with caplog.at_level(logging.WARNING, logger="qat_lib"):
         plan_quantization(model, quantization_spec=spec)
     assert not caplog.records
@@ -207,7 +239,8 @@ def test_names_that_are_there_do_not_warn(model: keras.Model, caplog: pytest.Log
 @pytest.mark.parametrize("answer", [None, [], "spec", {"name": "head"}])
 def test_a_case_that_returns_no_spec_is_refused(model: keras.Model, answer: Any) -> None:
     with pytest.raises(
-        SpecError, match=r"Case\.case must return a QuantizationSpec.*Received: (NoneType|list|str|dict)"
+        SpecError,
+        match=r"Case\.case must return a QuantizationSpec.*Received: (NoneType|list|str|dict)",
     ):
         quantize_model(model, custom_qdq_cases=[Case(answer)])
 
@@ -283,10 +316,16 @@ def test_an_exception_in_a_case_comes_through(model: keras.Model) -> None:
 
 
 def test_options_reach_the_quantizers(model: keras.Model) -> None:
-    spec = QuantizationSpec().add("conv_b", num_bits=4, per_channel=False, calibrator="mse", range_policy="learned")
+    spec = QuantizationSpec().add(
+        "conv_b", num_bits=4, per_channel=False, calibrator="mse", range_policy="learned"
+    )
     found = model_quantizers(quantize_model(model, quantization_spec=spec))
     activation, kernel = found["conv_a_quantizer"], found["conv_b_kernel_quantizer"]
-    assert (activation.num_bits, activation.calibrator, activation.range_policy) == (4, "mse", "learned")
+    assert (activation.num_bits, activation.calibrator, activation.range_policy) == (
+        4,
+        "mse",
+        "learned",
+    )
     assert (kernel.num_bits, kernel.channel_axes, kernel.range_policy) == (4, None, "current")
     assert found["head_kernel_quantizer"].channel_axes == (-1,)
 
@@ -341,7 +380,12 @@ def test_a_tensor_quantized_by_hand_gets_no_second_quantizer() -> None:
     y = TensorQuantizer(name="mine", num_bits=4)(layers.Conv2D(3, 1, name="first")(x))
     y = layers.Conv2D(2, 1, name="second")(layers.MaxPooling2D(name="pool")(y))
     found = model_quantizers(quantize_model(keras.Model(x, y)))
-    assert set(found) == {"mine", "x_quantizer", "first_kernel_quantizer", "second_kernel_quantizer"}
+    assert set(found) == {
+        "mine",
+        "x_quantizer",
+        "first_kernel_quantizer",
+        "second_kernel_quantizer",
+    }
     assert found["mine"].num_bits == 4
 
 

@@ -8,7 +8,9 @@ import pytest
 from qat_lib.errors import DataError
 from qat_lib.preprocessing import Preprocessing
 
-CIFAR = Preprocessing(image_shape=(2, 2, 3), scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+CIFAR = Preprocessing(
+    image_shape=(2, 2, 3), scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+)
 
 
 def test_apply_is_the_formula_in_float32() -> None:
@@ -45,7 +47,11 @@ def test_apply_does_not_depend_on_the_batch() -> None:
 
 @pytest.mark.parametrize(
     "batch",
-    [np.zeros((1, 2, 2, 1), np.uint8), np.zeros((2, 2, 3), np.uint8), np.zeros((1, 2, 2, 3), np.float32)],
+    [
+        np.zeros((1, 2, 2, 1), np.uint8),
+        np.zeros((2, 2, 3), np.uint8),
+        np.zeros((1, 2, 2, 3), np.float32),
+    ],
     ids=["channels", "no batch", "dtype"],
 )
 def test_apply_refuses_what_it_is_not_for(batch: np.ndarray) -> None:
@@ -91,7 +97,8 @@ def test_round_trip_through_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", "[" * 9999, '{"image_shape": [1, 1, 1], "gamma": 2}', '{"image_shape": 3}']
+    "text",
+    ["{", "[]", "{}", "[" * 9999, '{"image_shape": [1, 1, 1], "gamma": 2}', '{"image_shape": 3}'],
 )
 def test_a_broken_file_is_named_as_such(tmp_path: Path, text: str) -> None:
     path = tmp_path / "preprocessing.json"

@@ -71,7 +71,9 @@ def test_a_model_that_is_not_compiled_gives_one_that_is_not() -> None:
     assert not quantize_model(net()).compiled
 
 
-def test_a_loss_that_can_not_be_copied_leaves_the_copy_uncompiled(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_can_not_be_copied_leaves_the_copy_uncompiled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = net()
     model.compile("sgd", lambda true, predicted: keras.ops.mean(predicted))
     with caplog.at_level(logging.INFO, logger="qat_lib"):
@@ -95,7 +97,9 @@ class Block(layers.Layer):
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
-        self.body = keras.Sequential([layers.Dense(4, activation="relu"), layers.BatchNormalization()])
+        self.body = keras.Sequential(
+            [layers.Dense(4, activation="relu"), layers.BatchNormalization()]
+        )
         self.norm = layers.LayerNormalization()
 
     def call(self, x: object, training: bool | None = None) -> object:
@@ -131,7 +135,9 @@ STATEFUL = [Gain, adapted_normalization, lambda: layers.PReLU(alpha_initializer=
 
 
 @pytest.mark.parametrize("make", STATEFUL)
-def test_the_state_of_every_layer_comes_along(make: Callable[[], layers.Layer], tmp_path: Path) -> None:
+def test_the_state_of_every_layer_comes_along(
+    make: Callable[[], layers.Layer], tmp_path: Path
+) -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Dense(2)(make()(x)))
     data = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
@@ -154,9 +160,16 @@ def test_vocabularies_come_along(adapt: bool) -> None:
 
 def test_augmentation_stays_out_of_inference() -> None:
     model = keras.Sequential(
-        [keras.Input((6, 6, 2)), layers.RandomFlip(), layers.RandomRotation(0.1), layers.Conv2D(2, 1)]
+        [
+            keras.Input((6, 6, 2)),
+            layers.RandomFlip(),
+            layers.RandomRotation(0.1),
+            layers.Conv2D(2, 1),
+        ]
     )
-    np.testing.assert_array_equal(*outputs_when_off(model, np.random.default_rng(1).random((3, 6, 6, 2))))
+    np.testing.assert_array_equal(
+        *outputs_when_off(model, np.random.default_rng(1).random((3, 6, 6, 2)))
+    )
 
 
 @keras.saving.register_keras_serializable("test")

@@ -69,7 +69,9 @@ def check_one_quantizer_each(model: keras.Model) -> None:
     for call in graph.calls:
         if isinstance(call.operation, TensorQuantizer):
             on.setdefault(source(graph, call.inputs[0]), set()).add(call.name)
-            assert not isinstance(graph.producer(source(graph, call.inputs[0])).operation, TensorQuantizer)
+            assert not isinstance(
+                graph.producer(source(graph, call.inputs[0])).operation, TensorQuantizer
+            )
         if isinstance(call.operation, BaseQuantizeWrapper):
             assert not isinstance(call.operation.layer, BaseQuantizeWrapper)
             for index, own in enumerate(call.operation.input_quantizers):
@@ -84,7 +86,10 @@ def structure(model: keras.Model) -> set[tuple[str, str]]:
     """Return (tensor, reader) of every quantized read, whatever the quantizers are called."""
     graph = LayerGraph(model)
     return {
-        (source(graph, call.inputs[0]).removeprefix("quant_"), f"{reader.name.removeprefix('quant_')}[{index}]")
+        (
+            source(graph, call.inputs[0]).removeprefix("quant_"),
+            f"{reader.name.removeprefix('quant_')}[{index}]",
+        )
         for call in graph.calls
         if isinstance(call.operation, TensorQuantizer)
         for reader, index in graph.consumers(call.outputs[0])
@@ -92,10 +97,16 @@ def structure(model: keras.Model) -> set[tuple[str, str]]:
 
 
 STEPS: dict[str, Callable[[keras.Model], keras.Model]] = {
-    "convolutions": lambda m: quantize_model(m, "partial", QuantizationSpec().add("Conv2D", is_keras_class=True)),
-    "add": lambda m: quantize_model(m, "partial", QuantizationSpec().add("Add", is_keras_class=True)),
+    "convolutions": lambda m: quantize_model(
+        m, "partial", QuantizationSpec().add("Conv2D", is_keras_class=True)
+    ),
+    "add": lambda m: quantize_model(
+        m, "partial", QuantizationSpec().add("Add", is_keras_class=True)
+    ),
     "concatenate": lambda m: quantize_model(m, "partial", QuantizationSpec().add("cat")),
-    "max": lambda m: quantize_model(m, "partial", QuantizationSpec().add("MaxPool2D", is_keras_class=True)),
+    "max": lambda m: quantize_model(
+        m, "partial", QuantizationSpec().add("MaxPool2D", is_keras_class=True)
+    ),
     "full": quantize_model,
 }
 
@@ -129,7 +140,9 @@ def test_step_by_step_gives_what_one_call_gives() -> None:
         model = STEPS[step](model)
     assert structure(model) == structure(at_once)
     wrapped = {layer.name for layer in at_once.layers if isinstance(layer, BaseQuantizeWrapper)}
-    assert {layer.name for layer in model.layers if isinstance(layer, BaseQuantizeWrapper)} == wrapped
+    assert {
+        layer.name for layer in model.layers if isinstance(layer, BaseQuantizeWrapper)
+    } == wrapped
 
 
 CASES = [ResNetV1QDQCase, ResNetV2QDQCase, TensorRTQDQCase]
@@ -162,20 +175,30 @@ def test_the_second_call_changes_no_range_and_adds_no_pair(tmp_path: Path) -> No
     second.save(tmp_path / "model.keras")
     loaded = load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded(data()), second(data()))
-    np.testing.assert_array_equal(keras.models.clone_model(second).count_params(), second.count_params())
+    np.testing.assert_array_equal(
+        keras.models.clone_model(second).count_params(), second.count_params()
+    )
     report = export_onnx(second, tmp_path / "model.onnx")
-    names = {node.name for node in onnx.load(tmp_path / "model.onnx").graph.node if node.op_type == "QuantizeLinear"}
+    names = {
+        node.name
+        for node in onnx.load(tmp_path / "model.onnx").graph.node
+        if node.op_type == "QuantizeLinear"
+    }
     assert len(names) == sum(1 for q in found.values() if q.range_policy != "current"), report
     assert structure(second) >= structure(first)
 
 
 def test_options_of_the_later_call_win() -> None:
-    first = quantize_model(net(), "partial", QuantizationSpec().add("conv_b", range_policy="frozen", num_bits=4))
+    first = quantize_model(
+        net(), "partial", QuantizationSpec().add("conv_b", range_policy="frozen", num_bits=4)
+    )
     assert model_quantizers(first)["relu_quantizer"].num_bits == 4
     kept = quantize_model(first, "partial", QuantizationSpec().add("add"))
     assert model_quantizers(kept)["relu_quantizer"].num_bits == 4
     assert model_quantizers(kept)["relu_quantizer"].range_policy == "frozen"
-    changed = quantize_model(first, "partial", QuantizationSpec().add("add", range_policy="learned", num_bits=8))
+    changed = quantize_model(
+        first, "partial", QuantizationSpec().add("add", range_policy="learned", num_bits=8)
+    )
     assert model_quantizers(changed)["relu_quantizer"].num_bits == 8
     assert model_quantizers(changed)["relu_quantizer"].range_policy == "learned"
 
@@ -197,7 +220,9 @@ def test_ranges_that_a_concatenate_ties_become_the_widest() -> None:
     a, b = TensorQuantizer(name="a_quantizer"), TensorQuantizer(name="b_quantizer")
     left, right = layers.Dense(3, name="left")(x), layers.Dense(3, name="right")(x)
     both = layers.Concatenate(name="cat")([left, right])
-    model = keras.Model(x, [both, layers.Dense(2, name="p")(a(left)), layers.Dense(2, name="q")(b(right))])
+    model = keras.Model(
+        x, [both, layers.Dense(2, name="p")(a(left)), layers.Dense(2, name="q")(b(right))]
+    )
     a.amax, b.amax = 2.0, 3.0
     quantized = quantize_model(model, "partial", QuantizationSpec().add("cat"))
     (only,) = model_quantizers(quantized).values()
@@ -216,7 +241,9 @@ def by_hand(reader_first: bool) -> keras.Model:
     quantizer.disable()
     b = conv(a if reader_first else layers.MaxPooling2D(1, name="max")(a), "conv_b")
     soft = layers.Softmax(name="soft")(q)
-    return keras.Model(x, layers.Dense(2, name="head")(layers.Flatten()(layers.Add(name="add")([b, soft]))))
+    return keras.Model(
+        x, layers.Dense(2, name="head")(layers.Flatten()(layers.Add(name="add")([b, soft])))
+    )
 
 
 @pytest.mark.parametrize("reader_first", [True, False])
@@ -225,7 +252,12 @@ def test_a_quantizer_put_by_hand_serves_all_readers(reader_first: bool) -> None:
     quantized = quantize_model(model)
     check_one_quantizer_each(quantized)
     mine = model_quantizers(quantized)["mine"]
-    assert (mine.num_bits, mine.range_policy, mine.momentum, float(mine.amax)) == (4, "frozen", 0.5, 2.5)
+    assert (mine.num_bits, mine.range_policy, mine.momentum, float(mine.amax)) == (
+        4,
+        "frozen",
+        0.5,
+        2.5,
+    )
     assert not mine.enabled
     assert len(mine._inbound_nodes) == 1
     assert float(model_quantizers(model)["mine"].amax) == 2.5
@@ -241,14 +273,18 @@ def test_a_wrapper_used_by_hand_reads_the_shared_quantizer() -> None:
     quantized = quantize_model(model)
     check_one_quantizer_each(quantized)
     assert not model_quantizers(quantized)["conv_a_input_quantizer"].enabled
-    assert len({float(q.amax) for n, q in model_quantizers(quantized).items() if n == "x_quantizer"}) == 1
+    assert (
+        len({float(q.amax) for n, q in model_quantizers(quantized).items() if n == "x_quantizer"})
+        == 1
+    )
 
 
 def test_it_still_trains_and_compiles() -> None:
     model = net()
     model.compile("sgd", "mse")
     second = quantize_model(
-        quantize_model(model, "partial", QuantizationSpec().add("conv_b")), custom_qdq_cases=[TensorRTQDQCase()]
+        quantize_model(model, "partial", QuantizationSpec().add("conv_b")),
+        custom_qdq_cases=[TensorRTQDQCase()],
     )
     history = second.fit(data(), np.zeros((4, 2)), verbose=0).history
     assert np.isfinite(history["loss"][0])

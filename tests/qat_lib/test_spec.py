@@ -29,7 +29,9 @@ def test_the_defaults_of_an_entry() -> None:
 
 def test_the_arguments_stand_in_the_toolkit_s_order() -> None:
     (entry,) = QuantizationSpec().add("Add", True, True, False, [0, 1]).layers
-    assert entry == LayerConfig(name="Add", is_keras_class=True, quantize_weight=False, quantization_index=(0, 1))
+    assert entry == LayerConfig(
+        name="Add", is_keras_class=True, quantize_weight=False, quantization_index=(0, 1)
+    )
 
 
 def test_one_value_serves_all_names() -> None:
@@ -56,7 +58,15 @@ def test_lists_go_name_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["is_keras_class", "quantize_input", "quantize_weight", "quantization_index", "calibrator", "is_regex"]
+    "key",
+    [
+        "is_keras_class",
+        "quantize_input",
+        "quantize_weight",
+        "quantization_index",
+        "calibrator",
+        "is_regex",
+    ],
 )
 def test_a_list_of_another_length_is_refused(key: str) -> None:
     values: list[Any] = [None] * 3 if key in ("quantization_index", "calibrator") else [True] * 3
@@ -97,7 +107,9 @@ def test_a_wrong_value_is_refused(arguments: dict[str, Any], message: str) -> No
         QuantizationSpec().add(**arguments)
 
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12
+)
 ENTRIES = st.builds(
     LayerConfig,
     name=NAMES,
@@ -124,7 +136,11 @@ def test_every_spec_round_trips(entries: list[LayerConfig]) -> None:
 
 
 def test_files_round_trip(tmp_path: Path) -> None:
-    spec = QuantizationSpec().add("Add", is_keras_class=True, quantization_index=[1]).add(r"b.*", is_regex=True)
+    spec = (
+        QuantizationSpec()
+        .add("Add", is_keras_class=True, quantization_index=[1])
+        .add(r"b.*", is_regex=True)
+    )
     spec.to_yaml(tmp_path / "spec.yaml")
     (tmp_path / "spec.json").write_text(spec.to_json())
     assert QuantizationSpec.from_yaml(tmp_path / "spec.yaml") == spec
@@ -138,7 +154,16 @@ def test_what_is_at_its_default_is_not_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: 1", "just text", "[1, 2]", "- {nam: x}", "- {name: x, bits: 4}", "- [", "!!python/object:os.x {}"]
+    "text",
+    [
+        "a: 1",
+        "just text",
+        "[1, 2]",
+        "- {nam: x}",
+        "- {name: x, bits: 4}",
+        "- [",
+        "!!python/object:os.x {}",
+    ],
 )
 def test_a_file_that_is_no_spec_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(text)

@@ -9,11 +9,17 @@ from qat_lib.strict_yaml import LIMIT, parse_yaml, read_yaml
 
 BOMB = "\n".join(
     ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
-    + [f"{new}: &{new} [{','.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
+    + [
+        f"{new}: &{new} [{','.join([f'*{old}'] * 10)}]"
+        for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
 )
 MERGES = "\n".join(
     ["a: &a {k: 1}"]
-    + [f"{new}: &{new} {{<<: [{','.join([f'*{old}'] * 10)}]}}" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
+    + [
+        f"{new}: &{new} {{<<: [{','.join([f'*{old}'] * 10)}]}}"
+        for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
 )
 CHAIN = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 5000))])
 
@@ -22,7 +28,10 @@ CHAIN = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1,
     ("text", "value"),
     [
         ("", None),
-        ("a: [1, 1.5, 1e-4, true, null, ~, text, '7']", {"a": [1, 1.5, 1e-4, True, None, None, "text", "7"]}),
+        (
+            "a: [1, 1.5, 1e-4, true, null, ~, text, '7']",
+            {"a": [1, 1.5, 1e-4, True, None, None, "text", "7"]},
+        ),
         ("a: &a {b: 1, c: 2}\nd: {<<: *a, c: 3}", {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 3}}),
         ("day: 2026-01-31", {"day": "2026-01-31"}),
         ("a: &x [1]\nb: [*x, *x]", {"a": [1], "b": [[1], [1]]}),
@@ -46,7 +55,10 @@ def test_parse_yaml_gives_plain_values(text: str, value: Any) -> None:
         ("{a: " * 20_000, "expected at most 50 levels"),
         ("- " * 20_000, "expected at most 50 levels"),
         ("? " * 20_000, "expected at most 50 levels"),
-        ("a: " + "9" * 5000, "line 1, column .*: expected a number of at most 100 characters, received 5000"),
+        (
+            "a: " + "9" * 5000,
+            "line 1, column .*: expected a number of at most 100 characters, received 5000",
+        ),
         ("a: 0x" + "f" * 5000, "expected a number of at most 100 characters"),
         ("a: " + "1" * 200_000 + ".", "expected a number of at most 100 characters"),
         ("a: !!int " + "9" * 5000, "expected YAML: Exceeds the limit"),

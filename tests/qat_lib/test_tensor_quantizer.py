@@ -22,7 +22,9 @@ def line(count: int = 33) -> np.ndarray:
 
 def test_quantizers_by_pattern() -> None:
     x = keras.Input((4,))
-    model = keras.Model(x, [TensorQuantizer(name=name)(x) for name in ("a_quantizer", "b_quantizer", "b_other")])
+    model = keras.Model(
+        x, [TensorQuantizer(name=name)(x) for name in ("a_quantizer", "b_quantizer", "b_other")]
+    )
     assert set(model_quantizers(model, "b_.*")) == {"b_quantizer", "b_other"}
     assert set(model_quantizers(model, ".*_quantizer")) == {"a_quantizer", "b_quantizer"}
     assert model_quantizers(model, "b") == {}
@@ -197,9 +199,16 @@ def built(**options: Any) -> TensorQuantizer:
 
 def test_defaults_are_eight_signed_bits_and_a_moving_average() -> None:
     quantizer = built()
-    found = {name: quantizer.get_config()[name] for name in ("num_bits", "narrow_range", "unsigned", "momentum")}
+    found = {
+        name: quantizer.get_config()[name]
+        for name in ("num_bits", "narrow_range", "unsigned", "momentum")
+    }
     assert found == {"num_bits": 8, "narrow_range": False, "unsigned": False, "momentum": 0.95}
-    assert (quantizer.channel_axes, quantizer.range_policy, quantizer.calibrator) == (None, "ema", None)
+    assert (quantizer.channel_axes, quantizer.range_policy, quantizer.calibrator) == (
+        None,
+        "ema",
+        None,
+    )
     assert quantizer.get_config()["channel_axes"] is None
     assert (quantizer.enabled, quantizer.frozen, quantizer.calibrated) == (True, False, False)
     assert float(quantizer.amax) == 6.0
@@ -218,7 +227,10 @@ def test_only_a_learned_range_is_trained(policy: str) -> None:
     quantizer = built(range_policy=policy)
     names = [weight.name for weight in quantizer.trainable_weights]
     assert names == (["step"] if policy == "learned" else [])
-    assert {weight.name for weight in quantizer.weights} == {"step" if policy == "learned" else "amax", "flags"}
+    assert {weight.name for weight in quantizer.weights} == {
+        "step" if policy == "learned" else "amax",
+        "flags",
+    }
     assert quantizer.frozen is (policy == "frozen")
     assert quantizer.calibrated is (policy == "current")
     quantizer.freeze()
@@ -268,8 +280,12 @@ def test_a_range_of_channels_follows_each_of_them() -> None:
     np.testing.assert_array_equal(quantizer.amax, np.float32([[1, 2, oracle.AMAX_FLOOR]]))
 
 
-@pytest.mark.parametrize(("axes", "shape"), [(None, ()), ((-1,), (1, 1, 3)), ((0,), (2, 1, 1)), ((1, 2), (1, 4, 3))])
-def test_the_range_of_a_tensor_broadcasts_against_it(axes: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("axes", "shape"), [(None, ()), ((-1,), (1, 1, 3)), ((0,), (2, 1, 1)), ((1, 2), (1, 4, 3))]
+)
+def test_the_range_of_a_tensor_broadcasts_against_it(
+    axes: tuple[int, ...] | None, shape: tuple[int, ...]
+) -> None:
     x = np.arange(-12, 12, dtype=np.float32).reshape(2, 4, 3)
     found = TensorQuantizer(channel_axes=axes).range_of(tf.constant(x))
     assert found.shape == shape
@@ -318,7 +334,9 @@ def test_a_quantizer_of_a_weight_starts_at_and_returns_to_its_range() -> None:
     assert float(quantizer.amax) == 5.0
 
 
-@pytest.mark.parametrize("policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")])
+@pytest.mark.parametrize(
+    "policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")]
+)
 def test_take_over_brings_range_and_switches(policies: tuple[str, str]) -> None:
     mine, other = (built(range_policy=policy) for policy in policies)
     other.amax = 1.5
@@ -329,7 +347,9 @@ def test_take_over_brings_range_and_switches(policies: tuple[str, str]) -> None:
     assert (mine._is_on(1), mine.enabled, mine.calibrated) == (False, False, True)
 
 
-@pytest.mark.parametrize("policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")])
+@pytest.mark.parametrize(
+    "policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")]
+)
 def test_a_saved_range_is_loaded_under_any_policy(policies: tuple[str, str]) -> None:
     mine, other = (built(range_policy=policy) for policy in policies)
     other.amax = 1.5

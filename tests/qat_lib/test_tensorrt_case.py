@@ -82,7 +82,18 @@ def test_pre_activation_quantizes_the_sum_once_for_the_shortcut_and_the_normaliz
     assert readers(plan, "add_0") == {"pre_1[0]", "add_1[0]"}
     assert readers(plan, "add_1") == {"post[0]"}
     assert tensors(plan) == {
-        *("x", "stem_relu", "pre_relu_0", "a_0_relu", "add_0", "pre_relu_1", "a_1_relu", "add_1", "out", "gap")
+        *(
+            "x",
+            "stem_relu",
+            "pre_relu_0",
+            "a_0_relu",
+            "add_0",
+            "pre_relu_1",
+            "a_1_relu",
+            "add_1",
+            "out",
+            "gap",
+        )
     }
 
 
@@ -151,7 +162,9 @@ def test_a_depthwise_convolution_with_swish_takes_no_sum() -> None:
     ("activation", "fuses"), [("gelu", True), ("swish", True), ("sigmoid", False), ("tanh", False)]
 )
 def test_activations_that_a_kernel_takes_before_the_sum(activation: str, fuses: bool) -> None:
-    plan = plan_of(model_of(lambda x: head(layers.Add(name="add")([x, conv(x, "a", activation=activation)]))))
+    plan = plan_of(
+        model_of(lambda x: head(layers.Add(name="add")([x, conv(x, "a", activation=activation)])))
+    )
     assert ("a" not in tensors(plan)) == fuses
 
 
@@ -216,7 +229,9 @@ def test_a_sum_that_a_float_activation_reads(activation: str) -> None:
 def test_a_convnext_block() -> None:
     def block(x: Any) -> Any:
         for i in range(2):
-            y = layers.LayerNormalization(name=f"ln_{i}")(conv(x, f"depthwise_{i}", kernel=7, groups=4))
+            y = layers.LayerNormalization(name=f"ln_{i}")(
+                conv(x, f"depthwise_{i}", kernel=7, groups=4)
+            )
             y = layers.Dense(16, activation="gelu", name=f"up_{i}")(y)
             x = layers.Add(name=f"add_{i}")([x, layers.Dense(4, name=f"down_{i}")(y)])
         x = layers.LayerNormalization(name="post")(layers.GlobalAveragePooling2D(name="gap")(x))
@@ -251,7 +266,9 @@ def test_a_transformer_block() -> None:
     normed = layers.LayerNormalization(name="ln_1")(y)
     attention = layers.MultiHeadAttention(2, 4, name="attention")(normed, normed)
     y = layers.Add(name="add_1")([y, attention])
-    hidden = layers.Dense(16, activation="gelu", name="up")(layers.LayerNormalization(name="ln_2")(y))
+    hidden = layers.Dense(16, activation="gelu", name="up")(
+        layers.LayerNormalization(name="ln_2")(y)
+    )
     y = layers.Add(name="add_2")([y, layers.Dense(8, name="down")(hidden)])
     y = layers.LayerNormalization(name="ln_3")(y)
     plan = plan_of(keras.Model(x, layers.Dense(3, name="head")(y)))
@@ -259,7 +276,9 @@ def test_a_transformer_block() -> None:
     assert readers(plan, "embed") == {"ln_1[0]", "add_1[0]"}
     assert readers(plan, "ln_1") == {"attention[0]", "attention[1]"}
     assert readers(plan, "add_2") == {"ln_3[0]"}
-    assert [entry.tensor for entry in plan.by_kind("internal")] == ["attention/attention_output_input"]
+    assert [entry.tensor for entry in plan.by_kind("internal")] == [
+        "attention/attention_output_input"
+    ]
 
 
 # Gates.
@@ -270,11 +289,26 @@ def squeeze(x: Any) -> Any:
     return conv(conv(y, "reduce", 2, 1, activation="relu"), "expand", 4, 1, activation="sigmoid")
 
 
-@pytest.mark.parametrize("merge", [lambda x, g: layers.Multiply(name="gate")([x, g]), lambda x, g: x * g])
+@pytest.mark.parametrize(
+    "merge", [lambda x, g: layers.Multiply(name="gate")([x, g]), lambda x, g: x * g]
+)
 def test_a_squeeze_and_excite_gate(merge: Callable[..., Any]) -> None:
     plan = plan_of(model_of(lambda x: head(conv(merge(x, squeeze(x)), "project", kernel=1))))
-    (gate,) = [layer for layer in tensors(plan) if layer in ("gate", "multiply") or layer.startswith("multiply_")]
-    assert tensors(plan) == {"x", "stem_relu", "squeeze", "reduce", "expand", gate, "project", "gap"}
+    (gate,) = [
+        layer
+        for layer in tensors(plan)
+        if layer in ("gate", "multiply") or layer.startswith("multiply_")
+    ]
+    assert tensors(plan) == {
+        "x",
+        "stem_relu",
+        "squeeze",
+        "reduce",
+        "expand",
+        gate,
+        "project",
+        "gap",
+    }
     assert readers(plan, "stem_relu") == {"squeeze[0]", f"{gate}[0]"}
     assert readers(plan, "expand") == {f"{gate}[1]"}
 
@@ -325,13 +359,18 @@ def test_dense_blocks_are_one_group() -> None:
 
     plan = plan_of(model_of(block))
     tied = {entry.tensor for entry in plan.by_kind("activation") if entry.group is not None}
-    assert tied == {"stem_relu:0", *(f"{kind}_{i}:0" for kind in ("conv", "concat") for i in range(3))}
+    assert tied == {
+        "stem_relu:0",
+        *(f"{kind}_{i}:0" for kind in ("conv", "concat") for i in range(3)),
+    }
     assert len({e.name for e in plan.by_kind("activation") if e.group is not None}) == 1
 
 
 def test_a_concatenation_that_float_reads_is_not_quantized() -> None:
     def block(x: Any) -> Any:
-        return layers.Activation("tanh")(layers.Concatenate(name="concat")([conv(x, "a"), conv(x, "b")]))
+        return layers.Activation("tanh")(
+            layers.Concatenate(name="concat")([conv(x, "a"), conv(x, "b")])
+        )
 
     assert tensors(plan_of(model_of(block))) == {"x", "stem_relu"}
 
@@ -348,7 +387,10 @@ def test_one_tensor_that_is_pooled_padded_and_convolved_has_one_quantizer() -> N
     def block(x: Any) -> Any:
         y = conv_bn(x, "a")
         padded = layers.ZeroPadding2D(name="pad")(y)
-        pools = layers.MaxPooling2D(3, 1, name="max")(padded), layers.AveragePooling2D(3, 1, name="mean")(padded)
+        pools = (
+            layers.MaxPooling2D(3, 1, name="max")(padded),
+            layers.AveragePooling2D(3, 1, name="mean")(padded),
+        )
         branch = conv(layers.ReLU(name="relu")(y), "b")
         return head(layers.Concatenate(name="concat")([*pools, branch, y]))
 
@@ -418,13 +460,21 @@ def test_the_users_entry_for_a_sum_wins() -> None:
 def test_a_backbone_that_is_called_twice() -> None:
     x = keras.Input(SHAPE, name="inner")
     y = conv_bn(x, "stem", relu=True)
-    backbone = keras.Model(x, layers.ReLU(name="out")(layers.Add(name="add")([y, conv(y, "a")])), name="backbone")
+    backbone = keras.Model(
+        x, layers.ReLU(name="out")(layers.Add(name="add")([y, conv(y, "a")])), name="backbone"
+    )
     left, right = keras.Input(SHAPE, name="left"), keras.Input(SHAPE, name="right")
     both = layers.Concatenate(name="concat")([backbone(left), backbone(right)])
     plan = plan_of(keras.Model([left, right], head(conv(both, "next"))))
-    assert {"stem_relu", "stem_relu@1"} <= {e.tensor.removesuffix(":0") for e in plan.by_kind("activation")}
+    assert {"stem_relu", "stem_relu@1"} <= {
+        e.tensor.removesuffix(":0") for e in plan.by_kind("activation")
+    }
     assert readers(plan, "stem_relu@1") == {"a@1[0]", "add@1[0]"}
-    assert {e.tensor for e in plan.by_kind("activation") if e.group} == {"out:0", "out@1:0", "concat:0"}
+    assert {e.tensor for e in plan.by_kind("activation") if e.group} == {
+        "out:0",
+        "out@1:0",
+        "concat:0",
+    }
 
 
 def test_the_case_changes_nothing_that_it_is_given() -> None:
@@ -452,7 +502,9 @@ def test_a_sum_with_a_size_left_open() -> None:
 
 def test_a_sum_that_may_broadcast_is_left_alone() -> None:
     x = keras.Input((None, 16), name="x")
-    one = layers.Dense(16, name="one")(layers.Reshape((1, 16), name="row")(keras.ops.mean(x, axis=1)))
+    one = layers.Dense(16, name="one")(
+        layers.Reshape((1, 16), name="row")(keras.ops.mean(x, axis=1))
+    )
     many = layers.Dense(16, name="many")(x)
     total = layers.ReLU(name="active")(layers.Add(name="sum")([one, many]))
     plan = plan_of(keras.Model(x, layers.Dense(3, name="last")(total)))

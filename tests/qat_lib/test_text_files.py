@@ -27,7 +27,9 @@ def test_read_text_returns_the_text_without_a_byte_order_mark(tmp_path: Path) ->
     ],
 )
 @pytest.mark.timeout(60)
-def test_read_text_refuses_at_once_what_is_no_text_file(tmp_path: Path, kind: str, message: str) -> None:
+def test_read_text_refuses_at_once_what_is_no_text_file(
+    tmp_path: Path, kind: str, message: str
+) -> None:
     path = tmp_path / "plan.json"
     match kind:
         case "folder":

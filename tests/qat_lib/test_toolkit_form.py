@@ -22,7 +22,9 @@ def residual_network() -> keras.Model:
     skip = layers.Conv2D(8, 3, padding="same", activation="relu", name="stem")(image)
     x = layers.BatchNormalization(name="bn")(layers.Conv2D(8, 3, padding="same", name="main")(skip))
     x = layers.ReLU(name="active")(layers.Add(name="add")([x, skip]))
-    x = layers.Concatenate(name="concat")([x, layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)])
+    x = layers.Concatenate(name="concat")(
+        [x, layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)]
+    )
     x = layers.AveragePooling2D(2, name="pool")(x)
     x = layers.Dense(6, name="hidden", activation="relu")(layers.Flatten(name="flatten")(x))
     return keras.Model(image, layers.Dense(4, activation="softmax", name="probs")(x))
@@ -32,9 +34,15 @@ def residual_network() -> keras.Model:
 def quantized() -> keras.Model:
     keras.utils.set_random_seed(0)
     spec = QuantizationSpec()
-    spec.layers.append(LayerConfig("Concatenate", True, quantize_weight=False, quantization_index=["all"]))
-    model = quantize_model(residual_network(), quantization_spec=spec, custom_qdq_cases=[ResNetV1QDQCase()])
-    calibrate(model, np.random.default_rng(0).normal(size=(8, 12, 12, 3)).astype(np.float32), method="max")
+    spec.layers.append(
+        LayerConfig("Concatenate", True, quantize_weight=False, quantization_index=["all"])
+    )
+    model = quantize_model(
+        residual_network(), quantization_spec=spec, custom_qdq_cases=[ResNetV1QDQCase()]
+    )
+    calibrate(
+        model, np.random.default_rng(0).normal(size=(8, 12, 12, 3)).astype(np.float32), method="max"
+    )
     return model
 
 
@@ -61,14 +69,24 @@ def test_only_qdq_nodes_have_a_name_without_a_layer(converted: Path) -> None:
         is_qdq = node.op_type in ("QuantizeLinear", "DequantizeLinear")
         assert ("/" not in node.name) == is_qdq, node.name
         if is_qdq:
-            assert node.name.startswith("QuantLinearNode__" if node.op_type[0] == "Q" else "DequantLinearNode__")
+            assert node.name.startswith(
+                "QuantLinearNode__" if node.op_type[0] == "Q" else "DequantLinearNode__"
+            )
 
 
 @pytest.mark.parametrize(
     ("layer", "op_type"),
-    [("stem", "Conv"), ("main", "Conv"), ("depthwise", "Conv"), ("hidden", "MatMul"), ("probs", "MatMul")],
+    [
+        ("stem", "Conv"),
+        ("main", "Conv"),
+        ("depthwise", "Conv"),
+        ("hidden", "MatMul"),
+        ("probs", "MatMul"),
+    ],
 )
-def test_weighted_layers_read_two_dequantized_tensors(converted: Path, layer: str, op_type: str) -> None:
+def test_weighted_layers_read_two_dequantized_tensors(
+    converted: Path, layer: str, op_type: str
+) -> None:
     graph = onnx.load(converted).graph
     node = of_layer(graph, layer, op_type)
     assert above(graph, node)[:2] == ["DequantizeLinear"] * 2
@@ -76,7 +94,9 @@ def test_weighted_layers_read_two_dequantized_tensors(converted: Path, layer: st
         assert above(graph, of_layer(graph, layer, "Add")) == ["MatMul"]
 
 
-def test_other_layers_read_dequantized_tensors_where_the_spec_or_the_case_says_so(converted: Path) -> None:
+def test_other_layers_read_dequantized_tensors_where_the_spec_or_the_case_says_so(
+    converted: Path,
+) -> None:
     graph = onnx.load(converted).graph
     assert above(graph, of_layer(graph, "concat", "Concat")) == ["DequantizeLinear"] * 2
     assert above(graph, of_layer(graph, "pool", "AveragePool")) == ["DequantizeLinear"]
@@ -94,12 +114,16 @@ def test_every_reader_has_its_own_pair(converted: Path) -> None:
             assert readers[node.output[0]] == 1, node.name
 
 
-def test_both_forms_compute_the_same(quantized: keras.Model, converted: Path, tmp_path: Path) -> None:
+def test_both_forms_compute_the_same(
+    quantized: keras.Model, converted: Path, tmp_path: Path
+) -> None:
     utils.convert_keras_model_to_onnx(quantized, tmp_path / "own.onnx", form="qatline")
     images = np.random.default_rng(1).normal(size=(8, 12, 12, 3)).astype(np.float32)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    sessions = [onnxruntime.InferenceSession(str(p), options) for p in (converted, tmp_path / "own.onnx")]
+    sessions = [
+        onnxruntime.InferenceSession(str(p), options) for p in (converted, tmp_path / "own.onnx")
+    ]
     one, other = (session.run(None, {"image": images})[0] for session in sessions)
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert len(onnx.load(converted).graph.node) > len(onnx.load(tmp_path / "own.onnx").graph.node)
@@ -126,7 +150,12 @@ def test_entries_are_changed_in_place() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("quantize_input", "yes"), ("quantization_index", ["some"]), ("quantization_index", ["all", 0]), ("name", "")],
+    [
+        ("quantize_input", "yes"),
+        ("quantization_index", ["some"]),
+        ("quantization_index", ["all", 0]),
+        ("name", ""),
+    ],
 )
 def test_a_wrong_change_is_refused_and_changes_nothing(key: str, value: object) -> None:
     entry = LayerConfig("add")

@@ -21,14 +21,18 @@ def small(policy: str = "ema", dtype: str = "float32") -> keras.Model:
     keras.utils.set_random_seed(4)
     x = keras.Input((6, 6, 2), name="x")
     y = layers.Conv2D(3, 3, activation="relu", name="conv", dtype=dtype)(x)
-    model = keras.Model(x, layers.Dense(2, name="head", dtype="float32")(layers.Flatten(name="flat")(y)))
+    model = keras.Model(
+        x, layers.Dense(2, name="head", dtype="float32")(layers.Flatten(name="flat")(y))
+    )
     spec = QuantizationSpec().add(["conv", "head"], range_policy=policy)
     return quantize_model(model, quantization_spec=spec)
 
 
 def batches(count: int = 4, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(6)
-    return generator.standard_normal((4 * count, 6, 6, 2)).astype(np.float32) * scale, np.zeros((4 * count, 2))
+    return generator.standard_normal((4 * count, 6, 6, 2)).astype(np.float32) * scale, np.zeros(
+        (4 * count, 2)
+    )
 
 
 def activation_ranges(model: keras.Model) -> dict[str, float]:
@@ -36,7 +40,9 @@ def activation_ranges(model: keras.Model) -> dict[str, float]:
     return {name: float(q.amax) for name, q in found.items() if q.range_policy != "current"}
 
 
-def fit(model: keras.Model, x: np.ndarray, y: np.ndarray, epochs: int = 1, **options: object) -> None:
+def fit(
+    model: keras.Model, x: np.ndarray, y: np.ndarray, epochs: int = 1, **options: object
+) -> None:
     compile_options = {"optimizer": keras.optimizers.SGD(0.01), "loss": "mse", **options}
     model.compile(**compile_options)
     model.fit(x, y, batch_size=4, epochs=epochs, shuffle=False, verbose=0)
@@ -51,7 +57,9 @@ def moving_average(x: np.ndarray, momentum: float = 0.95) -> float:
     return float(amax)
 
 
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=["graph", "xla", "eager"])
+@pytest.mark.parametrize(
+    "options", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=["graph", "xla", "eager"]
+)
 def test_the_moving_average_in_every_mode(options: dict[str, bool]) -> None:
     x, y = batches()
     model = small()
@@ -266,7 +274,9 @@ print("RESULT" + json.dumps({
 
 def test_replicas_agree_on_one_range() -> None:
     """In a process of its own: logical devices are set before TensorFlow starts."""
-    done = subprocess.run([sys.executable, "-c", MIRRORED], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MIRRORED], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.rpartition("RESULT")[2])
     assert found["finite"]

@@ -74,7 +74,9 @@ MAY_BE_NEGATIVE: list[Callable[[Any], Any]] = [
     lambda x: layers.Minimum()([RELU(x), x]),
     lambda x: layers.Concatenate()([RELU(x), x]),
     lambda x: layers.UpSampling2D(interpolation="bicubic")(RELU(x)),
-    lambda x: layers.LSTM(3, activation="relu", recurrent_activation="tanh")(layers.Reshape((36, 4))(x)),
+    lambda x: layers.LSTM(3, activation="relu", recurrent_activation="tanh")(
+        layers.Reshape((36, 4))(x)
+    ),
     lambda x: x,
 ]
 
@@ -109,13 +111,17 @@ def model() -> keras.Model:
     """A residual block with ReLUs, a linear branch, a capped ReLU, and a Concatenate of both signs."""
     keras.utils.set_random_seed(3)
     x = keras.Input((12, 12, 3), name="x")
-    a = layers.ReLU(name="stem_relu")(layers.BatchNormalization(name="bn")(layers.Conv2D(8, 3, name="stem")(x)))
+    a = layers.ReLU(name="stem_relu")(
+        layers.BatchNormalization(name="bn")(layers.Conv2D(8, 3, name="stem")(x))
+    )
     b = layers.Conv2D(8, 3, padding="same", activation="relu", name="inner")(a)
     b = layers.Conv2D(8, 1, name="linear")(b)
     c = layers.ReLU(max_value=6.0, name="add_relu")(layers.Add(name="add")([a, b]))
     d = layers.MaxPooling2D(name="pool")(c)
     e = layers.Concatenate(name="concat")([layers.Conv2D(4, 1, name="left")(d), d])
-    f = layers.GlobalAveragePooling2D(name="gap")(layers.Conv2D(6, 3, activation="relu", name="last")(e))
+    f = layers.GlobalAveragePooling2D(name="gap")(
+        layers.Conv2D(6, 3, activation="relu", name="last")(e)
+    )
     return keras.Model(x, layers.Dense(3, name="head")(f), name="net")
 
 
@@ -138,7 +144,8 @@ def test_the_plan_says_which_and_why(model: keras.Model) -> None:
     assert not signs["x:0"]
     assert not signs["left:0"]
     assert not any(entry.unsigned for entry in plan.quantizers if entry.kind != "activation")
-    # One range for what meets in the Concatenate, so one sign: that of the member that may be negative.
+    # One range for what meets in the Concatenate, so one sign: that of the member that may be
+    # negative.
     group = [entry for entry in plan.quantizers if entry.group]
     assert len(group) > 1
     assert not any(entry.unsigned for entry in group)
@@ -155,12 +162,16 @@ def test_the_plan_says_which_and_why(model: keras.Model) -> None:
 
 def test_finer_steps_bring_the_outputs_nearer_to_float(model: keras.Model, tmp_path: Path) -> None:
     x = data(64)
-    errors = {u: float(np.mean((quantized(model, unsigned=u)(x) - model(x)) ** 2)) for u in (False, True)}
+    errors = {
+        u: float(np.mean((quantized(model, unsigned=u)(x) - model(x)) ** 2)) for u in (False, True)
+    }
     assert errors[True] < errors[False]
     result = quantized(model, unsigned=True)
     result.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(x), result(x))
-    np.testing.assert_array_equal(keras.models.clone_model(result).count_params(), result.count_params())
+    np.testing.assert_array_equal(
+        keras.models.clone_model(result).count_params(), result.count_params()
+    )
 
 
 def test_a_quantizer_that_is_there_keeps_its_sign() -> None:
@@ -176,7 +187,9 @@ def test_a_quantizer_that_is_there_keeps_its_sign() -> None:
 @pytest.mark.parametrize("other", ["relu", None])
 def test_a_quantizer_that_comes_to_serve_a_negative_tensor_is_signed(other: str | None) -> None:
     x = keras.Input((8, 8, 3), name="x")
-    a = TensorQuantizer(name="mine", unsigned=True)(layers.Conv2D(4, 3, activation="relu", name="a")(x))
+    a = TensorQuantizer(name="mine", unsigned=True)(
+        layers.Conv2D(4, 3, activation="relu", name="a")(x)
+    )
     b = layers.Conv2D(4, 3, activation=other, name="b")(x)
     both = layers.Concatenate(name="both")([a, b])
     model = keras.Model(x, layers.Conv2D(2, 1, name="last")(both))
@@ -198,11 +211,15 @@ def test_it_trains(model: keras.Model) -> None:
     before = [w.numpy() for w in result.trainable_weights]
     result.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     result.fit(data(), np.arange(16) % 3, epochs=1, verbose=0)
-    assert all(np.any(a != w.numpy()) for a, w in zip(before, result.trainable_weights, strict=True))
+    assert all(
+        np.any(a != w.numpy()) for a, w in zip(before, result.trainable_weights, strict=True)
+    )
 
 
 @pytest.mark.parametrize("target", ["openvino", "onnxruntime"])
-def test_the_export_holds_the_learned_numbers(model: keras.Model, tmp_path: Path, target: Any) -> None:
+def test_the_export_holds_the_learned_numbers(
+    model: keras.Model, tmp_path: Path, target: Any
+) -> None:
     plan = plan_quantization(model, custom_qdq_cases=[TensorRTQDQCase()], unsigned=True)
     result = apply_plan(model, plan)
     calibrate(result, data(), "max")
@@ -215,8 +232,16 @@ def test_the_export_holds_the_learned_numbers(model: keras.Model, tmp_path: Path
     assert all(layer.largest < 1e-4 for layer in parity.layers)
     graph = onnx.load(path).graph
     stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    scales = {n.name.rpartition("/")[0]: stored[n.input[1]] for n in graph.node if n.op_type == "QuantizeLinear"}
-    types = {n.name.rpartition("/")[0]: stored[n.input[2]].dtype for n in graph.node if n.op_type == "QuantizeLinear"}
+    scales = {
+        n.name.rpartition("/")[0]: stored[n.input[1]]
+        for n in graph.node
+        if n.op_type == "QuantizeLinear"
+    }
+    types = {
+        n.name.rpartition("/")[0]: stored[n.input[2]].dtype
+        for n in graph.node
+        if n.op_type == "QuantizeLinear"
+    }
     for name, quantizer in model_quantizers(result).items():
         if quantizer.unsigned:
             assert types[name] == np.uint8
@@ -226,7 +251,10 @@ def test_the_export_holds_the_learned_numbers(model: keras.Model, tmp_path: Path
 
 
 def test_tensorrt_is_refused_before_anything_is_written(model: keras.Model, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"TensorRT runs no unsigned integers\. Received \d+ unsigned ones, such as"):
+    with pytest.raises(
+        ExportError,
+        match=r"TensorRT runs no unsigned integers\. Received \d+ unsigned ones, such as",
+    ):
         export_onnx(quantized(model, unsigned=True), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -243,12 +271,16 @@ def test_an_unsigned_weight_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_integers_of_another_sign_are_found(model: keras.Model, tmp_path: Path, unsigned: bool) -> None:
+def test_integers_of_another_sign_are_found(
+    model: keras.Model, tmp_path: Path, unsigned: bool
+) -> None:
     path = tmp_path / "model.onnx"
     export_onnx(quantized(model, unsigned=unsigned), path, target="onnxruntime")
     assert not verify_onnx(path)
     proto = onnx.load(path)
-    pair = next(n for n in proto.graph.node if n.op_type == "QuantizeLinear" and n.name.startswith("inner"))
+    pair = next(
+        n for n in proto.graph.node if n.op_type == "QuantizeLinear" and n.name.startswith("inner")
+    )
     other = np.zeros((), np.int8 if unsigned else np.uint8)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(other, "other"))
     for node in proto.graph.node:

@@ -30,7 +30,9 @@ def ops(path: str) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-def test_the_basics_example_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_basics_example_runs_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     train_images = generator.random((64, 28, 28, 1), np.float32)
@@ -47,24 +49,34 @@ def test_the_basics_example_runs_as_printed(tmp_path: Path, monkeypatch: pytest.
     x = tf.keras.layers.Flatten()(x)
     x = tf.keras.layers.Dense(10)(x)
     model = tf.keras.Model(input_img, x)
-    # The page leaves the compiling out; without it no Keras fits. The quantized model comes compiled likewise.
+    # The page leaves the compiling out; without it no Keras fits. The quantized model comes
+    # compiled likewise.
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
     model.fit(train_images, train_labels, batch_size=32, epochs=1, validation_split=0.1, verbose=0)
     tf.keras.models.save_model(model, assets.example.fp32_saved_model)
-    utils.convert_saved_model_to_onnx(assets.example.fp32_saved_model, assets.example.fp32_onnx_model)
+    utils.convert_saved_model_to_onnx(
+        assets.example.fp32_saved_model, assets.example.fp32_onnx_model
+    )
 
     q_model = quantize_model(model)
-    q_model.fit(train_images, train_labels, batch_size=32, epochs=1, validation_split=0.1, verbose=0)
+    q_model.fit(
+        train_images, train_labels, batch_size=32, epochs=1, validation_split=0.1, verbose=0
+    )
     tf.keras.models.save_model(q_model, assets.example.int8_saved_model)
-    utils.convert_saved_model_to_onnx(assets.example.int8_saved_model, assets.example.int8_onnx_model)
+    utils.convert_saved_model_to_onnx(
+        assets.example.int8_saved_model, assets.example.int8_onnx_model
+    )
 
     assert "QuantizeLinear" not in ops(assets.example.fp32_onnx_model)
     # Two activations as Q/DQ pairs, two weights as INT8 with a DequantizeLinear.
     quantized = ops(assets.example.int8_onnx_model)
     assert quantized.count("QuantizeLinear") == 2
     assert quantized.count("DequantizeLinear") == 4
-    for keras_model, path in ((model, assets.example.fp32_onnx_model), (q_model, assets.example.int8_onnx_model)):
+    for keras_model, path in (
+        (model, assets.example.fp32_onnx_model),
+        (q_model, assets.example.int8_onnx_model),
+    ):
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (output,) = session.run(None, {session.get_inputs()[0].name: train_images[:4]})
         # A value at a rounding tie may land one step further.
@@ -83,7 +95,9 @@ def test_asset_paths(tmp_path: Path) -> None:
     assert os.listdir(run.fp32) == os.listdir(run.int8) == []
 
 
-def test_an_earlier_run_is_moved_aside_and_not_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_earlier_run_is_moved_aside_and_not_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for content in ("first", "second"):
         assets = utils.CreateAssetsFolders(tmp_path)
         assets.add_folder("run")
@@ -91,7 +105,10 @@ def test_an_earlier_run_is_moved_aside_and_not_deleted(tmp_path: Path, caplog: p
     with caplog.at_level(logging.WARNING, logger="qat_lib"):
         utils.CreateAssetsFolders(tmp_path).add_folder("run")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "run.1", "run.2"]
-    assert [(tmp_path / f"run.{i}" / "fp32" / "original.onnx").read_text() for i in (1, 2)] == ["first", "second"]
+    assert [(tmp_path / f"run.{i}" / "fp32" / "original.onnx").read_text() for i in (1, 2)] == [
+        "first",
+        "second",
+    ]
     assert "run.2" in caplog.text
 
 
@@ -104,7 +121,8 @@ def test_a_name_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_asset_folders_need_no_tensorflow(tmp_path: Path) -> None:
     code = (
-        "import sys, qat_lib; qat_lib.utils.CreateAssetsFolders('a').add_folder('b'); assert 'keras' not in sys.modules"
+        "import sys, qat_lib; qat_lib.utils.CreateAssetsFolders('a').add_folder('b'); "
+        "assert 'keras' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=60)
 
@@ -131,7 +149,9 @@ def test_a_reader_that_reads_twice_counts_twice() -> None:
 
 
 def test_neighbours_of_a_nested_model() -> None:
-    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="hidden")], name="inner")
+    inner = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, name="hidden")], name="inner"
+    )
     x = keras.Input((4,), name="x")
     model = keras.Model(x, keras.layers.Dense(1, name="head")(inner(x)))
     assert [p["name"] for p in utils.find_my_predecessors(model, "head")] == ["hidden"]
@@ -170,12 +190,16 @@ def test_a_traveller_starts_anew_with_each_model(residual: keras.Model) -> None:
     assert traveller.get_layer_names(residual) == traveller.get_layer_names(residual)
 
 
-def test_the_traveller_writes_what_it_finds(residual: keras.Model, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_traveller_writes_what_it_finds(
+    residual: keras.Model, capsys: pytest.CaptureFixture[str]
+) -> None:
     utils.KerasModelTraveller().get_layer_information(residual, [keras.layers.Add])
     short = capsys.readouterr().out
     assert "layer name:add, layer class:<class" in short
     assert "first" not in short
-    utils.KerasModelTraveller(print_layer_config=True).get_layer_information(residual, [keras.layers.Add])
+    utils.KerasModelTraveller(print_layer_config=True).get_layer_information(
+        residual, [keras.layers.Add]
+    )
     assert "'name': 'add'" in capsys.readouterr().out
 
 

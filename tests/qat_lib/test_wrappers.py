@@ -14,7 +14,14 @@ import tensorflow as tf
 from keras import layers
 
 import qat_lib
-from qat_lib import QuantizationSpec, load_model, model_quantizers, plan_quantization, quantize_model, quantize_wrappers
+from qat_lib import (
+    QuantizationSpec,
+    load_model,
+    model_quantizers,
+    plan_quantization,
+    quantize_model,
+    quantize_wrappers,
+)
 from qat_lib.errors import SpecError
 from qat_lib.quantize_wrappers import (
     REGISTRY,
@@ -39,7 +46,9 @@ def registry() -> Iterator[None]:
 
 def pooled() -> keras.Model:
     x = keras.Input((8, 8, 3), name="x")
-    return keras.Model(x, layers.GlobalMaxPooling2D(name="pool")(layers.Conv2D(4, 3, name="conv")(x)))
+    return keras.Model(
+        x, layers.GlobalMaxPooling2D(name="pool")(layers.Conv2D(4, 3, name="conv")(x))
+    )
 
 
 def data() -> np.ndarray:
@@ -86,7 +95,10 @@ def test_the_published_example(name: str, tmp_path: Path) -> None:
 
 
 def test_the_registry_is_as_it_was() -> None:
-    assert REGISTRY.find(layers.GlobalMaxPooling2D) is quantize_wrappers.GlobalMaxPooling2DQuantizeWrapper
+    assert (
+        REGISTRY.find(layers.GlobalMaxPooling2D)
+        is quantize_wrappers.GlobalMaxPooling2DQuantizeWrapper
+    )
 
 
 @pytest.mark.usefixtures("registry")
@@ -102,18 +114,23 @@ def test_a_wrapper_of_a_user_s_layer(tmp_path: Path) -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, Scale(name="scale")(x))
     with pytest.raises(SpecError, match="ScaleQuantizeWrapper"):
-        plan_quantization(model, quantization_spec=QuantizationSpec().add("Scale", is_keras_class=True))
+        plan_quantization(
+            model, quantization_spec=QuantizationSpec().add("Scale", is_keras_class=True)
+        )
 
     class ScaleQuantizeWrapper(WeightedBaseQuantizeWrapper):
         def __init__(self, layer: Any, **kwargs: Any) -> None:
             super().__init__(layer, kernel_type="gain", **kwargs)
 
-    quantized = quantize_model(model)  # by the default table: a new wrapper's inputs and weights are quantized
+    # By the default table: a new wrapper's inputs and weights are quantized.
+    quantized = quantize_model(model)
     found = model_quantizers(quantized)
     assert set(found) == {"x_quantizer", "scale_gain_quantizer"}
     assert found["scale_gain_quantizer"].amax.shape == (4,)
     quantized.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(load_model(tmp_path / "model.keras")(np.ones((1, 4))), quantized(np.ones((1, 4))))
+    np.testing.assert_array_equal(
+        load_model(tmp_path / "model.keras")(np.ones((1, 4))), quantized(np.ones((1, 4)))
+    )
 
 
 @pytest.mark.usefixtures("registry")

@@ -22,7 +22,9 @@ def check_attention(engine: Engine) -> Iterator[Finding]:
     for node in engine.flow.operators:
         if node.op != "Softmax" or not _weighs_values(engine, node):
             continue
-        quantized = next((read for read in _way_to_scores(engine, node) if read.scale is not None), None)
+        quantized = next(
+            (read for read in _way_to_scores(engine, node) if read.scale is not None), None
+        )
         if quantized is not None and quantized.node is not None:
             layer = keras_layer(node.name)
             what = (
@@ -45,7 +47,8 @@ def check_attention(engine: Engine) -> Iterator[Finding]:
 def between_products(engine: Engine) -> frozenset[int]:
     """Return the operators from the scores of an attention to its Softmax, by the index of their node.
 
-    They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the scores is no residual.
+    They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
+    scores is no residual.
     """
     found: set[int] = set()
     for softmax in engine.flow.operators:
@@ -54,7 +57,11 @@ def between_products(engine: Engine) -> frozenset[int]:
         way = [read for read in _way_to_scores(engine, softmax) if read.node is not None]
         for read in reversed(way):  # from the scores down; what only leads to the mask is left out
             source = engine.graph.producer(read.value)
-            if read.node is not None and source is not None and (_is_product(engine, source) or source.index in found):
+            if (
+                read.node is not None
+                and source is not None
+                and (_is_product(engine, source) or source.index in found)
+            ):
                 found.add(read.node.index)
     return frozenset(found)
 

@@ -12,7 +12,20 @@ from qat_lib.onnx_view.names import keras_layer
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 #: Operators whose operands have one type.
 _SAME_TYPE = frozenset(
-    {"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Concat", "Max", "Min", "Sum"}
+    {
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "MatMul",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Concat",
+        "Max",
+        "Min",
+        "Sum",
+    }
 )
 
 
@@ -51,7 +64,11 @@ def check_borders(engine: Engine) -> Iterator[Finding]:
 def _check_types(engine: Engine, node: Node) -> Iterator[Finding]:
     types = {}
     for read in engine.flow.inputs(node):
-        found = read.scale.float_type if read.explicit and read.scale else engine.graph.dtype(read.value)
+        found = (
+            read.scale.float_type
+            if read.explicit and read.scale
+            else engine.graph.dtype(read.value)
+        )
         if found in _FLOATS:
             types[read.position] = found
     if len(set(types.values())) > 1:

@@ -26,7 +26,9 @@ def check_epilogues(engine: Engine) -> Iterator[Finding]:
 
 def _check_output(engine: Engine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
-    if chain.output_scale(engine.flow) is not None or not any(read.scale is not None for read in reads):
+    if chain.output_scale(engine.flow) is not None or not any(
+        read.scale is not None for read in reads
+    ):
         return
     layer = keras_layer(chain.op.node.name)
     floats = [read for read in reads if read.scale is None]
@@ -39,12 +41,22 @@ def _check_output(engine: Engine, chain: Chain) -> Iterator[Finding]:
         advice = "Quantize what reads it; then this Q moves into the kernel too."
     elif floats:
         names = _names(floats)
-        why = f"{names} read it in floating point" if len(floats) > 1 else f"{names} reads it in floating point"
+        why = (
+            f"{names} read it in floating point"
+            if len(floats) > 1
+            else f"{names} reads it in floating point"
+        )
         advice = f"Quantize the input of {names} with the same quantizer."
         if all(read.node is None or read.node.op in FLOAT_ONLY for read in floats):
-            severity, advice = "info", "No other placement avoids this: that reader has no INT8 form."
+            severity, advice = (
+                "info",
+                "No other placement avoids this: that reader has no INT8 form.",
+            )
     else:
-        why, advice = "its readers want different scales", "Give its output one quantizer that all consumers share."
+        why, advice = (
+            "its readers want different scales",
+            "Give its output one quantizer that all consumers share.",
+        )
     yield make_finding(
         "V13",
         chain.nodes[-1].name,
@@ -59,14 +71,19 @@ def _check_output(engine: Engine, chain: Chain) -> Iterator[Finding]:
 
 def _names(reads: Sequence[Read]) -> str:
     found = dict.fromkeys(
-        "the graph's output" if read.node is None else repr(keras_layer(read.node.name)) for read in reads
+        "the graph's output" if read.node is None else repr(keras_layer(read.node.name))
+        for read in reads
     )
     return " and ".join(found)
 
 
 def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
-    if not reads or chain.add is not None or not all(read.explicit and read.node is not None for read in reads):
+    if (
+        not reads
+        or chain.add is not None
+        or not all(read.explicit and read.node is not None for read in reads)
+    ):
         return
     nodes = [read.node for read in reads if read.node is not None]
     if len(nodes) == 1 and joins(engine.graph, nodes[0]):
@@ -90,7 +107,11 @@ def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
 def _check_depthwise(engine: Engine, chain: Chain) -> Iterator[Finding]:
     """Yield a depthwise layer in front of x * gate(x), which its kernel does not take."""
     reads = engine.flow.readers(chain.end)
-    if not chain.op.depthwise or chain.add is not None or any(read.scale is not None for read in reads):
+    if (
+        not chain.op.depthwise
+        or chain.add is not None
+        or any(read.scale is not None for read in reads)
+    ):
         return
     gate = gate_of(engine.flow, reads)
     if gate:
@@ -112,7 +133,9 @@ def _check_padding(engine: Engine, node: Node) -> Iterator[Finding]:
     if node.op != "Pad" or not is_mover(engine.graph, node) or not _pads_image_only(engine, node):
         return
     readers = [read.node for read in engine.flow.output_reads(node)]
-    if readers and all(reader is not None and reader.op in ("Conv", "AveragePool") for reader in readers):
+    if readers and all(
+        reader is not None and reader.op in ("Conv", "AveragePool") for reader in readers
+    ):
         layer = keras_layer(node.name)
         yield make_finding(
             "H1",

@@ -35,8 +35,12 @@ def check_mixed(engine: Engine) -> Iterator[Finding]:
             yield from _check_island(engine, node)
 
 
-def _finding(code: str, node: Node, rule: str, confidence: Confidence, message: str, advice: str) -> Finding:
-    return make_finding(code, node.name, message, advice, confidence, rule=rule, keras_layer=keras_layer(node.name))
+def _finding(
+    code: str, node: Node, rule: str, confidence: Confidence, message: str, advice: str
+) -> Finding:
+    return make_finding(
+        code, node.name, message, advice, confidence, rule=rule, keras_layer=keras_layer(node.name)
+    )
 
 
 def _check_pool(engine: Engine, node: Node) -> Iterator[Finding]:
@@ -90,7 +94,9 @@ def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
         )
 
 
-def _check_elementwise(engine: Engine, node: Node, rule: str, means: frozenset[str]) -> Iterator[Finding]:
+def _check_elementwise(
+    engine: Engine, node: Node, rule: str, means: frozenset[str]
+) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
     floats = [read for read in reads if read.scale is None]
     if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(reads, means):
@@ -121,7 +127,8 @@ def _check_elementwise(engine: Engine, node: Node, rule: str, means: frozenset[s
 def _normalizes(reads: Sequence[Read], means: frozenset[str]) -> bool:
     """Return whether this is a step of a layer normalization in pieces, whose mean is taken of the same INT8 tensor.
 
-    It computes in floating point in any placement; a Q in front of it lets the kernel before write INT8.
+    It computes in floating point in any placement; a Q in front of it lets the kernel before write
+    INT8.
     """
     return any(read.scale is not None and read.value in means for read in reads)
 
@@ -140,8 +147,15 @@ def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:
     reads = engine.flow.data_inputs(node)
     outputs = engine.flow.output_reads(node)
     if node.op in _NORMALIZATIONS and all(read.value in engine.written for read in reads):
-        return  # its Q lets the kernel before write INT8 (ModelOpt quantizes the input of a LayerNorm behind a Conv)
-    if not reads or not outputs or any(not read.explicit for read in reads) or any(not r.explicit for r in outputs):
+        # Its Q lets the kernel before write INT8 (ModelOpt quantizes the input of a LayerNorm
+        # behind a Conv)
+        return
+    if (
+        not reads
+        or not outputs
+        or any(not read.explicit for read in reads)
+        or any(not r.explicit for r in outputs)
+    ):
         return
     layer = keras_layer(node.name)
     yield _finding(

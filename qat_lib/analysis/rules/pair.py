@@ -43,7 +43,16 @@ def rule_finding(
 ) -> Finding:
     """Build a finding about ``node``."""
     layer = keras_layer(node.name)
-    return make_finding(code, node.name, message, advice, confidence, rule=rule, severity=severity, keras_layer=layer)
+    return make_finding(
+        code,
+        node.name,
+        message,
+        advice,
+        confidence,
+        rule=rule,
+        severity=severity,
+        keras_layer=layer,
+    )
 
 
 def well_formed(node: Node) -> bool:
@@ -148,7 +157,9 @@ def _check_type(graph: OnnxGraph, node: Node, dtype: str) -> Iterator[Finding]:
         )
     elif dtype == "uint8":
         what = (
-            "refuses it" if node.op == DEQUANTIZE else "refuses it (10.1) or silently takes the range for INT8 (later)"
+            "refuses it"
+            if node.op == DEQUANTIZE
+            else "refuses it (10.1) or silently takes the range for INT8 (later)"
         )
         yield rule_finding(
             "V03",
@@ -281,7 +292,10 @@ def _check_types_agree(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             f"the scale is {scale} and the tensor {data}; in a strongly typed network they are equal.",
             f"Write the scale as {data}.",
         )
-    declared, zero_point = node.integer("output_dtype"), graph.dtype(node.input(2)) if node.input(2) else ""
+    declared, zero_point = (
+        node.integer("output_dtype"),
+        graph.dtype(node.input(2)) if node.input(2) else "",
+    )
     written = graph.dtype(node.outputs[0])
     if declared and zero_point and written and written != zero_point:
         yield rule_finding(

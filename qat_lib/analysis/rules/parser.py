@@ -1,8 +1,8 @@
 """What TensorRT's ONNX parser demands of a quantized graph (findings V01 to V07).
 
-The numbers P1 to P20 follow ``QuantDequantLinearHelper`` of onnx-tensorrt and the documentation of IQuantizeLayer and
-IDequantizeLayer. P11 (one scale: per tensor), P16 (rounding) and P20 (names in the inspector) can't be broken by a
-graph and have no check.
+The numbers P1 to P20 follow ``QuantDequantLinearHelper`` of onnx-tensorrt and the documentation of
+IQuantizeLayer and IDequantizeLayer. P11 (one scale: per tensor), P16 (rounding) and P20 (names in
+the inspector) can't be broken by a graph and have no check.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
 
 _INTEGER_OPS = frozenset(
-    {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm", "QAttention"}
+    {
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+        "DynamicQuantizeLinear",
+        "QGemm",
+        "QAttention",
+    }
 )
 
 
@@ -64,7 +72,12 @@ def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
         outputs = copies.pop().outputs
         if any(output in graph.output_names for output in outputs):
             return True
-        readers = [reader for output in outputs for reader in graph.consumers(output) if reader.op == "Identity"]
+        readers = [
+            reader
+            for output in outputs
+            for reader in graph.consumers(output)
+            if reader.op == "Identity"
+        ]
         copies.extend(reader for reader in readers if reader.index not in seen)
         seen.update(reader.index for reader in readers)
     return False
@@ -87,7 +100,9 @@ def _check_kernel_shape(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     declared, weight = node.integers("kernel_shape"), graph.shape(node.input(1))
     if declared is None or weight is None:
         return
-    if any(dim != size for dim, size in zip(weight[2:], declared, strict=False) if isinstance(dim, int)):
+    if any(
+        dim != size for dim, size in zip(weight[2:], declared, strict=False) if isinstance(dim, int)
+    ):
         yield rule_finding(
             "V07",
             node,

@@ -52,7 +52,9 @@ def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
                 f"the residual of {name!r} is quantized but not everything that reads its output is: a separate kernel "
                 f"dequantizes the residual and {into!r} writes floating point.",
                 f"Quantize what reads the output of {name!r} (often a global average pool or a Concat) with one scale.",
-                severity="info" if _ends_in_float(engine, placed.chain) and _is_shared(engine, placed.chain) else None,
+                severity="info"
+                if _ends_in_float(engine, placed.chain) and _is_shared(engine, placed.chain)
+                else None,
             )
     elif placed.branch is not None:  # F4
         branch = keras_layer(placed.branch.op.node.name)
@@ -85,9 +87,21 @@ def _residual_name(engine: Engine, placed: PlacedAdd) -> str:
 
 
 def _finding(
-    code: str, placed: PlacedAdd, confidence: Confidence, message: str, advice: str, severity: Severity | None = None
+    code: str,
+    placed: PlacedAdd,
+    confidence: Confidence,
+    message: str,
+    advice: str,
+    severity: Severity | None = None,
 ) -> Finding:
     name = placed.node.name
     return make_finding(
-        code, name, message, advice, confidence, rule=placed.rule, severity=severity, keras_layer=keras_layer(name)
+        code,
+        name,
+        message,
+        advice,
+        confidence,
+        rule=placed.rule,
+        severity=severity,
+        keras_layer=keras_layer(name),
     )

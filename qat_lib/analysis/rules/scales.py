@@ -15,7 +15,9 @@ def check_scales(engine: Engine) -> Iterator[Finding]:
         reads = [read for read in engine.flow.readers(value) if read.explicit]
         scales = {read.explicit[0] for read in reads}
         if len(scales) > 1 and not engine.graph.is_constant(value):
-            listed = ", ".join(f"{scale.largest:.6g}" for scale in sorted(scales, key=lambda scale: scale.largest))
+            listed = ", ".join(
+                f"{scale.largest:.6g}" for scale in sorted(scales, key=lambda scale: scale.largest)
+            )
             layer = keras_layer(source_name(engine, value))
             yield make_finding(
                 "V08",

@@ -48,11 +48,22 @@ def _finding(
     severity: Severity | None = None,
 ) -> Finding:
     layer = keras_layer(node.name)
-    return make_finding(code, node.name, message, advice, confidence, rule=rule, severity=severity, keras_layer=layer)
+    return make_finding(
+        code,
+        node.name,
+        message,
+        advice,
+        confidence,
+        rule=rule,
+        severity=severity,
+        keras_layer=layer,
+    )
 
 
 def _has_other_type(op: WeightedOp) -> bool:
-    scales = [read.scale for read in op.activations] + ([op.weight.scale] if op.weight is not None else [])
+    scales = [read.scale for read in op.activations] + (
+        [op.weight.scale] if op.weight is not None else []
+    )
     return any(scale is not None and not scale.is_int8 for scale in scales)
 
 
@@ -120,7 +131,11 @@ def _check_weight(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _check_gain(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
-    reason = _conv_limit(engine, op) if op.node.op in ("Conv", "ConvTranspose") else _matmul_limit(engine, op)
+    reason = (
+        _conv_limit(engine, op)
+        if op.node.op in ("Conv", "ConvTranspose")
+        else _matmul_limit(engine, op)
+    )
     if reason:
         layer = keras_layer(op.node.name)
         yield _finding(
@@ -146,7 +161,11 @@ def _conv_limit(engine: Engine, op: WeightedOp) -> str:
         fits = aligned and large and len(set(kernel)) == 1
     else:
         fits = filters % 8 == 0 and min(kernel) >= 3
-    return "" if fits else f"has {per_group * op.group} input and {filters} output channels in {op.group} groups"
+    return (
+        ""
+        if fits
+        else f"has {per_group * op.group} input and {filters} output channels in {op.group} groups"
+    )
 
 
 def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
@@ -159,7 +178,8 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
     for size, what in ((inner, "inner products"), (columns, "outputs")):
         if isinstance(size, int) and size < _SMALL:
             return f"has {size} {what}"
-    outer = result[:-1] if op.weight is not None else result[-2:-1]  # a batch of products has no batch of rows
+    # A batch of products has no batch of rows.
+    outer = result[:-1] if op.weight is not None else result[-2:-1]
     rows = [dim for dim in outer if isinstance(dim, int)]
     if len(rows) == len(outer) and prod(rows) == 1:
         return "multiplies one row"
@@ -198,7 +218,11 @@ def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
             f"Leave {layer!r} in floating point, or give its weight one scale.",
             "E",
         )
-    if op.node.op in ("Conv", "ConvTranspose") and weight.shape is not None and len(weight.shape) != 4:
+    if (
+        op.node.op in ("Conv", "ConvTranspose")
+        and weight.shape is not None
+        and len(weight.shape) != 4
+    ):
         yield _finding(
             "V27",
             op.node,

@@ -36,7 +36,8 @@ class TensorRTBackend:
     def version(self) -> str:
         """Return TensorRT's version, after checking that it is supported and that there is a GPU.
 
-        The GPU is asked for first, through CUDA: without one, TensorRT 8.6 crashes in ``Runtime()``.
+        The GPU is asked for first, through CUDA: without one, TensorRT 8.6 crashes in
+        ``Runtime()``.
         """
         trt = self._module()
         self._device.info()
@@ -62,7 +63,9 @@ class TensorRTBackend:
         inputs, outputs = plan.tensors()
         memory = int(getattr(plan.engine, self._capabilities().memory_property))
         plan.close()
-        layers = read_layers(description, nodes=request.graph.nodes, weighted=request.graph.weighted)
+        layers = read_layers(
+            description, nodes=request.graph.nodes, weighted=request.graph.weighted
+        )
         warnings = log.warnings()
         if not is_detailed(description):
             warnings += ("The inspector gives layer names only, so their precision is not known.",)
@@ -95,7 +98,9 @@ class TensorRTBackend:
             )
         return None
 
-    def open(self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None) -> Engine:
+    def open(
+        self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None
+    ) -> Engine:
         """Load the engine onto the GPU."""
         return TensorRTEngine(self._module(), self._device, data, manifest, limits)
 
@@ -112,5 +117,7 @@ class TensorRTBackend:
 def _version_fits(built: str, here: str, compatible: bool) -> bool:
     if not compatible:
         return built == here
-    one, other = ([int(part) for part in version.split(".") if part.isdigit()] for version in (built, here))
+    one, other = (
+        [int(part) for part in version.split(".") if part.isdigit()] for version in (built, here)
+    )
     return one[0] == other[0] and one <= other

@@ -24,14 +24,20 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
     _check(capabilities, request, trt.__version__)
     cancellation = Cancellation(request.cancelled)
     builder, logger = make_entry(trt, "Builder", log)
-    flags = sum(1 << int(getattr(trt.NetworkDefinitionCreationFlag, name)) for name in capabilities.network_flags)
+    flags = sum(
+        1 << int(getattr(trt.NetworkDefinitionCreationFlag, name))
+        for name in capabilities.network_flags
+    )
     network = builder.create_network(flags)
-    # The parser owns the weights that the network refers to, and TensorRT keeps neither it nor the monitor alive.
+    # The parser owns the weights that the network refers to, and TensorRT keeps neither it nor the
+    # monitor alive.
     parser = _parse(trt, capabilities, network, logger, request)
     config = _configure(trt, capabilities, builder, request)
     monitor = None
     if capabilities.progress_monitor:
-        monitor = config.progress_monitor = make_progress_monitor(trt, request.on_progress, cancellation)
+        monitor = config.progress_monitor = make_progress_monitor(
+            trt, request.on_progress, cancellation
+        )
     _stop_if(cancellation)
     plan = builder.build_serialized_network(network, config)
     del parser, monitor
@@ -39,7 +45,9 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
     if plan is None:
         shapes = {name: str(profile) for name, profile in request.spec.shapes.items()}
         workspace = request.spec.workspace_bytes
-        raise explain_failed_build(log.errors(), {"workspace": workspace or "the whole memory", "shapes": shapes})
+        raise explain_failed_build(
+            log.errors(), {"workspace": workspace or "the whole memory", "shapes": shapes}
+        )
     timing_cache.save(config, request.spec.timing_cache)
     return bytes(plan)
 
@@ -67,7 +75,9 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
         raise ConfigError(f"TensorRT {version} has no bf16. Use float_precision fp16 or fp32.")
 
 
-def _parse(trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest) -> Any:
+def _parse(
+    trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest
+) -> Any:
     """Fill ``network`` from the ONNX file and return the parser, which must outlive the build."""
     parser = trt.OnnxParser(network, logger)
     if parser.parse_from_file(str(request.onnx)):
@@ -82,7 +92,8 @@ def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: Buil
     if spec.workspace_bytes is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_bytes)
     config.builder_optimization_level = spec.optimization_level
-    # Without details the inspector gives names only, and then precision could not be read but only assumed.
+    # Without details the inspector gives names only, and then precision could not be read but only
+    # assumed.
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name in precision_flags(capabilities, request):
         config.set_flag(getattr(trt.BuilderFlag, name))
@@ -98,7 +109,9 @@ def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: Buil
         profile.set_shape(name, *(trt.Dims(list(shape)) for shape in sides))
     if config.add_optimization_profile(profile) < 0:
         shown = {name: str(shapes) for name, shapes in spec.shapes.items()}
-        raise EngineBuildError(f"TensorRT refuses the shapes {shown}. They must lie within what the graph allows.")
+        raise EngineBuildError(
+            f"TensorRT refuses the shapes {shown}. They must lie within what the graph allows."
+        )
     timing_cache.attach(config, spec.timing_cache)
     return config
 

@@ -1,7 +1,7 @@
 """What TensorRT calls back: log messages, build progress, layer times.
 
-The base classes come from the bindings that are in use, so the classes here are made by functions that take them.
-A callback must not raise: TensorRT calls it from C++.
+The base classes come from the bindings that are in use, so the classes here are made by functions
+that take them. A callback must not raise: TensorRT calls it from C++.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class BuildLog:
         for level, message in self.messages:
             if level == "WARNING":
                 counts[message] = counts.get(message, 0) + 1
-        return tuple(message if count == 1 else f"{message} ({count} times)" for message, count in counts.items())
+        return tuple(
+            message if count == 1 else f"{message} ({count} times)"
+            for message, count in counts.items()
+        )
 
 
 def make_logger(trt: Any, log: BuildLog) -> Any:

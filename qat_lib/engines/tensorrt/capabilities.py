@@ -1,6 +1,7 @@
 """What differs between the supported TensorRT versions, in one table; the rest of the code asks the table.
 
-Facts are read from the bindings' API surface (see the snapshots in the tests), not from release notes.
+Facts are read from the bindings' API surface (see the snapshots in the tests), not from release
+notes.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ class Capabilities:
         major: the major version.
         minimum: first (major, minor) that is supported.
         network_flags: names of ``NetworkDefinitionCreationFlag`` that a network is created with.
-        strongly_typed: precision comes from the graph's types alone; if not, it is asked for by ``int8_flags``, or by
-            ``fp16_flags`` for graphs without Q/DQ pairs.
+        strongly_typed: precision comes from the graph's types alone; if not, it is asked for by
+            ``int8_flags``, or by ``fp16_flags`` for graphs without Q/DQ pairs.
         int8_flags: names of ``BuilderFlag`` for a graph with Q/DQ pairs.
         fp16_flags: likewise where FP16 is asked for.
         weights: the forms of quantized weights that the parser takes: INT8 + DQ, or FP32 + Q + DQ.
         memory_property: name of ``ICudaEngine``'s property for the memory that one context needs.
-        parser_names_nodes: whether a parser error knows the node's name and operator, or only its index.
+        parser_names_nodes: whether a parser error knows the node's name and operator, or only its
+            index.
         progress_monitor: whether a build reports progress and can be cancelled.
-        preview_features: names of ``PreviewFeature`` to switch on: execution contexts that share the one optimization
-            profile, which is how several threads run an engine, are a matter of course only from 10 on.
+        preview_features: names of ``PreviewFeature`` to switch on: execution contexts that share
+            the one optimization profile, which is how several threads run an engine, are a matter
+            of course only from 10 on.
     """
 
     major: int

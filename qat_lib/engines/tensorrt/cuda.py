@@ -1,6 +1,7 @@
 """The seam to CUDA: device memory, streams, events and graphs, as few calls as an engine needs.
 
-Everything that touches the device goes through :class:`Device`, so that the code above it can be tested without one.
+Everything that touches the device goes through :class:`Device`, so that the code above it can be
+tested without one.
 """
 
 from __future__ import annotations
@@ -240,7 +241,10 @@ def _text(runtime: Any, status: Any) -> str:
 
 def _kernel_driver() -> str:
     try:
-        match = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        match = re.search(
+            r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)",
+            Path("/proc/driver/nvidia/version").read_text(),
+        )
     except OSError:
         return ""
     return match[1] if match else ""

@@ -24,7 +24,8 @@ class ParserFinding:
         return f"{self.code} {self.operator} {self.node}: {self.reason} {self.advice}"
 
 
-# The first pattern that is found in the operator and the message decides. Codes are those of qat_lib.analysis.
+# The first pattern that is found in the operator and the message decides. Codes are those of
+# qat_lib.analysis.
 _PARSER_RULES: tuple[tuple[str, str, str], ...] = (
     (
         r"QLinear|ConvInteger|MatMulInteger|DynamicQuantizeLinear",
@@ -41,7 +42,11 @@ _PARSER_RULES: tuple[tuple[str, str, str], ...] = (
         "V02",
         "Quantize symmetrically: zero points are 0 and have the shape of the scale.",
     ),
-    (r"UINT8|[Uu]nsigned|INT32.*quantiz", "V03", "Use signed INT8 for every Q/DQ pair, and leave biases in float."),
+    (
+        r"UINT8|[Uu]nsigned|INT32.*quantiz",
+        "V03",
+        "Use signed INT8 for every Q/DQ pair, and leave biases in float.",
+    ),
     (
         r"number of scales|output channels|\baxis\b",
         "V04",
@@ -58,16 +63,23 @@ _OTHER_PARSER_RULE = (
     "Leave the layer out of quantization, or replace it by operators that TensorRT imports.",
 )
 
-_OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory|OutOfMemory|insufficient memory|cudaErrorMemoryAllocation|GPU memory")
-_NO_KERNEL = re.compile(r"[Cc]ould not find any implementation for node (?P<node>.+?)(?:\.$|\.\s|$)")
+_OUT_OF_MEMORY = re.compile(
+    r"[Oo]ut of memory|OutOfMemory|insufficient memory|cudaErrorMemoryAllocation|GPU memory"
+)
+_NO_KERNEL = re.compile(
+    r"[Cc]ould not find any implementation for node (?P<node>.+?)(?:\.$|\.\s|$)"
+)
 
 
-def read_parser_errors(parser: Any, names_nodes: bool, nodes: Sequence[tuple[str, str]]) -> list[ParserFinding]:
+def read_parser_errors(
+    parser: Any, names_nodes: bool, nodes: Sequence[tuple[str, str]]
+) -> list[ParserFinding]:
     """Translate the errors of an ``OnnxParser``.
 
     Args:
         parser: the parser, after a failed parse.
-        names_nodes: whether its errors know the node's name; if not, the node's index is looked up in ``nodes``.
+        names_nodes: whether its errors know the node's name; if not, the node's index is looked up
+            in ``nodes``.
         nodes: name and operator of each node in graph order.
     """
     findings = []
@@ -81,7 +93,9 @@ def read_parser_errors(parser: Any, names_nodes: bool, nodes: Sequence[tuple[str
         reason = error.desc().strip().rstrip(".") + "."
         rules = (rule[1:] for rule in _PARSER_RULES if re.search(rule[0], f"{operator} {reason}"))
         code, advice = next(rules, _OTHER_PARSER_RULE)
-        findings.append(ParserFinding(code=code, node=name, operator=operator, reason=reason, advice=advice))
+        findings.append(
+            ParserFinding(code=code, node=name, operator=operator, reason=reason, advice=advice)
+        )
     return findings
 
 

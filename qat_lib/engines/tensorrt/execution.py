@@ -89,7 +89,9 @@ class Execution:
         self.context = self._plan.create_context()
         self._stream = self._device.create_stream()
         self._resources.callback(self._device.destroy_stream, self._stream)
-        self._plan.set_shapes(self.context, {name: profile.maximum for name, profile in self._profiles.items()})
+        self._plan.set_shapes(
+            self.context, {name: profile.maximum for name, profile in self._profiles.items()}
+        )
         self._buffers = {}
         for info in (*self._inputs, *self._outputs):
             count = math.prod(self.context.get_tensor_shape(info.name))
@@ -101,10 +103,14 @@ class Execution:
     def _set_shapes(self, values: list[Array]) -> None:
         shape = tuple(value.shape for value in values)
         if shape != self._shape:
-            shapes = {info.name: value.shape for info, value in zip(self._inputs, values, strict=True)}
+            shapes = {
+                info.name: value.shape for info, value in zip(self._inputs, values, strict=True)
+            }
             self._plan.set_shapes(self.context, shapes)
             self._shape = shape
-            self._output_shapes = {info.name: tuple(self.context.get_tensor_shape(info.name)) for info in self._outputs}
+            self._output_shapes = {
+                info.name: tuple(self.context.get_tensor_shape(info.name)) for info in self._outputs
+            }
 
     def _copy_in(self, values: list[Array]) -> None:
         for info, value in zip(self._inputs, values, strict=True):
@@ -128,7 +134,9 @@ class Execution:
         results = {}
         for name, count in counts.items():
             buffer = self._buffers[name]
-            results[name] = buffer.part(count).view(buffer.dtype).reshape(self._output_shapes[name]).copy()
+            results[name] = (
+                buffer.part(count).view(buffer.dtype).reshape(self._output_shapes[name]).copy()
+            )
         return results
 
     # ------------------------------------------------------------------ timing
@@ -168,7 +176,8 @@ class Execution:
 
     def _capture(self, stack: ExitStack) -> int | None:
         """Return a CUDA graph of one execution; None where the engine can't be captured."""
-        for _ in range(_WARMUP_RUNS):  # TensorRT updates its own state at the first run with new shapes
+        # TensorRT updates its own state at the first run with new shapes.
+        for _ in range(_WARMUP_RUNS):
             self._enqueue()
         self._device.synchronize(self._stream)
         self._device.begin_capture(self._stream)
@@ -195,7 +204,9 @@ class Execution:
 
     def layer_times(self) -> dict[str, float]:
         """Return the mean milliseconds of each layer over some runs with a profiler attached."""
-        self._plan.set_shapes(self.context, {name: profile.optimum for name, profile in self._profiles.items()})
+        self._plan.set_shapes(
+            self.context, {name: profile.optimum for name, profile in self._profiles.items()}
+        )
         self._shape = ()
         collected: dict[str, list[float]] = {}
         profiler = self.context.profiler = make_profiler(self._plan.trt, collected)

@@ -1,8 +1,8 @@
 """Read the engine inspector's JSON: layers with the ONNX nodes in them and the precision they run in.
 
-``trtexec --exportLayerInfo`` writes the same format. Precision is read from the text of "Format/Datatype" and from the
-weights' type; ONNX nodes from the "Metadata" that newer versions give, else from the layer's name, which joins them
-with " + ".
+``trtexec --exportLayerInfo`` writes the same format. Precision is read from the text of
+"Format/Datatype" and from the weights' type; ONNX nodes from the "Metadata" that newer versions
+give, else from the layer's name, which joins them with " + ".
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def read_layers(
     """Return the layers of an inspector's description.
 
     Args:
-        description: ``{"Layers": [...], ...}``; layers are plain names where the engine holds no details.
+        description: ``{"Layers": [...], ...}``; layers are plain names where the engine holds no
+            details.
         nodes: ONNX node by every name that may stand for it.
         weighted: ONNX nodes that multiply by constant weights.
         times: mean milliseconds by layer name.
@@ -47,7 +48,9 @@ def read_layers(
         item: Mapping[str, Any] = {"Name": entry} if isinstance(entry, str) else entry
         name, kind = str(item.get("Name", "")), str(item.get("LayerType", ""))
         fused = _fused(item, nodes)
-        runs_weights = kind not in _NOT_WEIGHTED and (_weights(item) is not None or not fused.isdisjoint(weighted))
+        runs_weights = kind not in _NOT_WEIGHTED and (
+            _weights(item) is not None or not fused.isdisjoint(weighted)
+        )
         layers.append(
             EngineLayer(
                 name=name,
@@ -80,7 +83,9 @@ def _fused(item: Mapping[str, Any], nodes: Mapping[str, str]) -> _Ordered:
     if not shown:
         shown = [part.strip() for part in re.split(r" \+ |\|\|", str(item.get("Name", "")))]
     known = set(nodes.values())
-    return _Ordered.fromkeys(nodes.get(name, name) for name in shown if name in nodes or name in known)  # type: ignore[return-value]
+    return _Ordered.fromkeys(
+        nodes.get(name, name) for name in shown if name in nodes or name in known
+    )  # type: ignore[return-value]
 
 
 def _weights(item: Mapping[str, Any]) -> str | None:

@@ -11,8 +11,13 @@ from typing import Any
 from qat_lib.engines.tensorrt.callbacks import BuildLog, make_logger
 from qat_lib.errors import BackendUnavailableError
 
-# What TensorRT 8.6's plugin library names, and where the wheels nvidia-cublas-cu12 and nvidia-cudnn-cu12 put it.
-_CUDA_LIBRARIES = ("cublas/lib/libcublasLt.so.12", "cublas/lib/libcublas.so.12", "cudnn/lib/libcudnn.so.8")
+# What TensorRT 8.6's plugin library names, and where the wheels nvidia-cublas-cu12 and
+# nvidia-cudnn-cu12 put it.
+_CUDA_LIBRARIES = (
+    "cublas/lib/libcublasLt.so.12",
+    "cublas/lib/libcublas.so.12",
+    "cudnn/lib/libcudnn.so.8",
+)
 
 
 def import_tensorrt() -> Any:
@@ -54,7 +59,8 @@ def make_entry(trt: Any, name: str, log: BuildLog) -> tuple[Any, Any]:
     """Return a ``Builder`` or ``Runtime`` and the logger that must outlive it.
 
     Raises:
-        BackendUnavailableError: TensorRT gave none, which is what it does without a usable GPU or driver.
+        BackendUnavailableError: TensorRT gave none, which is what it does without a usable GPU or
+            driver.
     """
     logger = make_logger(trt, log)
     try:

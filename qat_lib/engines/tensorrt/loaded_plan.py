@@ -21,10 +21,13 @@ class LoadedPlan:
         trt: the ``tensorrt`` module.
         data: the serialized engine.
         log: where messages go.
-        version_compatible: whether the engine was built to run on later versions, with its own runtime in it.
+        version_compatible: whether the engine was built to run on later versions, with its own
+            runtime in it.
     """
 
-    def __init__(self, trt: Any, data: bytes, log: BuildLog, *, version_compatible: bool = False) -> None:
+    def __init__(
+        self, trt: Any, data: bytes, log: BuildLog, *, version_compatible: bool = False
+    ) -> None:
         self.trt = trt
         runtime, self._logger = make_entry(trt, "Runtime", log)
         if version_compatible:
@@ -60,8 +63,12 @@ class LoadedPlan:
         sides: tuple[list[TensorInfo], list[TensorInfo]] = ([], [])
         for index in range(self.engine.num_io_tensors):
             name = self.engine.get_tensor_name(index)
-            shape = tuple(size if size >= 0 else None for size in self.engine.get_tensor_shape(name))
-            info = TensorInfo(name=name, shape=shape, dtype=_dtype(self.trt, self.engine.get_tensor_dtype(name)))
+            shape = tuple(
+                size if size >= 0 else None for size in self.engine.get_tensor_shape(name)
+            )
+            info = TensorInfo(
+                name=name, shape=shape, dtype=_dtype(self.trt, self.engine.get_tensor_dtype(name))
+            )
             is_input = self.engine.get_tensor_mode(name) == self.trt.TensorIOMode.INPUT
             sides[0 if is_input else 1].append(info)
         return tuple(sides[0]), tuple(sides[1])
@@ -77,7 +84,9 @@ class LoadedPlan:
         self.set_shapes(context, {name: profile.optimum for name, profile in profiles.items()})
         inspector = self.engine.create_engine_inspector()
         inspector.execution_context = context
-        description: dict[str, Any] = json.loads(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
+        description: dict[str, Any] = json.loads(
+            inspector.get_engine_information(self.trt.LayerInformationFormat.JSON)
+        )
         return description
 
     def close(self) -> None:
@@ -103,4 +112,6 @@ def _dtype(trt: Any, kind: Any) -> str:
     for member, name in names.items():
         if hasattr(trt.DataType, member) and kind == getattr(trt.DataType, member):
             return name
-    raise EngineLoadError(f"The engine has an input or output of type {kind}, which NumPy lacks. Export float I/O.")
+    raise EngineLoadError(
+        f"The engine has an input or output of type {kind}, which NumPy lacks. Export float I/O."
+    )

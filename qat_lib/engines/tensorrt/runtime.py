@@ -20,8 +20,8 @@ from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.timing import Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer
 
-# The second context copies while the first one computes. It takes the device memory of one more context, and is made
-# only when two threads ask at the same time.
+# The second context copies while the first one computes. It takes the device memory of one more
+# context, and is made only when two threads ask at the same time.
 _PARALLEL = 2
 
 
@@ -29,7 +29,12 @@ class TensorRTEngine(Engine):
     """A TensorRT engine on the first visible GPU."""
 
     def __init__(
-        self, trt: Any, device: Device, data: bytes, manifest: EngineManifest, limits: RequestLimits | None
+        self,
+        trt: Any,
+        device: Device,
+        data: bytes,
+        manifest: EngineManifest,
+        limits: RequestLimits | None,
     ) -> None:
         super().__init__(manifest)
         log = BuildLog()
@@ -62,7 +67,9 @@ class TensorRTEngine(Engine):
         description = request.describe()
         times = request.layer_times() if timed else {}
         nodes = self.manifest.nodes
-        return read_layers(description, nodes=nodes, weighted=self.manifest.weighted_nodes, times=times)
+        return read_layers(
+            description, nodes=nodes, weighted=self.manifest.weighted_nodes, times=times
+        )
 
     def _free(self, requests: list[Execution]) -> None:
         for execution in requests:

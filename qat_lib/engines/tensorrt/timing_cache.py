@@ -19,7 +19,10 @@ def attach(config: Any, path: Path | None) -> None:
         return
     cache = _read(config, path)
     if cache is None or not config.set_timing_cache(cache, False):
-        logger.warning("the timing cache %s is of another TensorRT or GPU, or damaged; it is started anew", path)
+        logger.warning(
+            "the timing cache %s is of another TensorRT or GPU, or damaged; it is started anew",
+            path,
+        )
         config.set_timing_cache(config.create_timing_cache(b""), False)
 
 

@@ -1,7 +1,8 @@
 """Write the learned range into each activation's Q/DQ pair, in the one canonical form.
 
-Canonical: a scalar float32 scale, a scalar zero point of 0 in the integers' type (never absent: ONNX would take UINT8
-and TensorRT INT8), the axis always written, both nodes reading the same two constants, one pair a tensor and quantizer.
+Canonical: a scalar float32 scale, a scalar zero point of 0 in the integers' type (never absent:
+ONNX would take UINT8 and TensorRT INT8), the axis always written, both nodes reading the same two
+constants, one pair a tensor and quantizer.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
     """Give each activation pair its scale and its type of integers; weights are left to their own pass.
 
     Raises:
-        ExportError: a marker belongs to no quantizer, or an activation's range is not a single number.
+        ExportError: a marker belongs to no quantizer, or an activation's range is not a single
+            number.
     """
     graph = model.graph
     seen: dict[tuple[ir.Value | None, str], ir.Node] = {}

@@ -55,7 +55,10 @@ def per_channel(value: ir.Value | None, channels: int, size: int, axis: int) -> 
     if array is None or array.ndim > size:
         return None
     full = array.reshape((1,) * (size - array.ndim) + array.shape)
-    if any(dim != 1 for i, dim in enumerate(full.shape) if i != axis) or full.shape[axis] not in (1, channels):
+    if any(dim != 1 for i, dim in enumerate(full.shape) if i != axis) or full.shape[axis] not in (
+        1,
+        channels,
+    ):
         return None
     return np.broadcast_to(full.ravel(), (channels,))
 
@@ -89,13 +92,19 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
         if rank(node.inputs[0]) != 2:
             return None
         node.op_type = "Gemm"
-    if is_op(node, "Gemm") and (attribute(node, "beta", 1.0) != 1.0 or attribute(node, "alpha", 1.0) != 1.0):
+    if is_op(node, "Gemm") and (
+        attribute(node, "beta", 1.0) != 1.0 or attribute(node, "alpha", 1.0) != 1.0
+    ):
         return None
     old = operand(node, 2)
     bias = constant(old)
     if old is not None and bias is None:
         return None
-    total = extra if bias is None else np.broadcast_to(bias.ravel(), extra.shape).astype(np.float64) + extra
+    total = (
+        extra
+        if bias is None
+        else np.broadcast_to(bias.ravel(), extra.shape).astype(np.float64) + extra
+    )
     set_bias(graph, node, total)
     return node
 

@@ -1,7 +1,8 @@
 """Write an Einsum with a weight as a MatMul between two Reshapes.
 
-An EinsumDense on a sequence of open length reaches ONNX as Einsum: engines have no INT8 kernel for it, and its weight
-may keep a range for each of several axes, which no DequantizeLinear says. As a matrix the weight has one output axis.
+An EinsumDense on a sequence of open length reaches ONNX as Einsum: engines have no INT8 kernel for
+it, and its weight may keep a range for each of several axes, which no DequantizeLinear says. As a
+matrix the weight has one output axis.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def merge_einsum(model: ir.Model) -> None:
 def _weight_shape(value: ir.Value | None) -> list[int] | None:
     """Return the shape of a constant, or of one behind a Q/DQ pair; None when ``value`` is something else."""
     source = value
-    while (node := producer(source)) is not None and is_op(node, "QuantizeLinear", "DequantizeLinear"):
+    while (node := producer(source)) is not None and is_op(
+        node, "QuantizeLinear", "DequantizeLinear"
+    ):
         source = operand(node, 0)
     array = constant(source)
     return None if array is None else list(array.shape)
@@ -86,7 +89,12 @@ def _parse(text: str, data_rank: int, weight_rank: int) -> _Equation | None:
 
 
 def _write(
-    graph: ir.Graph, node: ir.Node, data: ir.Value, weight: ir.Value, shape: list[int], equation: _Equation
+    graph: ir.Graph,
+    node: ir.Node,
+    data: ir.Value,
+    weight: ir.Value,
+    shape: list[int],
+    equation: _Equation,
 ) -> None:
     leading = (dims(data) or [])[: equation.batch]
     rows = [shape[axis] for axis in equation.summed]
@@ -99,7 +107,9 @@ def _write(
     perm = [*equation.summed, *equation.made]
     if perm != sorted(perm):
         moved = [shape[axis] for axis in perm]
-        weight = insert_before(node, new_node("Transpose", [weight], {"perm": perm}, origin=node, shape=moved))
+        weight = insert_before(
+            node, new_node("Transpose", [weight], {"perm": perm}, origin=node, shape=moved)
+        )
     whole = [int(np.prod(rows)), int(np.prod(columns))]
     if len(perm) > 2:
         weight = reshape(weight, whole, list(whole))
@@ -107,7 +117,9 @@ def _write(
     keep = [0] * equation.batch
     if len(rows) > 1:
         data = reshape(data, [*keep, whole[0]], [*leading, whole[0]])
-    product = insert_before(node, new_node("MatMul", [data, weight], origin=node, shape=[*leading, whole[1]]))
+    product = insert_before(
+        node, new_node("MatMul", [data, weight], origin=node, shape=[*leading, whole[1]])
+    )
     if len(columns) > 1:
         product = reshape(product, [*keep, *columns], [*leading, *columns])
     replace(node.outputs[0], product)

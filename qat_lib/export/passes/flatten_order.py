@@ -1,7 +1,7 @@
 """Let a matrix product take channels-first features, by moving the rows of its weight.
 
-Keras flattens NHWC; behind a channels-first convolution that costs a Transpose. The Transpose goes, and the rows of the
-(integer) weight are put into the order in which the features now come.
+Keras flattens NHWC; behind a channels-first convolution that costs a Transpose. The Transpose goes,
+and the rows of the (integer) weight are put into the order in which the features now come.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def reorder_flattened_weights(model: ir.Model) -> None:
         chain[0].replace_input_with(0, source)
         graph.remove(node, safe=True)
         for passed in chain[:-1]:
-            passed.outputs[0].meta.pop(TENSOR, None)  # It holds the layer's values in another order now.
+            # It holds the layer's values in another order now.
+            passed.outputs[0].meta.pop(TENSOR, None)
 
 
 def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> np.ndarray | None:
@@ -81,7 +82,10 @@ def _move_rows(graph: ir.Graph, product: ir.Node, order: np.ndarray) -> bool:
     if value is not None and weight is not None and weight.ndim == 2:
         product.replace_input_with(1, add_constant(graph, weight[order], value.name or "weight"))
         return True
-    if not is_op(dequantize, "DequantizeLinear") or only_consumer(dequantize.outputs[0]) is not product:
+    if (
+        not is_op(dequantize, "DequantizeLinear")
+        or only_consumer(dequantize.outputs[0]) is not product
+    ):
         return False
     integers, scale = constant(dequantize.inputs[0]), scalar(operand(dequantize, 1))
     if integers is None or integers.ndim != 2 or FACTOR in dequantize.meta:

@@ -24,8 +24,8 @@ from qat_lib.export.graph import (
 def store_float_weights(model: ir.Model) -> None:
     """Replace ``INT8 -> DQ`` by ``FP32 -> Q -> DQ`` with the same scale, so that Q gives the same integers again.
 
-    The stored floats are ``integers * scale``: they lie in the middle of their quantization step, whatever way the
-    runtime divides.
+    The stored floats are ``integers * scale``: they lie in the middle of their quantization step,
+    whatever way the runtime divides.
     """
     for node in list(model.graph):
         integers = constant(node.inputs[0]) if is_op(node, "DequantizeLinear") else None
@@ -44,5 +44,7 @@ def store_float_weights(model: ir.Model) -> None:
             dtype=ir.DataType.INT8,
         )
         set_int(quantize, "axis", axis)
-        quantize.meta.update({key: node.meta[key] for key in (QUANTIZER, FACTOR, LEARNED) if key in node.meta})
+        quantize.meta.update(
+            {key: node.meta[key] for key in (QUANTIZER, FACTOR, LEARNED) if key in node.meta}
+        )
         node.replace_input_with(0, insert_before(node, quantize))

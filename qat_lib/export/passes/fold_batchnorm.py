@@ -1,8 +1,9 @@
 """Fold a BatchNormalization into the layer in front of it, with the INT8 weights unchanged.
 
-``gamma / sqrt(variance + epsilon)`` goes into the weight's *dequantize scale*, the rest into the bias: the integers,
-which were trained, stay as they are. A negative factor flips the sign of its channel's integers, which the symmetric
-range [-127, 127] allows exactly; a zero factor (a dead channel) zeroes them, since a scale must stay positive.
+``gamma / sqrt(variance + epsilon)`` goes into the weight's *dequantize scale*, the rest into
+the bias: the integers, which were trained, stay as they are. A negative factor flips the sign of
+its channel's integers, which the symmetric range [-127, 127] allows exactly; a zero factor (a dead
+channel) zeroes them, since a scale must stay positive.
 """
 
 from __future__ import annotations
@@ -26,11 +27,18 @@ from qat_lib.export.graph import (
     rank,
     replace,
 )
-from qat_lib.export.passes.bias import CONVOLUTIONS, WEIGHTED, channel_axis, output_channels, set_bias
+from qat_lib.export.passes.bias import (
+    CONVOLUTIONS,
+    WEIGHTED,
+    channel_axis,
+    output_channels,
+    set_bias,
+)
 from qat_lib.export.ranges import INT8_MAX
 
 SMALLEST_SCALE = np.float32(2.0**-126)
-"""Least normal float32: a smaller scale would be flushed to zero, which ONNX and TensorRT refuse."""
+"""Least normal float32: a smaller scale would be flushed to zero, which ONNX and TensorRT
+refuse."""
 
 
 def batch_norm_of(node: ir.Node) -> BatchNorm | None:
@@ -71,7 +79,10 @@ def _foldable(layer: ir.Node, norm_node: ir.Node, norm: BatchNorm) -> bool:
         return False
     if not is_op(layer, *CONVOLUTIONS) and rank(layer.inputs[0]) != 2:
         return False
-    if is_op(layer, "Gemm") and (attribute(layer, "alpha", 1.0), attribute(layer, "beta", 1.0)) != (1.0, 1.0):
+    if is_op(layer, "Gemm") and (attribute(layer, "alpha", 1.0), attribute(layer, "beta", 1.0)) != (
+        1.0,
+        1.0,
+    ):
         return False
     if operand(layer, 2) is not None and constant(operand(layer, 2)) is None:
         return False
@@ -86,17 +97,26 @@ def _along(vector: np.ndarray, size: int, axis: int) -> np.ndarray:
 def _fold_into_weight(graph: ir.Graph, layer: ir.Node, factor: np.ndarray) -> None:
     weight = np.asarray(constant(layer.inputs[1]))
     scaled = (weight * _along(factor, weight.ndim, channel_axis(layer))).astype(np.float32)
-    layer.replace_input_with(1, add_constant(graph, scaled, f"{layer.meta.get('keras_layer', layer.name)}/weight"))
+    layer.replace_input_with(
+        1, add_constant(graph, scaled, f"{layer.meta.get('keras_layer', layer.name)}/weight")
+    )
 
 
-def _fold_into_scale(graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray) -> bool:
+def _fold_into_scale(
+    graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray
+) -> bool:
     """Give the layer a DQ with the factor in its scales; return False, with nothing changed, where they can't take it.
 
-    That is where they are computed or lie along another axis, or where an integer is -128 and would change its sign.
+    That is where they are computed or lie along another axis, or where an integer is -128 and would
+    change its sign.
     """
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
     axis = channel_axis(layer)
-    if integers is None or scale is None or (scale.size > 1 and attribute(dequantize, "axis", 1) != axis):
+    if (
+        integers is None
+        or scale is None
+        or (scale.size > 1 and attribute(dequantize, "axis", 1) != axis)
+    ):
         return False
     scale = np.broadcast_to(scale, factor.shape)
     scaled = scale * np.abs(factor)
@@ -108,11 +128,15 @@ def _fold_into_scale(graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, facto
     name = dequantize.meta.get("quantizer", layer.name)
     kept = np.array_equal(signed, integers)
     constants = [
-        dequantize.inputs[0] if kept else add_constant(graph, signed.astype(np.int8), f"{name}/integers"),
+        dequantize.inputs[0]
+        if kept
+        else add_constant(graph, signed.astype(np.int8), f"{name}/integers"),
         add_constant(graph, np.where(dead, scale, scaled).astype(np.float32), f"{name}/scale"),
         add_constant(graph, np.zeros(scale.shape, np.int8), f"{name}/zero_point"),
     ]
-    folded = new_node("DequantizeLinear", constants, {"axis": axis}, origin=dequantize, shape=integers.shape)
+    folded = new_node(
+        "DequantizeLinear", constants, {"axis": axis}, origin=dequantize, shape=integers.shape
+    )
     before = dequantize.meta.get(FACTOR, np.ones_like(factor))
     folded.meta.update(dequantize.meta)
     folded.meta[FACTOR] = np.where(dead, 0.0, before * factor)

@@ -12,16 +12,27 @@ import onnx_ir as ir
 
 from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, replace
 
-KEEP = ("QuantizeLinear", "DequantizeLinear", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+KEEP = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+)
 LARGEST_GROWTH = 1 << 20
-"""Elements up to which a constant may be larger than what it is computed from (a Tile or Expand stays a node)."""
+"""Elements up to which a constant may be larger than what it is computed from (a Tile or Expand
+stays a node)."""
 
 Fold = Callable[[ir.Node, list[np.ndarray]], np.ndarray]
 
 
 def _reshape(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
     data, shape = inputs
-    target = [data.shape[i] if d == 0 and not attribute(node, "allowzero", 0) else int(d) for i, d in enumerate(shape)]
+    target = [
+        data.shape[i] if d == 0 and not attribute(node, "allowzero", 0) else int(d)
+        for i, d in enumerate(shape)
+    ]
     return data.reshape(target)
 
 
@@ -64,7 +75,8 @@ FOLDS: dict[str, Fold] = {
     "Reciprocal": lambda node, x: np.reciprocal(*x),
     "Neg": lambda node, x: np.negative(*x),
 }
-"""The operators that make up nearly all constant subgraphs; the others go through ONNX's reference evaluator."""
+"""The operators that make up nearly all constant subgraphs; the others go through ONNX's reference
+evaluator."""
 
 
 def _evaluate(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarray | None:
@@ -79,10 +91,14 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
     proto = ir.to_proto(node)
     feeds = dict(zip(filter(None, proto.input), inputs, strict=True))
     declared = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        onnx.helper.make_tensor_value_info(
+            name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
+        )
         for name, x in feeds.items()
     ]
-    graph = onnx.helper.make_graph([proto], "fold", declared, [onnx.ValueInfoProto(name=x) for x in proto.output])
+    graph = onnx.helper.make_graph(
+        [proto], "fold", declared, [onnx.ValueInfoProto(name=x) for x in proto.output]
+    )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         (result,) = ReferenceEvaluator(model).run(None, feeds)
@@ -99,7 +115,10 @@ def fold_constants(model: ir.Model) -> None:
     for node in list(graph):
         if node.domain not in ("", "ai.onnx") or is_op(node, *KEEP) or len(node.outputs) != 1:
             continue
-        if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+        if any(
+            attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            for attr in node.attributes.values()
+        ):
             continue
         (output,) = node.outputs
         value = constant(output) if node.op_type == "Constant" else _value(node, opset)

@@ -1,7 +1,8 @@
 """Write what is not INT8 in float16: weights, biases, scales, and casts at the graph's border.
 
-A strongly typed TensorRT network runs each operator in the type that the graph says; this is how INT8 + FP16 is said.
-Scales below float16's least subnormal are raised to it (2**-24), so that they stay positive.
+A strongly typed TensorRT network runs each operator in the type that the graph says; this is how
+INT8 + FP16 is said. Scales below float16's least subnormal are raised to it (2**-24), so that they
+stay positive.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
-from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, new_node, operand, producer
+from qat_lib.export.graph import (
+    add_constant,
+    attribute,
+    constant,
+    is_op,
+    lowering_pass,
+    new_node,
+    operand,
+    producer,
+)
 
 HALF = ir.DataType.FLOAT16
 LARGEST = float(np.finfo(np.float16).max)
@@ -18,7 +28,8 @@ LEAST_SCALE = np.float16(2.0**-24)
 KEEP_FLOAT_INPUTS = {"Resize": (1, 2)}
 """Operator -> inputs that ONNX wants in float32 whatever the data are (scales of a Resize)."""
 SATURATING = ("Clip", "Min", "Max", "Where")
-"""Operators with bounds and masks as constants, which stand for infinity: float16's largest number does as well."""
+"""Operators with bounds and masks as constants, which stand for infinity: float16's largest number
+does as well."""
 MASKED = 3e4
 """What Keras adds to the scores that a float16 mask hides: added to a score, it stays finite."""
 
@@ -51,13 +62,17 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     array = constant(value)
     if array is None:
         return
-    uses = [use for use in value.uses() if use.idx not in KEEP_FLOAT_INPUTS.get(use.node.op_type, ())]
+    uses = [
+        use for use in value.uses() if use.idx not in KEEP_FLOAT_INPUTS.get(use.node.op_type, ())
+    ]
     if not uses:
         return
     beyond = np.abs(array) > LARGEST
     if np.any(beyond) and all(_is_switched_by_mask(use.node, use.idx) for use in uses):
         array = np.clip(array, -MASKED, MASKED)
-    elif np.any(beyond & np.isfinite(array)) and not all(is_op(use.node, *SATURATING) for use in uses):
+    elif np.any(beyond & np.isfinite(array)) and not all(
+        is_op(use.node, *SATURATING) for use in uses
+    ):
         greatest = np.abs(array[np.isfinite(array)]).max()
         raise ExportError(
             f"Expected constants within float16's range (+-65504). Received {greatest:g} in "
@@ -100,7 +115,9 @@ def _cast_outputs(graph: ir.Graph) -> None:
             continue
         name = value.name
         value.name = None
-        cast = new_node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, origin=node, shape=value.shape)
+        cast = new_node(
+            "Cast", [value], {"to": int(ir.DataType.FLOAT)}, origin=node, shape=value.shape
+        )
         cast.outputs[0].dtype = ir.DataType.FLOAT
         graph.append(cast)
         graph.outputs[index] = cast.outputs[0]

@@ -6,7 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.errors import ExportError
-from qat_lib.export.graph import LAYER, add_constant, attribute, consumers, is_op, lowering_pass, replace
+from qat_lib.export.graph import (
+    LAYER,
+    add_constant,
+    attribute,
+    consumers,
+    is_op,
+    lowering_pass,
+    replace,
+)
 from qat_lib.preprocessing import Preprocessing
 
 DTYPES = {"uint8": ir.DataType.UINT8, "float32": ir.DataType.FLOAT}
@@ -29,7 +37,9 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
     if value.shape is None:
         return
     shape = [dim if isinstance(dim, int) else None for dim in value.shape[1:]]
-    if len(shape) != 3 or any(d not in (None, e) for d, e in zip(shape, preprocessing.image_shape, strict=True)):
+    if len(shape) != 3 or any(
+        d not in (None, e) for d, e in zip(shape, preprocessing.image_shape, strict=True)
+    ):
         raise ExportError(
             f"Expected images of the model's input shape {shape}. The preprocessing gives "
             f"{list(preprocessing.image_shape)}. Pass the preprocessing that the model was trained with."
@@ -54,7 +64,10 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
         ("Div", np.asarray(preprocessing.std, np.float32), 1.0),
     ):
         if np.any(array != neutral):
-            step(op_type, add_constant(graph, np.asarray(array, np.float32), f"preprocessing/{op_type}"))
+            step(
+                op_type,
+                add_constant(graph, np.asarray(array, np.float32), f"preprocessing/{op_type}"),
+            )
     if not nodes:
         return
     readers = [use for use in value.uses() if use.node not in nodes]
@@ -74,7 +87,9 @@ def take_channels_first(model: ir.Model) -> None:
             continue
         shape = value.shape
         readers = consumers(value)
-        direct = [n for n in readers if is_op(n, "Transpose") and attribute(n, "perm") == [0, 3, 1, 2]]
+        direct = [
+            n for n in readers if is_op(n, "Transpose") and attribute(n, "perm") == [0, 3, 1, 2]
+        ]
         value.shape = ir.Shape([shape[0], shape[3], shape[1], shape[2]])
         if len(direct) < len(readers):
             back = ir.node("Transpose", [value], {"perm": [0, 2, 3, 1]})

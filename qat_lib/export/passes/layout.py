@@ -1,8 +1,9 @@
 """Remove the NHWC/NCHW transposes that tf2onnx puts around every convolution and pool.
 
-One rule does the work: an operator that only needs its axes renamed is moved above the Transpose in front of it
-(the Transpose sinks), until it meets its inverse and both vanish. What remains at the graph's inputs is then
-lifted the other way, to the input itself, where ``channels_first_input`` can take it off.
+One rule does the work: an operator that only needs its axes renamed is moved above the Transpose in
+front of it (the Transpose sinks), until it meets its inverse and both vanish. What remains at the
+graph's inputs is then lifted the other way, to the input itself, where ``channels_first_input`` can
+take it off.
 """
 
 from __future__ import annotations
@@ -112,7 +113,11 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
 
     The others are constants, or scalars, so that they can be given in any layout.
     """
-    moved = [i for i, x in enumerate(node.inputs) if x is not None and constant(x) is None and rank(x) != 0]
+    moved = [
+        i
+        for i, x in enumerate(node.inputs)
+        if x is not None and constant(x) is None and rank(x) != 0
+    ]
     if [rank(node.inputs[i]) for i in moved] != [size]:
         return None
     passable = is_op(node, *LIFTED) and not has_many_scales(node)

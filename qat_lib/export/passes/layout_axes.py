@@ -46,5 +46,7 @@ def move_above(node: ir.Node) -> None:
         return
     moved, left = (unsqueeze_above if grows else squeeze_above)(perm, axis)
     node.replace_input_with(0, source)
-    node.replace_input_with(1, add_constant(graph_of(node), np.asarray([moved], np.int64), f"{node.name}/axes"))
+    node.replace_input_with(
+        1, add_constant(graph_of(node), np.asarray([moved], np.int64), f"{node.name}/axes")
+    )
     put_behind(node, left)

@@ -1,7 +1,8 @@
 """How each operator moves above a Transpose: which of its axes, attributes and constants have to be renamed.
 
-A rule gets a node, looks whether a Transpose (permutation ``perm``, output axis i = input axis ``perm[i]``) stands in
-front of it and, if moving pays, rewires the node to read the untransposed tensor and puts the Transpose behind.
+A rule gets a node, looks whether a Transpose (permutation ``perm``, output axis i = input axis
+``perm[i]``) stands in front of it and, if moving pays, rewires the node to read the untransposed
+tensor and puts the Transpose behind.
 """
 
 from __future__ import annotations
@@ -52,7 +53,15 @@ BROADCASTING = (
 )
 # fmt: on
 AXIS = ("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split")
-REDUCE = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare")
+REDUCE = (
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceL2",
+    "ReduceSumSquare",
+)
 
 
 def sink_rule(node: ir.Node) -> Rule | None:
@@ -67,7 +76,13 @@ def sink_rule(node: ir.Node) -> Rule | None:
         return _axis
     if node.op_type in REDUCE:
         return _reduce
-    others = {"Pad": _pad, "Slice": _slice, "MatMul": _matmul, "Squeeze": move_above, "Unsqueeze": move_above}
+    others = {
+        "Pad": _pad,
+        "Slice": _slice,
+        "MatMul": _matmul,
+        "Squeeze": move_above,
+        "Unsqueeze": move_above,
+    }
     return others.get(node.op_type)
 
 
@@ -99,7 +114,9 @@ def _broadcasting(node: ir.Node) -> None:
     perm = max(found, key=found.count)
     others = [value for value in node.inputs if permutation(value) != perm]
     costly = [value for value in others if constant(value) is None and not _is_thin(value)]
-    if found.count(perm) < len(costly) or not all(_broadcasts(value, len(perm)) for value in others):
+    if found.count(perm) < len(costly) or not all(
+        _broadcasts(value, len(perm)) for value in others
+    ):
         return
     for index in range(len(node.inputs)):
         put_in_front(node, index, perm)
@@ -110,7 +127,11 @@ def _axis(node: ir.Node) -> None:
     data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     perms = [permutation(value) for value in data]
     perm = next((perm for perm in perms if perm is not None), None)
-    if perm is None or 2 * perms.count(perm) < len(data) or any(rank(value) != len(perm) for value in data):
+    if (
+        perm is None
+        or 2 * perms.count(perm) < len(data)
+        or any(rank(value) != len(perm) for value in data)
+    ):
         return
     for index in range(len(data)):
         put_in_front(node, index, perm)
@@ -134,7 +155,9 @@ def _reduce(node: ir.Node) -> None:
     if given is None:
         set_ints(node, "axes", moved)
     else:
-        node.replace_input_with(1, add_constant(graph_of(node), np.asarray(moved, np.int64), f"{node.name}/axes"))
+        node.replace_input_with(
+            1, add_constant(graph_of(node), np.asarray(moved, np.int64), f"{node.name}/axes")
+        )
     if keep:
         put_behind(node, perm)
 
@@ -146,12 +169,18 @@ def _pad(node: ir.Node) -> None:
         return
     source, perm = found
     node.replace_input_with(0, source)
-    node.replace_input_with(1, permute_pads(graph_of(node), pads, inverse(perm), f"{node.name}/pads"))
+    node.replace_input_with(
+        1, permute_pads(graph_of(node), pads, inverse(perm), f"{node.name}/pads")
+    )
     put_behind(node, perm)
 
 
 def _slice(node: ir.Node) -> None:
-    found, starts, given = transposed_from(operand(node, 0)), constant(operand(node, 1)), operand(node, 3)
+    found, starts, given = (
+        transposed_from(operand(node, 0)),
+        constant(operand(node, 1)),
+        operand(node, 3),
+    )
     if found is None or starts is None:
         return
     source, perm = found
@@ -191,7 +220,11 @@ def _pointwise_weight(node: ir.Node) -> ir.Value | None:
     value, graph = operand(node, 1), graph_of(node)
     array, dequantize = constant(value), producer(value)
     if value is not None and array is not None:
-        return add_constant(graph, _pointwise(array), value.name or "weight") if array.ndim == 2 else None
+        return (
+            add_constant(graph, _pointwise(array), value.name or "weight")
+            if array.ndim == 2
+            else None
+        )
     if not is_op(dequantize, "DequantizeLinear"):
         return None
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
@@ -200,7 +233,9 @@ def _pointwise_weight(node: ir.Node) -> ir.Value | None:
     if scale.size > 1 and attribute(dequantize, "axis", 1) != 1:
         return None
     moved = add_constant(graph, _pointwise(integers), f"{node.name}/integers")
-    copy = new_node("DequantizeLinear", [moved, *dequantize.inputs[1:]], origin=dequantize, shape=moved.shape)
+    copy = new_node(
+        "DequantizeLinear", [moved, *dequantize.inputs[1:]], origin=dequantize, shape=moved.shape
+    )
     set_int(copy, "axis", 0)
     copy.meta.update(dequantize.meta)
     if ORIGINAL in copy.meta:

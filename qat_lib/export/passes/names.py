@@ -65,7 +65,11 @@ def _initializer_name(value: ir.Value) -> str:
     if use is None:
         return "graph/constant"
     roles = ROLES.get(use.node.op_type, ())
-    return f"{owner(use.node)}/{roles[use.idx]}" if use.idx < len(roles) else f"{use.node.name}/constant_{use.idx}"
+    return (
+        f"{owner(use.node)}/{roles[use.idx]}"
+        if use.idx < len(roles)
+        else f"{use.node.name}/constant_{use.idx}"
+    )
 
 
 def _unique(name: str, taken: set[str]) -> str:

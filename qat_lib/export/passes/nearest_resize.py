@@ -1,7 +1,8 @@
 """Write nearest-neighbour upsampling, which Keras spells as repeats of each axis, as one Resize.
 
-UpSampling2D reaches ONNX as Unsqueeze, Tile and Reshape for each axis of an NHWC image, between two transposes. A
-Resize copies the same values, takes NCHW, and is what engines have a kernel for, in INT8 too.
+UpSampling2D reaches ONNX as Unsqueeze, Tile and Reshape for each axis of an NHWC image, between two
+transposes. A Resize copies the same values, takes NCHW, and is what engines have a kernel for, in
+INT8 too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def use_nearest_resize(model: ir.Model) -> None:
         while found is not None:
             axis, times, last = found
             factors[axis] *= times
-            following = [reader for reader in consumers(last.outputs[0]) if not is_op(reader, "Shape")]
+            following = [
+                reader for reader in consumers(last.outputs[0]) if not is_op(reader, "Shape")
+            ]
             inner = len(following) == 1 and not last.outputs[0].is_graph_output()
             found = _repeat(following[0], size) if inner else None
         if last is not None and factors[0] == factors[-1] == 1:
@@ -51,7 +54,8 @@ def _repeat(node: ir.Node, size: int) -> tuple[int, int, ir.Node] | None:
     """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape`` that repeats each element along an axis."""
     source, tile = operand(node, 0), only_consumer(node.outputs[0])
     added = single_axis(node, size + 1) if is_op(node, "Unsqueeze") else None
-    if source is None or not added or not is_op(tile, "Tile"):  # in front of all axes, the whole repeats
+    # In front of all axes, the whole repeats.
+    if source is None or not added or not is_op(tile, "Tile"):
         return None
     times, reshape = constant(operand(tile, 1)), only_consumer(tile.outputs[0])
     if times is None or np.any(np.delete(times, added) != 1) or not is_op(reshape, "Reshape"):
@@ -64,7 +68,8 @@ def _is_repeated(source: ir.Value, reshape: ir.Node, axis: int, count: int) -> b
     """Whether the Reshape gives ``source`` with one axis ``count`` times as long."""
     before = dims(source) or []
     expected = [d * count if i == axis and d is not None else d for i, d in enumerate(before)]
-    if dims(reshape.outputs[0]) == expected and expected.count(None) <= 1:  # an open axis follows from the others
+    # An open axis follows from the others.
+    if dims(reshape.outputs[0]) == expected and expected.count(None) <= 1:
         return True
     target = extents(operand(reshape, 1), source)
     if target is None or len(target) != len(before):
@@ -76,7 +81,9 @@ def _is_repeated(source: ir.Value, reshape: ir.Node, axis: int, count: int) -> b
 def _write(graph: ir.Graph, source: ir.Value | None, factors: list[int], last: ir.Node) -> None:
     size, output = len(factors), last.outputs[0]
     first = [0, size - 1, *range(1, size - 1)]
-    scales = add_constant(graph, np.asarray([factors[i] for i in first], np.float32), f"{last.name}/scales")
+    scales = add_constant(
+        graph, np.asarray([factors[i] for i in first], np.float32), f"{last.name}/scales"
+    )
     attributes = {"mode": "nearest", **_sampling(factors)}
     resize = new_node("Resize", [source, None, scales], attributes, origin=last, shape=output.shape)
     replace(output, insert_before(last, resize))

@@ -1,7 +1,8 @@
 """Say by ``output_padding`` how far a transposed convolution reaches beyond its last value.
 
-With a kernel smaller than its stride, or with Keras's ``output_padding``, the last positions get no value but the bias.
-tf2onnx writes that as negative pads, half of them in front, which ONNX refuses; TensorFlow has all of them at the end.
+With a kernel smaller than its stride, or with Keras's ``output_padding``, the last positions get no
+value but the bias. tf2onnx writes that as negative pads, half of them in front, which ONNX refuses;
+TensorFlow has all of them at the end.
 """
 
 from __future__ import annotations

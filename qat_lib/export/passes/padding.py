@@ -1,8 +1,9 @@
 """Merge zero padding into the convolution or pool behind it, where the arithmetic allows.
 
-Into a convolution: always (its own padding is zeros). Into an average pool: when the padding counts. Into a max pool,
-which pads with minus infinity: when no value of the tensor is negative, so that zero never wins wrongly. A Q/DQ pair in
-between changes nothing: zero quantizes to zero exactly.
+Into a convolution: always (its own padding is zeros). Into an average pool: when the padding
+counts. Into a max pool, which pads with minus infinity: when no value of the tensor is negative, so
+that zero never wins wrongly. A Q/DQ pair in between changes nothing: zero quantizes to zero
+exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from qat_lib.export.graph import (
 )
 
 NON_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs", "Softplus", "Exp")
-KEEPS_SIGN = ("MaxPool", "AveragePool", "GlobalAveragePool", "QuantizeLinear", "DequantizeLinear", "Reshape", "Flatten")
+KEEPS_SIGN = (
+    "MaxPool",
+    "AveragePool",
+    "GlobalAveragePool",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "Reshape",
+    "Flatten",
+)
 KEEPS_SIGN_OF_ALL = ("Concat", "Add", "Mul", "Max")
 
 
@@ -44,7 +53,9 @@ def is_non_negative(value: ir.Value | None) -> bool:
     if is_op(node, *KEEPS_SIGN):
         return is_non_negative(node.inputs[0])
     if is_op(node, "Pad"):
-        return is_non_negative(node.inputs[0]) and (operand(node, 2) is None or is_non_negative(operand(node, 2)))
+        return is_non_negative(node.inputs[0]) and (
+            operand(node, 2) is None or is_non_negative(operand(node, 2))
+        )
     return is_op(node, *KEEPS_SIGN_OF_ALL) and all(is_non_negative(x) for x in node.inputs)
 
 

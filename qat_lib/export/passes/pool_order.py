@@ -1,7 +1,7 @@
 """Quantize in front of a max pool instead of behind it: the maximum of integers is the integer of the maximum.
 
-The same numbers come out, and the pool runs on bytes. OpenVINO fuses the quantization into the convolution that way;
-TensorRT moves it there by itself.
+The same numbers come out, and the pool runs on bytes. OpenVINO fuses the quantization into the
+convolution that way; TensorRT moves it there by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ def quantize_before_max_pools(model: ir.Model) -> None:
     """Turn ``MaxPool -> Q -> DQ`` into ``Q -> DQ -> MaxPool`` where the pool's output is read by the Q alone."""
     for pool in list(model.graph):
         source, quantize = operand(pool, 0), only_consumer(pool.outputs[0])
-        if not is_op(pool, "MaxPool") or len(pool.outputs) > 1 or not is_op(quantize, "QuantizeLinear"):
+        if (
+            not is_op(pool, "MaxPool")
+            or len(pool.outputs) > 1
+            or not is_op(quantize, "QuantizeLinear")
+        ):
             continue
         dequantize = only_consumer(quantize.outputs[0])
         if not is_op(dequantize, "DequantizeLinear") or has_many_scales(quantize):

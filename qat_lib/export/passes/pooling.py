@@ -30,9 +30,13 @@ def use_global_pools(model: ir.Model) -> None:
         if axes is None or sorted(int(axis) % 4 for axis in axes) != [2, 3]:
             continue
         shape = [*list(source.shape or [])[:2], 1, 1]
-        result = insert_before(node, new_node(POOLS[node.op_type], [source], origin=node, shape=shape))
+        result = insert_before(
+            node, new_node(POOLS[node.op_type], [source], origin=node, shape=shape)
+        )
         if not attribute(node, "keepdims", 1):
-            flat = new_node("Flatten", [result], {"axis": 1}, origin=node, shape=node.outputs[0].shape)
+            flat = new_node(
+                "Flatten", [result], {"axis": 1}, origin=node, shape=node.outputs[0].shape
+            )
             result = insert_before(node, flat)
         replace(node.outputs[0], result)
         model.graph.remove(node, safe=True)

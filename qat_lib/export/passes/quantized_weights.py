@@ -1,8 +1,9 @@
 """Store quantized weights as INT8 in their consumer's layout, so that DQ feeds the operator directly.
 
-tf2onnx leaves ``float weight -> Q -> DQ -> Transpose -> Reshape -> Conv``. TensorRT takes no Transpose between a
-weight's DQ and its layer. Here the integers are computed once, in the Keras layout, with the learned range; integers
-and scales then go through the same transposes and reshapes, and the ONNX axis is read off the moved scales.
+tf2onnx leaves ``float weight -> Q -> DQ -> Transpose -> Reshape -> Conv``. TensorRT takes no
+Transpose between a weight's DQ and its layer. Here the integers are computed once, in the Keras
+layout, with the learned range; integers and scales then go through the same transposes and
+reshapes, and the ONNX axis is read off the moved scales.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class _Moved:
             perm = attribute(node, "perm")
             return _Moved(self.integers.transpose(perm), self.scales.transpose(perm))
         shape = self._new_shape(node)
-        return None if shape is None else _Moved(self.integers.reshape(shape), self.scales.reshape(shape))
+        return (
+            None
+            if shape is None
+            else _Moved(self.integers.reshape(shape), self.scales.reshape(shape))
+        )
 
     def _new_shape(self, node: ir.Node) -> tuple[int, ...] | None:
         given = constant(operand(node, 1))
@@ -59,7 +64,9 @@ class _Moved:
             axis = attribute(node, "axis", 1)
             return (int(np.prod(self.integers.shape[:axis])), -1)
         if is_op(node, "Squeeze"):
-            return np.squeeze(np.empty(self.integers.shape, bool), None if given is None else tuple(given)).shape
+            return np.squeeze(
+                np.empty(self.integers.shape, bool), None if given is None else tuple(given)
+            ).shape
         if given is None:
             return None
         if is_op(node, "Unsqueeze"):
@@ -89,11 +96,12 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
 def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
     """Replace ``weight -> Q -> DQ -> moves -> consumer`` by ``INT8 initializer -> DQ -> consumer``.
 
-    A weight with several consumers gets one DQ for each, and shares the initializer where the layouts agree.
+    A weight with several consumers gets one DQ for each, and shares the initializer where the
+    layouts agree.
 
     Raises:
-        ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis; or a weight's quantizer
-            is unsigned.
+        ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis; or a
+            weight's quantizer is unsigned.
     """
     for quantize, dequantize in quantizer_pairs(model):
         weight = constant(quantize.inputs[0])

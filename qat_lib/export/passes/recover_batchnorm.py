@@ -47,10 +47,21 @@ def recover_batchnorm(model: ir.Model) -> None:
         if data is None or size is None or not _matches(norm, factor, _split(add)[1], size):
             continue
         name = multiply.meta[LAYER]
-        parameters = [("gamma", norm.gamma), ("beta", norm.beta), ("mean", norm.mean), ("variance", norm.variance)]
+        parameters = [
+            ("gamma", norm.gamma),
+            ("beta", norm.beta),
+            ("mean", norm.mean),
+            ("variance", norm.variance),
+        ]
         node = new_node(
             "BatchNormalization",
-            [data, *(add_constant(graph, np.asarray(array, np.float32), f"{name}/{key}") for key, array in parameters)],
+            [
+                data,
+                *(
+                    add_constant(graph, np.asarray(array, np.float32), f"{name}/{key}")
+                    for key, array in parameters
+                ),
+            ],
             {"epsilon": float(norm.epsilon)},
             origin=multiply,
             shape=add.outputs[0].shape,

@@ -1,9 +1,9 @@
 """Put a Keras LayerNormalization, which reaches ONNX in a dozen pieces, together again as one node.
 
-Keras writes ``x * inv + (beta - mean * inv)`` with ``inv = gamma / sqrt(variance + epsilon)``; ONNX means
-``(x - mean) * inv + beta``. Both are the same number in real arithmetic. In float32 (u = 2**-24) they differ by at most
-``4 * u * ((|x| + |mean|) * |inv| + |beta|)`` for an equal mean and variance; the one node has the smaller error, for it
-subtracts before it multiplies.
+Keras writes ``x * inv + (beta - mean * inv)`` with ``inv = gamma / sqrt(variance + epsilon)``; ONNX
+means ``(x - mean) * inv + beta``. Both are the same number in real arithmetic. In float32 (u =
+2**-24) they differ by at most ``4 * u * ((|x| + |mean|) * |inv| + |beta|)`` for an equal mean and
+variance; the one node has the smaller error, for it subtracts before it multiplies.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ OLDEST_OPSET = 17
 def recover_layernorm(model: ir.Model) -> None:
     """Replace the pieces of a normalization over the last axes by one LayerNormalization.
 
-    One over other axes (of channels in front of the image, as in ConvNeXt) stays: ONNX normalizes the last axes only,
-    and the transposes around it would cost more than the pieces.
+    One over other axes (of channels in front of the image, as in ConvNeXt) stays: ONNX normalizes
+    the last axes only, and the transposes around it would cost more than the pieces.
     """
     if model.graph.opset_imports[""] < OLDEST_OPSET:
         return
@@ -45,8 +45,18 @@ def recover_layernorm(model: ir.Model) -> None:
             _write(model.graph, *found)
 
 
-def _write(graph: ir.Graph, data: ir.Value, epsilon: float, gamma: np.ndarray, beta: np.ndarray, last: ir.Node) -> None:
-    parameters = [add_constant(graph, array, f"{last.name}/{key}") for key, array in (("g", gamma), ("b", beta))]
+def _write(
+    graph: ir.Graph,
+    data: ir.Value,
+    epsilon: float,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    last: ir.Node,
+) -> None:
+    parameters = [
+        add_constant(graph, array, f"{last.name}/{key}")
+        for key, array in (("g", gamma), ("b", beta))
+    ]
     (output,) = last.outputs
     normalize = new_node(
         "LayerNormalization",
@@ -76,10 +86,18 @@ def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.
     data, shape = operand(mean, 0), _normalized_shape(mean)
     steps = _chain(mean, "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Reciprocal")
     negative = _chain(mean, "Neg")
-    if data is None or shape is None or data.dtype != ir.DataType.FLOAT or not steps or not negative:
+    if (
+        data is None
+        or shape is None
+        or data.dtype != ir.DataType.FLOAT
+        or not steps
+        or not negative
+    ):
         return None
     centered, square, variance, padded, _, inverse = steps
-    if list(centered.inputs) != [data, *mean.outputs] or set(square.inputs) != set(centered.outputs):
+    if list(centered.inputs) != [data, *mean.outputs] or set(square.inputs) != set(
+        centered.outputs
+    ):
         return None
     epsilon = next((x for x in map(scalar, padded.inputs) if x is not None), None)
     factor, gamma = _with_constant(inverse, "Mul", np.ones(shape, np.float32))
@@ -97,7 +115,12 @@ def _chain(node: ir.Node, *op_types: str) -> list[ir.Node]:
     """Return the operators behind ``node``, each the only one of its type that reads the one before; else none."""
     found: list[ir.Node] = []
     for op_type in op_types:
-        readers = [reader for value in node.outputs for reader in consumers(value) if is_op(reader, op_type)]
+        readers = [
+            reader
+            for value in node.outputs
+            for reader in consumers(value)
+            if is_op(reader, op_type)
+        ]
         if len(readers) != 1:
             return []
         (node,) = readers
@@ -113,7 +136,9 @@ def _product(node: ir.Node, other: ir.Value) -> ir.Node | None:
 
 def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.Node, np.ndarray]:
     """Return the operator behind ``node`` that applies a constant of the shape of ``absent``, and the constant."""
-    for reader in (reader for value in node.outputs for reader in consumers(value) if is_op(reader, op_type)):
+    for reader in (
+        reader for value in node.outputs for reader in consumers(value) if is_op(reader, op_type)
+    ):
         for array in (x for x in map(constant, reader.inputs) if x is not None):
             while array.ndim > absent.ndim and array.shape[0] == 1:
                 array = array[0]

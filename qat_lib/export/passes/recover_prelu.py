@@ -1,7 +1,8 @@
 """Put a Keras PReLU, which reaches ONNX in five pieces, together again as one node.
 
-Keras writes ``relu(x) + (-alpha) * relu(-x)``. For each x one of the two terms is zero, so ``PRelu(x, alpha)`` is the
-same number, bit for bit. The pieces look like a residual Add, which would take the fusion of a convolution.
+Keras writes ``relu(x) + (-alpha) * relu(-x)``. For each x one of the two terms is zero, so
+``PRelu(x, alpha)`` is the same number, bit for bit. The pieces look like a residual Add, which
+would take the fusion of a convolution.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def recover_prelu(model: ir.Model) -> None:
                 _write(model.graph, node, *found)
 
 
-def _match(positive: ir.Node | None, negative: ir.Node | None) -> tuple[ir.Value, np.ndarray] | None:
+def _match(
+    positive: ir.Node | None, negative: ir.Node | None
+) -> tuple[ir.Value, np.ndarray] | None:
     """Return x and the negated slope of ``Relu(x)`` and ``slope * Relu(-x)``."""
     source = operand(positive, 0) if positive is not None and is_op(positive, "Relu") else None
     if source is None or negative is None or not is_op(negative, "Mul"):
@@ -43,7 +46,12 @@ def _match(positive: ir.Node | None, negative: ir.Node | None) -> tuple[ir.Value
     for value, other in permutations(negative.inputs):
         slope, relu = constant(value), producer(other)
         minus = producer(operand(relu, 0)) if relu is not None and is_op(relu, "Relu") else None
-        if slope is None or minus is None or not is_op(minus, "Neg") or operand(minus, 0) is not source:
+        if (
+            slope is None
+            or minus is None
+            or not is_op(minus, "Neg")
+            or operand(minus, 0) is not source
+        ):
             continue
         if _fits(slope.shape, source.shape):
             return source, slope

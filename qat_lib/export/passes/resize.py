@@ -1,7 +1,8 @@
 """Nudge the scales of a Resize so that the output has the size that TensorFlow gives it.
 
-tf2onnx writes ``new size / old size`` as a float32 scale; ONNX takes the floor of size times scale, and 12 times the
-float32 next to 5 / 12 is 4.99... The next larger float gives 5, and samples at the same places.
+tf2onnx writes ``new size / old size`` as a float32 scale; ONNX takes the floor of size times scale,
+and 12 times the float32 next to 5 / 12 is 4.99... The next larger float gives 5, and samples at the
+same places.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ def fix_resize_scales(model: ir.Model) -> None:
     """Enlarge each constant scale of a Resize, by the least step, until the floor is the nearest whole size."""
     for node in model.graph:
         shape, scales = dims(operand(node, 0)), constant(operand(node, 2))
-        if not is_op(node, "Resize") or shape is None or scales is None or scales.size != len(shape):
+        if (
+            not is_op(node, "Resize")
+            or shape is None
+            or scales is None
+            or scales.size != len(shape)
+        ):
             continue
         fixed = np.asarray([_reaching(d, scales[i]) for i, d in enumerate(shape)], np.float32)
         if np.any(fixed != scales):
             node.replace_input_with(2, add_constant(model.graph, fixed, f"{node.name}/scales"))
-            sizes = [None if d is None else int(np.floor(d * float(fixed[i]))) for i, d in enumerate(shape)]
+            sizes = [
+                None if d is None else int(np.floor(d * float(fixed[i])))
+                for i, d in enumerate(shape)
+            ]
             node.outputs[0].shape = ir.Shape(sizes)
 
 

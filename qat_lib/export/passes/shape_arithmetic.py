@@ -21,7 +21,11 @@ def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
     """Return each element of a computed shape in terms of the shape of ``source``; None when it is something else."""
     array = constant(value)
     if array is not None:
-        return [Extent(int(x)) for x in array.reshape(-1)] if array.dtype.kind in "iu" and array.ndim <= 1 else None
+        return (
+            [Extent(int(x)) for x in array.reshape(-1)]
+            if array.dtype.kind in "iu" and array.ndim <= 1
+            else None
+        )
     node = producer(value)
     if node is None:
         return None
@@ -29,7 +33,10 @@ def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
         size = rank(source)
         whole = operand(node, 0) is source and not {"start", "end"} & set(node.attributes)
         return [Extent(1, axis) for axis in range(size)] if whole and size is not None else None
-    parts = [extents(x, source) for x in (node.inputs if is_op(node, "Concat", "Mul") else node.inputs[:1])]
+    parts = [
+        extents(x, source)
+        for x in (node.inputs if is_op(node, "Concat", "Mul") else node.inputs[:1])
+    ]
     known = [part for part in parts if part is not None]
     if len(known) != len(parts):
         return None

@@ -1,7 +1,8 @@
 """Write the target of a Reshape as a constant wherever only one dimension is open.
 
-Keras computes the target from the batch size at run time (Shape, Gather, Concat in ONNX). With one open dimension the
-same is said by a -1, and the shape arithmetic, which TensorRT runs on the host, goes away.
+Keras computes the target from the batch size at run time (Shape, Gather, Concat in ONNX). With one
+open dimension the same is said by a -1, and the shape arithmetic, which TensorRT runs on the host,
+goes away.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Compute only what a strided 1x1 convolution reads: move its stride up to where the values are made.
 
-A 1x1 convolution with stride 2 (ResNet v1's downsampling blocks) reads one value in four. When every reader of a tensor
-does so, the tensor can be made at that size: the stride goes up through Q/DQ, activations and Adds into the convolution
-that makes it. The values that remain are the same, bit for bit; a tenth of ResNet-50's multiplications goes away.
+A 1x1 convolution with stride 2 (ResNet v1's downsampling blocks) reads one value in four. When
+every reader of a tensor does so, the tensor can be made at that size: the stride goes up through
+Q/DQ, activations and Adds into the convolution that makes it. The values that remain are the same,
+bit for bit; a tenth of ResNet-50's multiplications goes away.
 
-OpenVINO does this itself, but only for floats, and when it meets Q/DQ it leaves the layers around in floating point. So
-the export does it for OpenVINO. TensorRT is given the network as it is.
+OpenVINO does this itself, but only for floats, and when it meets Q/DQ it leaves the layers around
+in floating point. So the export does it for OpenVINO. TensorRT is given the network as it is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ BINARY = ("Add", "Sub", "Mul")
 def pull_strides_up(model: ir.Model) -> None:
     """Move strides of 1x1 convolutions up as far as they go."""
     graph = model.graph
-    for node in reversed(list(graph)):  # What a move asks of the tensors in front is met further on.
+    # What a move asks of the tensors in front is met further on.
+    for node in reversed(list(graph)):
         value = node.outputs[0]
         stride = _common_stride(value)
         if stride is not None and _can_take(node):
@@ -87,7 +89,8 @@ def _can_take(node: ir.Node) -> bool:
     if not is_op(node, *BINARY) or any(rank(value) != 4 for value in full):
         return False
     made = [producer(value) for value in full]
-    # Worth it only when a convolution in front takes the stride; the other operand then pays with a small pool.
+    # Worth it only when a convolution in front takes the stride; the other operand then pays with a
+    # small pool.
     return any(is_op(each, "Conv") and only_consumer(each.outputs[0]) is node for each in made)
 
 
@@ -130,5 +133,7 @@ def _take(node: ir.Node, stride: list[int]) -> None:
 def _sampled(value: ir.Value, stride: list[int]) -> ir.Shape:
     """Return the shape of every n-th place of an image."""
     shape = list(value.shape or [])
-    image = [-(-size // stride[i]) if isinstance(size, int) else None for i, size in enumerate(shape[2:])]
+    image = [
+        -(-size // stride[i]) if isinstance(size, int) else None for i, size in enumerate(shape[2:])
+    ]
     return ir.Shape([*shape[:2], *image])

@@ -1,8 +1,9 @@
 """Remove reshapes that only add, drop or move axes of size 1, as squeeze-and-excite blocks are full of.
 
-Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes Flatten, Reshape and
-Transpose. Such an operator moves no data. It sinks below pointwise operators, joins with its neighbours, and vanishes
-where the shapes in front and behind are equal. One between a DQ and a matrix product goes up instead.
+Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes
+Flatten, Reshape and Transpose. Such an operator moves no data. It sinks below pointwise operators,
+joins with its neighbours, and vanishes where the shapes in front and behind are equal. One between
+a DQ and a matrix product goes up instead.
 """
 
 from __future__ import annotations
@@ -86,7 +87,16 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
-POINTWISE = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", *ARITHMETIC)
+POINTWISE = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "Relu",
+    "Clip",
+    "Sigmoid",
+    "HardSigmoid",
+    "Tanh",
+    *ARITHMETIC,
+)
 
 
 def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
@@ -141,7 +151,12 @@ def _spread_constant(node: ir.Node, below: ir.Node) -> tuple[int, np.ndarray] | 
     """
     value = node.outputs[0]
     shape = dims(value)
-    if not is_op(node, "Squeeze") or not is_op(below, *ARITHMETIC) or shape is None or dims(below.outputs[0]) != shape:
+    if (
+        not is_op(node, "Squeeze")
+        or not is_op(below, *ARITHMETIC)
+        or shape is None
+        or dims(below.outputs[0]) != shape
+    ):
         return None
     axis, index = single_axis(node, len(shape) + 1), 1 - list(below.inputs).index(value)
     array = constant(below.inputs[index])
@@ -185,4 +200,8 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 def _is_private(node: ir.Node | None, op_type: str, reader: ir.Node) -> TypeGuard[ir.Node]:
     """Whether a node is a Q or DQ of one scale that ``reader`` alone reads."""
-    return is_op(node, op_type) and scalar(operand(node, 1)) is not None and only_consumer(node.outputs[0]) is reader
+    return (
+        is_op(node, op_type)
+        and scalar(operand(node, 1)) is not None
+        and only_consumer(node.outputs[0]) is reader
+    )

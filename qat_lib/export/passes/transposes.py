@@ -76,7 +76,14 @@ def graph_of(node: ir.Node) -> ir.Graph:
 def put_behind(node: ir.Node, perm: list[int]) -> None:
     """Insert ``Transpose(perm)`` behind each output of ``node``, whose own layout is now the untransposed one."""
     for output in node.outputs:
-        transpose = new_node("Transpose", [output], {"perm": perm}, origin=node, shape=output.shape, dtype=output.dtype)
+        transpose = new_node(
+            "Transpose",
+            [output],
+            {"perm": perm},
+            origin=node,
+            shape=output.shape,
+            dtype=output.dtype,
+        )
         result = transpose.outputs[0]
         result.name, output.name = output.name, None
         output.replace_all_uses_with(result, replace_graph_outputs=True)
@@ -97,5 +104,7 @@ def put_in_front(node: ir.Node, index: int, perm: list[int]) -> None:
         node.replace_input_with(index, _permute_constant(graph_of(node), value, back))
     else:
         shape = permuted_shape(value, back)
-        early = new_node("Transpose", [value], {"perm": back}, origin=node, shape=shape, dtype=value.dtype)
+        early = new_node(
+            "Transpose", [value], {"perm": back}, origin=node, shape=shape, dtype=value.dtype
+        )
         node.replace_input_with(index, insert_before(node, early))

@@ -1,8 +1,8 @@
 """Write the Q/DQ of tensors that are never negative as UINT8, which the fast kernels of CPUs want.
 
-A non-negative tensor with a signed quantizer uses the integers 0 to 127 only. Clipped at its range and quantized to
-UINT8 with the same scale and zero point 0, it gives the same integers, bit for bit. For CPU runtimes; TensorRT takes
-signed INT8 only.
+A non-negative tensor with a signed quantizer uses the integers 0 to 127 only. Clipped at its range
+and quantized to UINT8 with the same scale and zero point 0, it gives the same integers, bit for
+bit. For CPU runtimes; TensorRT takes signed INT8 only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def quantize_unsigned(model: ir.Model) -> None:
         if quantize.outputs[0].dtype == ir.DataType.UINT8:  # trained so, with all 255 steps
             continue
         readers = consumers(quantize.outputs[0])
-        if not is_non_negative(source) or not all(is_op(node, "DequantizeLinear") for node in readers):
+        if not is_non_negative(source) or not all(
+            is_op(node, "DequantizeLinear") for node in readers
+        ):
             continue
         name = str(quantize.meta.get(QUANTIZER, quantize.name))
         step = scale.reshape(())
@@ -47,15 +49,24 @@ def quantize_unsigned(model: ir.Model) -> None:
         data: ir.Value | None = source
         origin = quantize
         before = producer(source)
-        if before is not None and only_consumer(source) is quantize and is_op(before, "Relu", "Clip"):
+        if (
+            before is not None
+            and only_consumer(source) is quantize
+            and is_op(before, "Relu", "Clip")
+        ):
             # The new Clip does what a Relu or an earlier Clip does, whose only reader is this Q.
             top = scalar(operand(before, 2))
             if operand(before, 2) is None or top is not None:
                 data, origin = before.inputs[0], before
                 low = np.asarray(scalar(operand(before, 1)) or 0.0, scale.dtype)
                 high = high if top is None else np.minimum(high, scale.dtype.type(top))
-        bounds = [add_constant(graph, low, f"{name}/low"), add_constant(graph, high, f"{name}/high")]
-        clip = new_node("Clip", [data, *bounds], origin=origin, shape=source.shape, dtype=source.dtype)
+        bounds = [
+            add_constant(graph, low, f"{name}/low"),
+            add_constant(graph, high, f"{name}/high"),
+        ]
+        clip = new_node(
+            "Clip", [data, *bounds], origin=origin, shape=source.shape, dtype=source.dtype
+        )
         quantize.replace_input_with(0, insert_before(quantize, clip))
         zero_point = add_constant(graph, np.zeros((), np.uint8), f"{name}/zero_point")
         for node in (quantize, *readers):

@@ -37,10 +37,24 @@ def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportF
     folders = ReportFolders(**{field.name: root / field.name for field in fields(ReportFolders)})
     for _, path in folders.items():
         path.mkdir(parents=True)
-    blocks = ["stem", "block1_conv1", "block1_conv2", "block2_conv1", "block2_conv2", "block2_project", "head"]
+    blocks = [
+        "stem",
+        "block1_conv1",
+        "block1_conv2",
+        "block2_conv1",
+        "block2_conv2",
+        "block2_project",
+        "head",
+    ]
     write(folders.dataset / "dataset.json", dataset(names))
-    write(folders.dataset / "preprocessing.json", {"scale": 0.0625, "mean": [0.0], "std": [1.0], "color": "gray"})
-    write(folders.baseline / "model.json", {"name": "resnet_digits", "parameters": 78042, "input_shape": [8, 8, 1]})
+    write(
+        folders.dataset / "preprocessing.json",
+        {"scale": 0.0625, "mean": [0.0], "std": [1.0], "color": "gray"},
+    )
+    write(
+        folders.baseline / "model.json",
+        {"name": "resnet_digits", "parameters": 78042, "input_shape": [8, 8, 1]},
+    )
     write(folders.baseline / "history.json", history(20, 0.02))
     write(folders.qat / "history.json", history(4, 0.9))
     for folder, factor in ((folders.ptq, 1.0), (folders.qat, 1.03)):
@@ -51,14 +65,22 @@ def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportF
     write(folders.onnx / "analysis.json", {"layers": [layer()], "findings": [finding()]})
     onnx.save(graph(), str(folders.onnx / "qat.onnx"))
     for variant in ("fp32", "ptq", "qat"):
-        write(folders.engines / f"{variant}.engine.json", {"backend": "openvino", "backend_version": "2026.4.0"})
-        layers = [{"name": "stem", "nodes": ["quant_stem/Conv"], "precision": "int8", "weighted": True}]
+        write(
+            folders.engines / f"{variant}.engine.json",
+            {"backend": "openvino", "backend_version": "2026.4.0"},
+        )
+        layers = [
+            {"name": "stem", "nodes": ["quant_stem/Conv"], "precision": "int8", "weighted": True}
+        ]
         write(folders.engines / f"{variant}.layers.json", layers)
     write(folders.evaluation / "evaluation.json", evaluation(names))
     (folders.evaluation / "worst_samples").mkdir()
     for index in range(3):
         (folders.evaluation / "worst_samples" / f"qat_engine_{index}.png").write_bytes(png(index))
-    write(folders.qat / "manifest.json", {"seconds": 12.5, "settings": {"qat": {"epochs": 4, "learning_rate": 2e-4}}})
+    write(
+        folders.qat / "manifest.json",
+        {"seconds": 12.5, "settings": {"qat": {"epochs": 4, "learning_rate": 2e-4}}},
+    )
     return folders
 
 
@@ -81,7 +103,9 @@ def history(epochs: int, start: float) -> list[dict[str, float]]:
         done = 1 - (1 - start) * math.exp(-epoch / 4)
         accuracy = 0.1 + 0.88 * done
         losses = {"loss": 2.3 * (1 - done) + 0.05, "val_loss": 2.2 * (1 - done) + 0.09}
-        rows.append({"epoch": epoch, "accuracy": accuracy, "val_accuracy": accuracy - 0.01, **losses})
+        rows.append(
+            {"epoch": epoch, "accuracy": accuracy, "val_accuracy": accuracy - 0.01, **losses}
+        )
     return rows
 
 
@@ -114,7 +138,12 @@ def plan(blocks: list[str]) -> dict[str, Any]:
     """``plan.json``."""
     quantizers = []
     for block in blocks:
-        entry = {"consumers": [{"layer": block, "input": 0}], "group": None, "num_bits": 8, "range_policy": "frozen"}
+        entry = {
+            "consumers": [{"layer": block, "input": 0}],
+            "group": None,
+            "num_bits": 8,
+            "range_policy": "frozen",
+        }
         quantizers.append(
             {
                 **entry,
@@ -136,8 +165,21 @@ def plan(blocks: list[str]) -> dict[str, Any]:
                 "reason": "weight of a convolution",
             }
         )
-    skipped = [{"layer": "softmax", "class": "Activation", "reason": "not_supported", "detail": "no INT8 softmax"}]
-    return {"version": 1, "model": "resnet_digits", "mode": "full", "quantizers": quantizers, "skipped": skipped}
+    skipped = [
+        {
+            "layer": "softmax",
+            "class": "Activation",
+            "reason": "not_supported",
+            "detail": "no INT8 softmax",
+        }
+    ]
+    return {
+        "version": 1,
+        "model": "resnet_digits",
+        "mode": "full",
+        "quantizers": quantizers,
+        "skipped": skipped,
+    }
 
 
 def export(variant: str) -> dict[str, Any]:
@@ -206,14 +248,20 @@ def evaluation(names: list[str]) -> dict[str, Any]:
         "confusion": {"qat_engine": confusion},
         "per_class": per_class,
         "latency": {
-            name: [benchmark(1, values["latency_ms_p50"]), benchmark(32, values["latency_ms_p50"] * 20)]
+            name: [
+                benchmark(1, values["latency_ms_p50"]),
+                benchmark(32, values["latency_ms_p50"] * 20),
+            ]
             for name, values in rows.items()
             if values["latency_ms_p50"] is not None
         },
         "agreement": {name: {"labels": 0.99} for name in rows},
         "calibration_error": dict.fromkeys(rows, 0.012),
         "worst_samples": worst,
-        "infrastructure_check": {"passed": True, "message": "32 requests answered as the reference does."},
+        "infrastructure_check": {
+            "passed": True,
+            "message": "32 requests answered as the reference does.",
+        },
     }
 
 
@@ -221,14 +269,34 @@ def row(accuracy: float, size: int, latency: float | None, int8: int) -> dict[st
     """One row of the results."""
     tail = None if latency is None else latency * 1.6
     rate = None if latency is None else 32 / latency * 200
-    speed = {"latency_ms_p50": latency, "latency_ms_p99": tail, "throughput": rate, "batch_size": 32}
-    return {"accuracy": accuracy, "bytes": size, **speed, "int8_layers": int8, "weighted_layers": 11}
+    speed = {
+        "latency_ms_p50": latency,
+        "latency_ms_p99": tail,
+        "throughput": rate,
+        "batch_size": 32,
+    }
+    return {
+        "accuracy": accuracy,
+        "bytes": size,
+        **speed,
+        "int8_layers": int8,
+        "weighted_layers": 11,
+    }
 
 
 def benchmark(batch_size: int, milliseconds: float) -> dict[str, Any]:
     """One benchmark of an engine."""
-    percentiles = {"p50": milliseconds, "p90": milliseconds * 1.2, "p99": milliseconds * 1.6, "mean": milliseconds}
-    return {"batch_size": batch_size, "end_to_end": percentiles, "throughput": batch_size / milliseconds * 1000}
+    percentiles = {
+        "p50": milliseconds,
+        "p90": milliseconds * 1.2,
+        "p99": milliseconds * 1.6,
+        "mean": milliseconds,
+    }
+    return {
+        "batch_size": batch_size,
+        "end_to_end": percentiles,
+        "throughput": batch_size / milliseconds * 1000,
+    }
 
 
 def png(seed: int) -> bytes:
@@ -252,7 +320,9 @@ def graph() -> onnx.ModelProto:
     short = builder.pair(builder.conv(x, "block1_project", stride=2), "block1_residual", 3.1)
     y = builder.node("Add", [y, short], "quant_block1_add/Add")
     y = builder.node("Relu", [y], "block1_out/Relu")
-    y = builder.node("GlobalAveragePool", [builder.pair(y, "pool_input", 2.2)], "quant_pool/GlobalAveragePool")
+    y = builder.node(
+        "GlobalAveragePool", [builder.pair(y, "pool_input", 2.2)], "quant_pool/GlobalAveragePool"
+    )
     y = builder.node("Flatten", [y], "flatten/Flatten")
     builder.constants.append(numpy_helper.from_array(np.ones((8, 10), np.float32), "head_w"))
     builder.node("MatMul", [y, "head_w"], "head/MatMul", output="output")
@@ -272,7 +342,9 @@ class _Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
-    def node(self, op: str, inputs: list[str], name: str, output: str = "", **attributes: Any) -> str:
+    def node(
+        self, op: str, inputs: list[str], name: str, output: str = "", **attributes: Any
+    ) -> str:
         result = output or f"{name}:0"
         self.nodes.append(helper.make_node(op, inputs, [result], name=name, **attributes))
         return result
@@ -291,6 +363,8 @@ class _Graph:
         weights = self.constant(f"{layer}/w", np.ones((8, 8, 3, 3), np.int8))
         scale = self.constant(f"{layer}/w_scale", np.full(8, 0.01, np.float32))
         zero = self.constant(f"{layer}/w_zero", np.zeros(8, np.int8))
-        kernel = self.node("DequantizeLinear", [weights, scale, zero], f"quant_{layer}/DequantizeLinear", axis=0)
+        kernel = self.node(
+            "DequantizeLinear", [weights, scale, zero], f"quant_{layer}/DequantizeLinear", axis=0
+        )
         shape = {"kernel_shape": [3, 3], "strides": [stride, stride], "pads": [1, 1, 1, 1]}
         return self.node("Conv", [tensor, kernel], f"quant_{layer}/Conv", **shape)

@@ -35,7 +35,9 @@ class Checker(HTMLParser):
         self.tags.append(tag)
         values = dict(attrs)
         self.ids += [values["id"] or ""] if "id" in values else []
-        self.links += [values[name] or "" for name in ("href", "src", "action", "data") if name in values]
+        self.links += [
+            values[name] or "" for name in ("href", "src", "action", "data") if name in values
+        ]
         self.handlers += [name for name in values if name.startswith("on")]
         if tag not in VOID:
             self.open.append(tag)
@@ -102,7 +104,12 @@ def test_every_section_shows_its_data(folders: ReportFolders) -> None:
 
 
 def test_a_rejected_engine_is_said_first(folders: ReportFolders) -> None:
-    failed = {**VERDICT["reasons"][0], "check": "int8_fraction", "passed": False, "message": "0 of 11 run in INT8."}
+    failed = {
+        **VERDICT["reasons"][0],
+        "check": "int8_fraction",
+        "passed": False,
+        "message": "0 of 11 run in INT8.",
+    }
     verdict = {"verdict": "reject", "reasons": [VERDICT["reasons"][0], failed]}
     page = render_report(folders, verdict=verdict, gate=GATE, seed=0)
     assert "failed 1 of 2 checks" in page
@@ -112,8 +119,16 @@ def test_a_rejected_engine_is_said_first(folders: ReportFolders) -> None:
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evil = "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
     folders = write_sample_run(tmp_path, classes=[evil, *"123456789"])
-    for path in (folders.baseline / "model.json", folders.onnx / "plan.json", folders.ptq / "ranges.json"):
-        text = path.read_text().replace("resnet_digits", json.dumps(evil)[1:-1]).replace("stem", json.dumps(evil)[1:-1])
+    for path in (
+        folders.baseline / "model.json",
+        folders.onnx / "plan.json",
+        folders.ptq / "ranges.json",
+    ):
+        text = (
+            path.read_text()
+            .replace("resnet_digits", json.dumps(evil)[1:-1])
+            .replace("stem", json.dumps(evil)[1:-1])
+        )
         path.write_text(text)
     page = render(folders)
     checker = check(page)
@@ -133,7 +148,13 @@ def test_nothing_at_all_still_gives_a_page(tmp_path: Path) -> None:
     empty = ReportFolders(**{field.name: tmp_path / field.name for field in fields(ReportFolders)})
     page = render(empty)
     check(page)
-    for sentence in ("No engine was evaluated", "No training history", "No exported graph", "No ranges", "No plan"):
+    for sentence in (
+        "No engine was evaluated",
+        "No training history",
+        "No exported graph",
+        "No ranges",
+        "No plan",
+    ):
         assert sentence in page
 
 
@@ -149,11 +170,19 @@ JSON_FILES = [
     ("engines", "qat.layers.json"),
     ("qat", "manifest.json"),
 ]
-BROKEN = ["{", "null", "7", "[1, null]", '{"a": [1], "results": [], "quantizers": {"x": 1}, "layers": 3}']
+BROKEN = [
+    "{",
+    "null",
+    "7",
+    "[1, null]",
+    '{"a": [1], "results": [], "quantizers": {"x": 1}, "layers": 3}',
+]
 
 
 @pytest.mark.parametrize(("folder", "name"), JSON_FILES)
-def test_no_content_of_a_file_fails_the_report(folders: ReportFolders, folder: str, name: str) -> None:
+def test_no_content_of_a_file_fails_the_report(
+    folders: ReportFolders, folder: str, name: str
+) -> None:
     for content in BROKEN:
         (getattr(folders, folder) / name).write_text(content)
         check(render(folders))

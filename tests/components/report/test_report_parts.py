@@ -66,7 +66,10 @@ def test_axis_encloses_its_values(values: list[float]) -> None:
     assert axis.low <= min(values) + slack
     assert axis.high >= max(values) - slack
     assert 2 <= len(axis.ticks) <= 12
-    assert len({axis.label(tick) for tick in axis.ticks}) == len(axis.ticks) or axis.high - axis.low < 1e-5
+    assert (
+        len({axis.label(tick) for tick in axis.ticks}) == len(axis.ticks)
+        or axis.high - axis.low < 1e-5
+    )
     assert all(-1 <= axis.at(value) <= 301 for value in values)
 
 
@@ -127,7 +130,16 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> GraphView:
 
 def test_graph_view_holds_layers_pairs_and_weights(view: GraphView) -> None:
     nodes = {node.title: node for node in view.nodes if node.kind not in ("Input", "Output")}
-    names = ["stem", "block1_conv1", "block1_conv2", "block1_project", "block1_add", "pool", "flatten", "head"]
+    names = [
+        "stem",
+        "block1_conv1",
+        "block1_conv2",
+        "block1_project",
+        "block1_add",
+        "pool",
+        "flatten",
+        "head",
+    ]
     assert list(nodes) == names
     assert nodes["block1_conv1"].kind == "Conv 3×3 /2 + ReLU"
     assert nodes["block1_conv1"].weights == 8
@@ -151,7 +163,11 @@ def test_pair_with_two_readers_is_one_pair_with_two_edges(view: GraphView) -> No
 
 def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
     proto = sample_graph()
-    pair = next(node for node in proto.graph.node if node.op_type == "QuantizeLinear" and "stem" in node.input[0])
+    pair = next(
+        node
+        for node in proto.graph.node
+        if node.op_type == "QuantizeLinear" and "stem" in node.input[0]
+    )
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((), np.uint8), "unsigned"))
     for node in proto.graph.node:
         if node is pair or (node.op_type == "DequantizeLinear" and node.input[0] == pair.output[0]):
@@ -174,13 +190,23 @@ def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> 
 
 
 def test_analysis_decides_the_precision(view: GraphView) -> None:
-    adds = [{"name": "quant_block1_add/Add", "precision": "int8", "fused_into": "quant_block1_conv2/Conv"}]
-    node = next(node for node in with_analysis(view, {"adds": adds}).nodes if node.title == "block1_add")
+    adds = [
+        {
+            "name": "quant_block1_add/Add",
+            "precision": "int8",
+            "fused_into": "quant_block1_conv2/Conv",
+        }
+    ]
+    node = next(
+        node for node in with_analysis(view, {"adds": adds}).nodes if node.title == "block1_add"
+    )
     assert (node.precision, node.fused) == ("int8", "block1_conv2")
 
 
 def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:
-    rows = [{"epoch": float(i), "val_loss": 0.1, "val_accuracy": 0.9, "kept": 0.0} for i in range(3)]
+    rows = [
+        {"epoch": float(i), "val_loss": 0.1, "val_accuracy": 0.9, "kept": 0.0} for i in range(3)
+    ]
     assert kept_epoch(rows) == kept_epoch([]) == ""
     rows[2]["kept"] = 1.0
     assert "has the weights of epoch 2 of the fine-tuning" in kept_epoch(rows)
@@ -216,7 +242,11 @@ def test_speed_by_batch_size_has_a_row_for_each_engine(folders: ReportFolders) -
     table = speed_table(run)
     assert table is not None
     assert table.batches == (1, 32)
-    assert [row.title for row in table.rows] == ["FP32 engine", "PTQ INT8 engine", "QAT INT8 engine"]
+    assert [row.title for row in table.rows] == [
+        "FP32 engine",
+        "PTQ INT8 engine",
+        "QAT INT8 engine",
+    ]
     assert table.rows[2].cells == (("0.0400 ms", "25\u202f000 /s"), ("0.800 ms", "40\u202f000 /s"))
     assert table.rows[2].memory == "103 MB + 2.1 MB on the device"
     assert table.rows[1].cells[1] == ("–", "–")

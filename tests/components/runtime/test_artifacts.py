@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from components.runtime import artifacts
-from components.runtime.artifacts import Manifest, describe, is_disk_full, materialize, publish, read_manifest, verify
+from components.runtime.artifacts import (
+    Manifest,
+    describe,
+    is_disk_full,
+    materialize,
+    publish,
+    read_manifest,
+    verify,
+)
 from qat_lib.errors import StorageError
 
 
@@ -22,7 +30,9 @@ def unfinished(folder: Path, text: str = "content") -> Path:
 
 def finished(folder: Path, text: str = "content") -> Path:
     work = unfinished(folder.with_name(f"{folder.name}-work"), text)
-    assert publish(work, folder, describe(work, step="s", key="k", metrics={"accuracy": 0.5}, seconds=2.0))
+    assert publish(
+        work, folder, describe(work, step="s", key="k", metrics={"accuracy": 0.5}, seconds=2.0)
+    )
     return folder
 
 
@@ -31,13 +41,20 @@ def test_a_published_directory_verifies_and_keeps_its_manifest(tmp_path: Path) -
     manifest = verify(final)
     assert set(manifest.files) == {"a.txt", "sub/b.bin"}
     assert manifest.files["a.txt"].size == 7
-    assert (manifest.step, manifest.key, manifest.metrics, manifest.seconds) == ("s", "k", {"accuracy": 0.5}, 2.0)
+    assert (manifest.step, manifest.key, manifest.metrics, manifest.seconds) == (
+        "s",
+        "k",
+        {"accuracy": 0.5},
+        2.0,
+    )
     assert Manifest.from_dict(json.loads((final / "manifest.json").read_text())) == manifest
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_the_digest_is_about_content_only(tmp_path: Path) -> None:
-    first, second = (describe(unfinished(tmp_path / name), seconds=s) for name, s in (("x", 1.0), ("y", 9.0)))
+    first, second = (
+        describe(unfinished(tmp_path / name), seconds=s) for name, s in (("x", 1.0), ("y", 9.0))
+    )
     assert first.digest == second.digest
     assert first.digest != describe(unfinished(tmp_path / "z", "Content")).digest
     (tmp_path / "x" / "history.json").write_text('[{"loss": 0.5, "seconds": 1.0}]')
@@ -125,7 +142,9 @@ def test_every_kind_of_damage_is_found(tmp_path: Path, damage) -> None:
         verify(final)
 
 
-def test_without_contents_a_change_of_equal_size_passes_and_a_short_file_does_not(tmp_path: Path) -> None:
+def test_without_contents_a_change_of_equal_size_passes_and_a_short_file_does_not(
+    tmp_path: Path,
+) -> None:
     final = finished(tmp_path / "out")
     damage_changed(final)
     assert verify(final, contents=False).step == "s"
@@ -170,7 +189,9 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     work = unfinished(tmp_path / "work")
     manifest = describe(work)
 
@@ -203,7 +224,9 @@ def test_materialize_copies_replaces_and_shares_the_blocks(tmp_path: Path) -> No
     assert [path.name for path in target.parent.iterdir()] == ["dataset"]
 
 
-def test_materialize_copies_where_links_are_not_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materialize_copies_where_links_are_not_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def other_device(*_: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
@@ -290,11 +313,15 @@ def test_a_file_size_limit_counts_as_a_full_disk(tmp_path: Path) -> None:
         assert not work.exists() and not work.with_name("out").exists()
         raise SystemExit(7)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, timeout=60, check=False
+    )
     assert done.returncode == 7, done.stderr
 
 
-def test_publish_succeeds_where_only_the_cleaning_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_succeeds_where_only_the_cleaning_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is left behind is swept later: the result stands."""
 
     def busy(path: Path, *, ignore_errors: bool = False) -> None:
@@ -324,7 +351,9 @@ def test_publish_tells_a_directory_that_is_gone(tmp_path: Path) -> None:
         publish(work, tmp_path / "out", manifest)
 
 
-def test_publish_gives_up_after_three_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_gives_up_after_three_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     final = tmp_path / "out"
     work, tries = unfinished(tmp_path / "work"), []
     manifest, rename = describe(work), Path.rename
@@ -354,7 +383,9 @@ def test_materialize_tells_a_source_that_is_gone(tmp_path: Path) -> None:
     assert list((tmp_path / "deep" / "er").iterdir()) == []
 
 
-def test_materialize_tells_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materialize_tells_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 

@@ -66,12 +66,19 @@ def test_written_beside_does_not_write_into_a_file_that_is_there(
 def test_sweep_unfinished_removes_what_is_unfinished_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").write_text("")
-    file, folder, link = (tmp_path / f".{name}.0123456789ab.tmp" for name in ("file", "folder", "link"))
+    file, folder, link = (
+        tmp_path / f".{name}.0123456789ab.tmp" for name in ("file", "folder", "link")
+    )
     file.write_text("")
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "file").write_text("")
     link.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
-    others = ["a.0123456789ab.tmp", ".a.0123456789a.tmp", ".a.0123456789ab.tmp.more", ".a.0123456789ag.tmp"]
+    others = [
+        "a.0123456789ab.tmp",
+        ".a.0123456789a.tmp",
+        ".a.0123456789ab.tmp.more",
+        ".a.0123456789ag.tmp",
+    ]
     for name in others:
         (tmp_path / name).write_text("")
     sweep_unfinished(tmp_path)
@@ -84,7 +91,9 @@ def test_sweep_unfinished_does_without_a_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def busy(path: Path, *, ignore_errors: bool = False) -> None:
         if not ignore_errors:
             raise OSError("busy")

@@ -5,7 +5,13 @@ import time
 
 import pytest
 
-from components.runtime.credentials import check_address, check_variables, is_secret_name, scrub, secret_problem
+from components.runtime.credentials import (
+    check_address,
+    check_variables,
+    is_secret_name,
+    scrub,
+    secret_problem,
+)
 from qat_lib.errors import ConfigError
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2lnbmF0dXJl"
@@ -48,7 +54,9 @@ def test_scrub_masks_values_of_secret_variables() -> None:
     assert scrub(text, environment) == "abc *** *** /home/someone /run/token-file"
 
 
-@pytest.mark.parametrize("part", ["a", "://a:", "://", "a='", "?a=", "'a':'", "x.-", "-----BEGIN PRIVATE KEY-----"])
+@pytest.mark.parametrize(
+    "part", ["a", "://a:", "://", "a='", "?a=", "'a':'", "x.-", "-----BEGIN PRIVATE KEY-----"]
+)
 def test_scrub_is_linear_in_hostile_text(part: str) -> None:
     started = time.monotonic()
     scrub(part * (200_000 // len(part)), {})
@@ -74,7 +82,9 @@ def test_scrub_is_linear_in_hostile_text(part: str) -> None:
     ],
 )
 def test_check_address_refuses_credentials_without_showing_them(uri: str) -> None:
-    with pytest.raises(ConfigError, match=r"^tracking\.uri: expected an address without credentials") as caught:
+    with pytest.raises(
+        ConfigError, match=r"^tracking\.uri: expected an address without credentials"
+    ) as caught:
         check_address(uri, "tracking.uri")
     assert not re.search(r"plan|\bted", str(caught.value))
 
@@ -122,7 +132,12 @@ def test_check_variables_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "planted-in-env")
-    for name, value in (("api_key", "x"), ("width", JWT), ("width", "planted-in-env"), ("url", "http://a:b@c")):
+    for name, value in (
+        ("api_key", "x"),
+        ("width", JWT),
+        ("width", "planted-in-env"),
+        ("url", "http://a:b@c"),
+    ):
         problem = secret_problem(name, value)
         assert problem is not None
         assert value not in problem.split()
@@ -136,7 +151,9 @@ def test_secret_problem_goes_by_name_form_and_environment(monkeypatch: pytest.Mo
         assert secret_problem(*harmless) is None
 
 
-@pytest.mark.parametrize("name", ["password", "db_passwd", "X-Amz-Signature", "AWSAccessKeyId", "hf_token", "apiKey"])
+@pytest.mark.parametrize(
+    "name", ["password", "db_passwd", "X-Amz-Signature", "AWSAccessKeyId", "hf_token", "apiKey"]
+)
 def test_is_secret_name(name: str) -> None:
     assert is_secret_name(name)
     assert not is_secret_name(name + "_dim")

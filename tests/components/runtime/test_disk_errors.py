@@ -12,7 +12,9 @@ from components.runtime.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import StorageError
 
 
-def test_as_storage_error_tells_what_is_left_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_storage_error_tells_what_is_left_of_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def disk_usage(place: Path) -> SimpleNamespace:
@@ -29,7 +31,9 @@ def test_as_storage_error_tells_what_is_left_of_a_full_disk(tmp_path: Path, monk
     assert asked == [tmp_path, tmp_path]
 
 
-def test_as_storage_error_does_without_the_size_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_storage_error_does_without_the_size_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def disk_usage(place: Path) -> None:
         raise PermissionError
 
@@ -40,7 +44,10 @@ def test_as_storage_error_does_without_the_size_of_the_disk(tmp_path: Path, monk
 
 def test_as_storage_error_tells_other_errors_as_they_are() -> None:
     told = str(as_storage_error(PermissionError(errno.EACCES, "Permission denied"), Path("/a")))
-    assert told == "/a can't be written: [Errno 13] Permission denied. Correct that, or choose another place."
+    assert (
+        told
+        == "/a can't be written: [Errno 13] Permission denied. Correct that, or choose another place."
+    )
     own = StorageError("No space left on device")
     assert as_storage_error(own, Path("/a")) is own
 
@@ -58,7 +65,13 @@ def test_is_disk_full_takes_no_number_of_anything_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["No space left on device", "File too large", "database or disk is full", "Disk quota exceeded"]
+    "text",
+    [
+        "No space left on device",
+        "File too large",
+        "database or disk is full",
+        "Disk quota exceeded",
+    ],
 )
 def test_is_disk_full_goes_by_the_text_of_libraries(text: str) -> None:
     assert is_disk_full(RuntimeError(f"writing failed ({text})"))

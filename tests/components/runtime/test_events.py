@@ -61,7 +61,9 @@ def test_a_file_that_cannot_be_written_does_not_end_the_work(
     assert "can't be written" in caplog.text
 
 
-def test_progress_leaves_out_updates_that_come_too_soon(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_leaves_out_updates_that_come_too_soon(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([0.0, 0.01, 0.2, 0.21, 0.22])
     monkeypatch.setattr(events.time, "monotonic", lambda: next(clock))
     progress = EventProgress("train_baseline")
@@ -77,7 +79,9 @@ def test_progress_leaves_out_updates_that_come_too_soon(log: Path, monkeypatch: 
     assert read(log)[1]["metrics"] == {"loss": 1 / 3}
 
 
-def test_a_warning_is_an_event_and_a_line_in_the_log(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_an_event_and_a_line_in_the_log(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     EventProgress("prepare_data").warn("one image is broken")
     assert [(e["event"], e["message"]) for e in read(log)] == [("warning", "one image is broken")]
     NullProgress().warn("another")
@@ -93,12 +97,15 @@ for i in range(300):
 """
     writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    # An empty line may stand between two: a writer that meets half of another's line ends it, and readers skip it.
+    # An empty line may stand between two: a writer that meets half of another's line ends it, and
+    # readers skip it.
     found = [json.loads(line)["current"] for line in log.read_text().splitlines() if line]
     assert sorted(found) == sorted(list(range(300)) * 3)
 
 
-def test_progress_never_leaves_out_the_first_of_a_phase(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_never_leaves_out_the_first_of_a_phase(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([5.0, 5.01, 5.02])
     monkeypatch.setattr(events.time, "monotonic", lambda: next(clock))
     progress = EventProgress("s")
@@ -117,7 +124,12 @@ def test_emit_makes_a_file_that_all_may_read(log: Path) -> None:
 
 
 def test_emit_masks_secrets_at_any_depth(log: Path) -> None:
-    emit("error", "s", message="http://me:planted@host", more={"a": ["b?token=planted", 1, True, None]})
+    emit(
+        "error",
+        "s",
+        message="http://me:planted@host",
+        more={"a": ["b?token=planted", 1, True, None]},
+    )
     (event,) = read(log)
     assert event["message"] == "http://***@host"
     assert event["more"] == {"a": ["b?token=***", 1, True, None]}

@@ -41,7 +41,9 @@ def test_engine_facts_are_what_the_export_depends_on(machine: str | None) -> Non
     }
     assert engine_facts({}) == {"backend": machine or "auto"}
     assert engine_facts({"backend": "onnxruntime"}) == {"backend": "onnxruntime"}
-    assert target_facts({"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto"}) == {
+    assert target_facts(
+        {"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto"}
+    ) == {
         "export": {"target": "auto"},
         "engine": {"backend": "openvino"},
     }
@@ -69,7 +71,9 @@ def test_choose_export_asks_the_machine_only_where_both_are_auto(machine: str | 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", BACKENDS)
-def test_choose_export_refuses_openvino_graphs_for_tensorrt_alone(target: Any, backend: Any) -> None:
+def test_choose_export_refuses_openvino_graphs_for_tensorrt_alone(
+    target: Any, backend: Any
+) -> None:
     settings = ExportSettings(target=target), EngineSettings(backend=backend)
     if (target, backend) == ("openvino", "tensorrt"):
         with pytest.raises(ConfigError, match=r"export\.target=openvino stores unsigned"):
@@ -101,5 +105,9 @@ def test_choose_unsigned_is_no_where_tensorrt_is_in_it(target: Any, backend: Any
 
 
 def test_sign_problem_names_the_setting() -> None:
-    assert "Received: export.target=tensorrt" in (sign_problem("always", "tensorrt", "openvino") or "")
-    assert "Received: engine.backend=tensorrt" in (sign_problem("always", "onnxruntime", "tensorrt") or "")
+    assert "Received: export.target=tensorrt" in (
+        sign_problem("always", "tensorrt", "openvino") or ""
+    )
+    assert "Received: engine.backend=tensorrt" in (
+        sign_problem("always", "onnxruntime", "tensorrt") or ""
+    )

@@ -14,7 +14,11 @@ class Parity(SimpleNamespace):
     """A parity report; it is handed out for every file whose name is asked for."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"passed": self.passed, "largest_difference": self.largest_difference, "layers": ["many"]}
+        return {
+            "passed": self.passed,
+            "largest_difference": self.largest_difference,
+            "layers": ["many"],
+        }
 
     def __str__(self) -> str:
         return "differs"
@@ -35,7 +39,9 @@ def parity(passed: bool, difference: float = 0.0) -> Parity:
     return Parity(passed=passed, mismatches=3, largest_difference=difference, magnitude=2.0)
 
 
-def test_a_file_in_fp32_agrees_label_by_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_in_fp32_agrees_label_by_label(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     reports(monkeypatch, parity(True), parity(False))
     path = tmp_path / "m.onnx"
     assert compare_with_keras(None, path, None) == {"passed": True, "largest_difference": 0.0}
@@ -53,9 +59,17 @@ def test_a_file_in_fp16_lies_within_a_twentieth_of_the_largest_output(
     if passes:
         facts = compare_with_keras(None, path, None, export_in_fp32=made.append)
         exact = {"passed": True, "largest_difference": 0.0}
-        assert facts == {"passed": True, "largest_difference": difference, "bound": 0.05, "fp32": exact}
+        assert facts == {
+            "passed": True,
+            "largest_difference": difference,
+            "bound": 0.05,
+            "fp32": exact,
+        }
     else:
-        with pytest.raises(VerificationError, match=r"m\.onnx in FP16 differs from Keras by up to 0\.1; .* 0\.05 of"):
+        with pytest.raises(
+            VerificationError,
+            match=r"m\.onnx in FP16 differs from Keras by up to 0\.1; .* 0\.05 of",
+        ):
             compare_with_keras(None, path, None, export_in_fp32=made.append)
     assert asked == [path, *made]
     assert made[0].name == "m.onnx"

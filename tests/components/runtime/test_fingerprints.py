@@ -40,7 +40,9 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def user_digest() -> str:
-    return code_digest({"model": {"name": "user_net_a:build"}, "quantization": {"cases": ["TensorRTQDQCase"]}})
+    return code_digest(
+        {"model": {"name": "user_net_a:build"}, "quantization": {"cases": ["TensorRTQDQCase"]}}
+    )
 
 
 def test_the_users_module_and_what_it_imports_count(users: Path) -> None:
@@ -90,7 +92,10 @@ def test_our_own_packages_count_with_their_data(own: Path) -> None:
 
 
 def test_the_real_packages_are_covered() -> None:
-    files = {path.name for path in fingerprints._package_files(fingerprints._package_folder("components"))}
+    files = {
+        path.name
+        for path in fingerprints._package_files(fingerprints._package_folder("components"))
+    }
     assert {"step.py", "settings.py", "report.html.j2"} <= files
 
 
@@ -116,7 +121,9 @@ def test_files_that_settings_name_count_by_content(tmp_path: Path) -> None:
 
 
 def test_what_does_not_exist_is_left_to_the_step() -> None:
-    assert settings_files({"data": {"path": "/no/such.npz"}, "model": {"name": "resnet_digits"}}) == {}
+    assert (
+        settings_files({"data": {"path": "/no/such.npz"}, "model": {"name": "resnet_digits"}}) == {}
+    )
 
 
 def test_a_folder_counts_by_names_sizes_and_times(tmp_path: Path) -> None:
@@ -167,7 +174,9 @@ def test_settings_files_leaves_out_only_what_names_no_file(tmp_path: Path) -> No
     assert settings_files(settings) == {"model.weights": file_digest(tmp_path / "model.keras")}
 
 
-def test_listing_digest_tells_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_digest_tells_a_folder_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(self: Path, pattern: str) -> None:
         raise OSError(5, "Input/output error")
 
@@ -180,7 +189,9 @@ def test_machine_identity_goes_by_processor_gpu_and_driver(monkeypatch: pytest.M
     place = {"/proc/cpuinfo": "model name\t: A\nflags\t: x\nMHz : 1\nmodel name\t: A"}
     monkeypatch.setattr(Path, "is_file", lambda self: str(self) in place)
     monkeypatch.setattr(Path, "read_text", lambda self, **_: place[str(self)])
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: [Path(name) for name in place if "gpus" in name])
+    monkeypatch.setattr(
+        Path, "glob", lambda self, pattern: [Path(name) for name in place if "gpus" in name]
+    )
     before = machine_identity()
     place["/proc/cpuinfo"] = "flags\t: x\nmodel name\t: A\nMHz : 2"
     assert machine_identity() == before
@@ -214,7 +225,9 @@ def test_code_digest_covers_the_names_of_files(own: Path) -> None:
 
 
 def test_installed_packages_count_only_where_settings_name_them(users: Path) -> None:
-    (users / "user_net_a.py").write_text("import pluggy\nimport no_such_module_q\nimport user_blocks_a\n")
+    (users / "user_net_a.py").write_text(
+        "import pluggy\nimport no_such_module_q\nimport user_blocks_a\n"
+    )
     names = [path.name for path in fingerprints._user_sources(["user_net_a"])]
     assert names == ["user_blocks_a.py", "user_net_a.py"]
     assert "_hooks.py" in [path.name for path in fingerprints._user_sources(["pluggy"])]
@@ -229,5 +242,10 @@ def test_imported_names_are_those_of_absolute_imports(tmp_path: Path) -> None:
 
 
 def test_module_references_are_found_at_any_depth() -> None:
-    value = {"a": [{"b": ("one.two:f", "no reference")}, "three:g"], "c": "tf:h", "d": "keras.x:i", "e": 5}
+    value = {
+        "a": [{"b": ("one.two:f", "no reference")}, "three:g"],
+        "c": "tf:h",
+        "d": "keras.x:i",
+        "e": 5,
+    }
     assert list(fingerprints._module_references(value)) == ["one.two", "three"]

@@ -50,7 +50,9 @@ def test_loss_takes_labels_of_two_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    "y", [[0, 1, 0], [[0], [1], [0]], [[0.5, 0.2, 0.3], [0.1, 0.8, 0.1], [0.6, 0.4, 0]]], ids=["flat", "column", "soft"]
+    "y",
+    [[0, 1, 0], [[0], [1], [0]], [[0.5, 0.2, 0.3], [0.1, 0.8, 0.1], [0.6, 0.4, 0]]],
+    ids=["flat", "column", "soft"],
 )
 def test_is_top1_compares_the_largest(y: Any) -> None:
     hits = fitting._is_top1(tf.constant(y), tf.constant(LOGITS)).numpy()
@@ -62,7 +64,9 @@ def test_targets_of_more_samples_than_classes_are_seen_for_what_they_are() -> No
     logits = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0], [0, 5, 1]])
     soft = np.float32([[0.1, 0.2, 0.7], [0, 0, 1], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3]])
     assert fitting._is_top1(tf.constant(soft), tf.constant(logits)).numpy().tolist() == [0, 1, 1, 0]
-    assert fitting._is_top1(tf.constant([[0], [2], [1], [1]]), tf.constant(logits)).numpy().tolist() == [1, 1, 0, 1]
+    assert fitting._is_top1(
+        tf.constant([[0], [2], [1], [1]]), tf.constant(logits)
+    ).numpy().tolist() == [1, 1, 0, 1]
     found = fitting._Loss(3, 0.0, False).call(tf.constant(soft), tf.constant(logits))
     np.testing.assert_allclose(found, cross_entropy(logits, soft), rtol=1e-5)
     found = fitting._Loss(3, 0.0, False).call(tf.constant([0, 2, 1, 1]), tf.constant(logits))
@@ -71,7 +75,11 @@ def test_targets_of_more_samples_than_classes_are_seen_for_what_they_are() -> No
 
 def test_is_top1_takes_as_many_labels_as_classes() -> None:
     """Three labels of three classes are no soft targets."""
-    assert fitting._is_top1(tf.constant([2, 2, 2]), tf.constant(LOGITS)).numpy().tolist() == [0, 1, 0]
+    assert fitting._is_top1(tf.constant([2, 2, 2]), tf.constant(LOGITS)).numpy().tolist() == [
+        0,
+        1,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.25])
@@ -80,7 +88,11 @@ def test_compile_makes_the_optimizer_that_is_asked_for(name: Any, decay: float) 
     model = network()
     schedule = TrainingSettings(optimizer=name, weight_decay=decay, learning_rate=0.5, epochs=4)
     fitting._compile(model, schedule, 5, 3, 0.1)
-    kinds = {"adam": keras.optimizers.Adam, "adamw": keras.optimizers.AdamW, "sgd": keras.optimizers.SGD}
+    kinds = {
+        "adam": keras.optimizers.Adam,
+        "adamw": keras.optimizers.AdamW,
+        "sgd": keras.optimizers.SGD,
+    }
     assert type(model.optimizer) is kinds[name]
     default = kinds[name]().weight_decay
     assert model.optimizer.weight_decay == (decay or default)
@@ -111,11 +123,15 @@ def test_soft_targets_blend_labels_and_the_teacher(activation: str | None) -> No
             return x
 
     x = keras.Input((2,))
-    watched = keras.Model(x, keras.layers.Dense(3, activation=activation, use_bias=False)(Teacher()(x)))
+    watched = keras.Model(
+        x, keras.layers.Dense(3, activation=activation, use_bias=False)(Teacher()(x))
+    )
     watched.set_weights(teacher.get_weights())
     seen.clear()
     images = np.float32([[1, 2], [3, -1]])
-    same, targets = fitting._soft_targets(watched, 3, 0.25)(tf.constant(images), tf.constant([0, 2]))
+    same, targets = fitting._soft_targets(watched, 3, 0.25)(
+        tf.constant(images), tf.constant([0, 2])
+    )
     outputs = teacher(images)
     soft = outputs if activation else tf.nn.softmax(outputs)
     np.testing.assert_allclose(targets, 0.75 * np.eye(3)[[0, 2]] + 0.25 * soft, rtol=1e-5)
@@ -155,17 +171,24 @@ def data(monkeypatch: pytest.MonkeyPatch) -> Data:
 
 
 def train(model: keras.Model, progress: Any, **options: Any) -> list[dict[str, float]]:
-    settings = QATSettings(epochs=options.pop("epochs", 2), batch_size=2, learning_rate=0.1, augment="none")
+    settings = QATSettings(
+        epochs=options.pop("epochs", 2), batch_size=2, learning_rate=0.1, augment="none"
+    )
     return fit(model, Path("/data"), settings, seed=3, progress=progress, **options)
 
 
-def test_fit_trains_every_batch_of_every_epoch(data: Data, progress: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_trains_every_batch_of_every_epoch(
+    data: Data, progress: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = network(width=2)
     before = model.get_weights()[0]
     rows = train(model, progress)
     assert [row["epoch"] for row in rows] == [1, 2]
     assert progress.updates == [("training", done, 6) for done in range(1, 7)]
-    assert data.asked == [("train", 2, {"shuffle_seed": 3, "augment": "none"}), ("validation", 2, {})]
+    assert data.asked == [
+        ("train", 2, {"shuffle_seed": 3, "augment": "none"}),
+        ("validation", 2, {}),
+    ]
     assert np.any(model.get_weights()[0] != before)
     assert (model.optimizer, model.compiled) == (None, False)
     assert not any("kept" in row for row in rows)
@@ -200,7 +223,12 @@ def test_fit_asks_the_teacher_only_where_it_counts(
 
 def test_fit_smooths_and_distils_nothing_unless_asked() -> None:
     defaults = fit.__kwdefaults__
-    assert defaults == {"label_smoothing": 0.0, "keep_best": False, "teacher": None, "distillation": 0.0}
+    assert defaults == {
+        "label_smoothing": 0.0,
+        "keep_best": False,
+        "teacher": None,
+        "distillation": 0.0,
+    }
 
 
 def test_predict_gives_the_outputs_of_inference_in_order(data: Data) -> None:

@@ -122,7 +122,9 @@ def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.Monk
 
 def test_history_takes_an_epoch_without_logs() -> None:
     model = Scripted([np.ones(2)])
-    history = History(model, [(np.zeros((2, 1)), np.array([[1], [0]]))], 1, 1, NullProgress(), keep_best=False)
+    history = History(
+        model, [(np.zeros((2, 1)), np.array([[1], [0]]))], 1, 1, NullProgress(), keep_best=False
+    )
     history.on_epoch_begin(0)
     history.on_epoch_end(0)
     assert history.rows[0].keys() == {"epoch", "val_loss", "val_accuracy", "lr", "seconds"}

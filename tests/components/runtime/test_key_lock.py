@@ -26,7 +26,9 @@ HOLDER = """
 """
 
 
-def test_held_tells_the_holder_and_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_tells_the_holder_and_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QATLINE_RUN", "20260101-a")
     path, told, order = tmp_path / "step" / "key.lock", [], []
 
@@ -87,7 +89,10 @@ def test_held_lets_one_in_at_a_time(tmp_path: Path) -> None:
 
 def test_held_tells_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="can't be written"), held(tmp_path / "file" / "key.lock", print):
+    with (
+        pytest.raises(StorageError, match="can't be written"),
+        held(tmp_path / "file" / "key.lock", print),
+    ):
         pass
 
 
@@ -171,7 +176,9 @@ def test_held_lets_everybody_in_where_there_are_no_locks(
     assert caplog.messages == ["this file system has no locks: [Errno 37] No locks available"] * 2
 
 
-def test_held_names_its_process_in_a_file_that_all_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_names_its_process_in_a_file_that_all_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QATLINE_RUN", "r" * 600)
     path = tmp_path / "deep" / "er" / "key.lock"
     before = os.umask(0o022)

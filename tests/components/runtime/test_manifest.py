@@ -17,14 +17,24 @@ from qat_lib.errors import StorageError
 def content(**changed: Any) -> dict[str, Any]:
     """Return the JSON form of a small manifest, changed, and sealed all the same."""
     whole = Manifest(files={"a": FileEntry(sha256="0", size=1)}, step="s", key="k").to_dict()
-    plain = {name: value for name, value in {**whole, **changed}.items() if name != "seal" and value is not None}
+    plain = {
+        name: value
+        for name, value in {**whole, **changed}.items()
+        if name != "seal" and value is not None
+    }
     return {**plain, "seal": module._seal(plain)}
 
 
 def test_manifest_of_nothing_has_plain_defaults(tmp_path: Path) -> None:
     assert describe(tmp_path) == Manifest(files={})
     empty = Manifest(files={})
-    assert (empty.step, empty.key, empty.metrics, empty.settings, empty.seconds) == ("", "", {}, {}, 0.0)
+    assert (empty.step, empty.key, empty.metrics, empty.settings, empty.seconds) == (
+        "",
+        "",
+        {},
+        {},
+        0.0,
+    )
 
 
 def test_manifest_keeps_settings_and_the_meaning_of_a_file(tmp_path: Path) -> None:
@@ -93,21 +103,29 @@ def fails(*_: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def test_verify_tells_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_tells_a_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(tmp_path, "a")
     monkeypatch.setattr(module, "_measure", fails)
     with pytest.raises(StorageError, match=r"not whole: a can't be read \(Input/output error\)"):
         verify(tmp_path)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(".", target_is_directory=True)])
-def test_describe_refuses_what_is_no_plain_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to(".", target_is_directory=True)]
+)
+def test_describe_refuses_what_is_no_plain_file(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     make(tmp_path / "odd")
     with pytest.raises(StorageError, match="odd is not a plain file"):
         describe(tmp_path)
 
 
-def test_describe_tells_a_file_whose_meaning_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_tells_a_file_whose_meaning_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.json").write_text("{}")
     monkeypatch.setattr(module, "meaning_digest", fails)
     with pytest.raises(StorageError, match=r"a\.json can't be read: Input/output error"):

@@ -17,7 +17,9 @@ def keras_archive(
     with zipfile.ZipFile(path, "w", **options) as archive:
         archive.writestr("metadata.json", json.dumps({"keras_version": "3", "date_saved": saved}))
         archive.writestr("config.json", json.dumps({"layers": layers}))
-        archive.writestr(zipfile.ZipInfo("model.weights.h5", (2026, 1, 1, 0, 0, shared % 60)), weights)
+        archive.writestr(
+            zipfile.ZipInfo("model.weights.h5", (2026, 1, 1, 0, 0, shared % 60)), weights
+        )
     return path
 
 
@@ -29,7 +31,9 @@ def test_meaning_of_an_archive_is_without_dates_and_addresses(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("change", [{"weights": b"W"}, {"other": 5}])
-def test_meaning_of_an_archive_covers_weights_and_sharing(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_meaning_of_an_archive_covers_weights_and_sharing(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     first = keras_archive(tmp_path / "1.keras", saved="today", shared=5)
     again = keras_archive(tmp_path / "2.keras", saved="today", shared=5, **change)
     assert meaning_digest(first) != meaning_digest(again)
@@ -45,7 +49,11 @@ def test_meaning_of_an_archive_covers_every_member(tmp_path: Path) -> None:
 
 def test_meaning_of_an_odd_archive_is_its_content(tmp_path: Path) -> None:
     bomb = keras_archive(
-        tmp_path / "bomb.keras", saved="", shared=1, weights=bytes(1 << 20), compression=zipfile.ZIP_DEFLATED
+        tmp_path / "bomb.keras",
+        saved="",
+        shared=1,
+        weights=bytes(1 << 20),
+        compression=zipfile.ZIP_DEFLATED,
     )
     twice = keras_archive(tmp_path / "twice.keras", saved="", shared=1)
     with zipfile.ZipFile(twice, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
@@ -87,7 +95,9 @@ def test_meaning_of_an_archive_does_not_go_by_the_order_of_its_members(tmp_path:
     first = archive(tmp_path / "1.keras", {"a.json": "1", "b": "2"})
     again = archive(tmp_path / "2.keras", {"b": "2", "a.json": "1"})
     assert meaning_digest(first) == meaning_digest(again) is not None
-    assert meaning_digest(first) != meaning_digest(archive(tmp_path / "3.keras", {"a.json": "2", "b": "1"}))
+    assert meaning_digest(first) != meaning_digest(
+        archive(tmp_path / "3.keras", {"a.json": "2", "b": "1"})
+    )
 
 
 def test_meaning_leaves_times_out_of_json_members_alone(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def tracked_here(store: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Any
 
 
 def newest(client: Any, experiment: str) -> Any:
-    return client.search_runs([experiment], order_by=["attributes.start_time DESC"], max_results=1)[0]
+    return client.search_runs([experiment], order_by=["attributes.start_time DESC"], max_results=1)[
+        0
+    ]
 
 
 def write_model(path: Path) -> Path:
@@ -71,7 +73,9 @@ def test_ensuring_a_store_again_changes_nothing(store: tuple[str, str]) -> None:
 def test_a_deleted_experiment_is_told(store: tuple[str, str], tracked_here: Any) -> None:
     experiment = ensure_store(store[0], "gone")
     tracked_here.delete_experiment(experiment)
-    with pytest.raises(TrackingError, match=f"'gone' was deleted: restore it with .* -x {experiment}"):
+    with pytest.raises(
+        TrackingError, match=f"'gone' was deleted: restore it with .* -x {experiment}"
+    ):
         ensure_store(store[0], "gone")
 
 
@@ -91,14 +95,18 @@ def test_everything_of_a_step_is_found_again(
     plan = tmp_path / "plan.json"
     plan.write_text('{"version": 1}')
     with step_run("export_onnx", warn=progress.warn) as tracker:
-        tracker.log_params({"qat.epochs": 3, "data.path": "s3://me:pw@host/x", **{f"p.{i}": i for i in range(150)}})
+        tracker.log_params(
+            {"qat.epochs": 3, "data.path": "s3://me:pw@host/x", **{f"p.{i}": i for i in range(150)}}
+        )
         tracker.log_params({"qat.epochs": 4, "late": 1})
         tracker.log_metrics({"accuracy": 0.9})
         tracker.log_history([{"epoch": 1, "loss": 0.5, "note": "x"}, {"epoch": 2, "loss": 0.25}])  # type: ignore[dict-item]
         tracker.log_artifact(plan)
         tracker.log_artifact(plan, "deep/er")
         tracker.log_onnx(write_model(tmp_path / "qat.onnx"), "qat")
-        tracker.log_dataset({"kind": "npz", "fingerprint": "f" * 64, "source": "http://u:p@host/d.npz"})
+        tracker.log_dataset(
+            {"kind": "npz", "fingerprint": "f" * 64, "source": "http://u:p@host/d.npz"}
+        )
         tracker.set_tags({"target": "cpu"})
     run = newest(tracked_here, store[1])
     assert (run.info.run_name, run.info.status) == ("export_onnx", "FINISHED")
@@ -109,7 +117,10 @@ def test_everything_of_a_step_is_found_again(
     assert run.data.metrics["accuracy"] == 0.9
     points = tracked_here.get_metric_history(run.info.run_id, "epoch/loss")
     assert [(point.step, point.value) for point in points] == [(1, 0.5), (2, 0.25)]
-    assert {file.path for file in tracked_here.list_artifacts(run.info.run_id)} == {"plan.json", "deep"}
+    assert {file.path for file in tracked_here.list_artifacts(run.info.run_id)} == {
+        "plan.json",
+        "deep",
+    }
     assert (run.data.tags["qatline.step"], run.data.tags["target"]) == ("export_onnx", "cpu")
     (dataset,) = run.inputs.dataset_inputs
     assert dataset.dataset.digest == "f" * 36
@@ -127,9 +138,15 @@ def test_everything_of_a_step_is_found_again(
 
 
 def test_the_champion_moves_to_a_new_model_and_stays_with_the_same(
-    store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: tuple[str, str],
+    tracked_here: Any,
+    progress: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", tracked_here.create_experiment("champions", f"file://{tmp_path}/a"))
+    monkeypatch.setenv(
+        "MLFLOW_EXPERIMENT_ID", tracked_here.create_experiment("champions", f"file://{tmp_path}/a")
+    )
     path = write_model(tmp_path / "champion.onnx")
     seen = []
     for digest in ("first", "first", "second"):
@@ -141,7 +158,9 @@ def test_the_champion_moves_to_a_new_model_and_stays_with_the_same(
     assert len(tracked_here.search_model_versions("name='resnet_digits'")) == 2
 
 
-@pytest.mark.parametrize("name", ["mobilenetv2_1.00_224", "../my/net:2 'x'%", "модель", "-", "x" * 300])
+@pytest.mark.parametrize(
+    "name", ["mobilenetv2_1.00_224", "../my/net:2 'x'%", "модель", "-", "x" * 300]
+)
 def test_register_champion_takes_every_name_that_a_model_can_have(
     store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, name: str
 ) -> None:
@@ -149,7 +168,10 @@ def test_register_champion_takes_every_name_that_a_model_can_have(
     registered = registered_name(name)
     with step_run("promote", warn=progress.warn) as tracker:
         tracker.register_champion(path, registered, "digest")
-    assert tracked_here.get_model_version_by_alias(registered, "champion").tags["qatline.digest"] == "digest"
+    assert (
+        tracked_here.get_model_version_by_alias(registered, "champion").tags["qatline.digest"]
+        == "digest"
+    )
     if "/" not in name and len(name) < 200:
         assert registered == name
 
@@ -161,10 +183,15 @@ def test_context_tags_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tags = {"mlflow.source.git.repoURL": "https://planted@github.com/me/repo", "mlflow.user": "me"}
     monkeypatch.setattr(registry, "resolve_tags", lambda: tags)
-    assert _context_tags() == {"mlflow.source.git.repoURL": "https://***@github.com/me/repo", "mlflow.user": "me"}
+    assert _context_tags() == {
+        "mlflow.source.git.repoURL": "https://***@github.com/me/repo",
+        "mlflow.user": "me",
+    }
 
 
-def test_a_failed_step_is_a_failed_run(store: tuple[str, str], tracked_here: Any, progress: Any) -> None:
+def test_a_failed_step_is_a_failed_run(
+    store: tuple[str, str], tracked_here: Any, progress: Any
+) -> None:
     with pytest.raises(DataError), step_run("evaluate", warn=progress.warn):
         raise DataError("x")
     assert newest(tracked_here, store[1]).info.status == "FAILED"
@@ -198,7 +225,9 @@ def test_the_run_that_kubeflow_made_is_resumed_even_with_a_parent(
     assert tracked_here.search_runs([store[1]], f"tags.`mlflow.parentRunId` = '{parent}'") == []
 
 
-def test_what_mlflow_refuses_is_a_tracking_error(tracked_here: Any, progress: Any, tmp_path: Path) -> None:
+def test_what_mlflow_refuses_is_a_tracking_error(
+    tracked_here: Any, progress: Any, tmp_path: Path
+) -> None:
     with step_run("evaluate", warn=progress.warn) as tracker:
         with pytest.raises(TrackingError, match="the metrics can't be recorded"):
             tracker.log_metrics({"no (parentheses)": 1.0})
@@ -222,7 +251,9 @@ def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", code, f"sqlite:///{tmp_path}/mlflow.db"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     launchers = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     ends = [(*launcher.communicate(timeout=300), launcher.returncode) for launcher in launchers]
@@ -237,11 +268,33 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    stores = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]
+    environment = {
+        **os.environ,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "PYTHONWARNINGS": "ignore",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    stores = [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "files"),
+    ]
     log = (folder / "log").open("w")
-    process = subprocess.Popen([*command, *stores], env=environment, stdout=log, stderr=log, start_new_session=True)
+    process = subprocess.Popen(
+        [*command, *stores], env=environment, stdout=log, stderr=log, start_new_session=True
+    )
     uri = f"http://127.0.0.1:{port}"
     try:
         wait_until_up(uri, process, folder / "log")
@@ -265,7 +318,9 @@ def wait_until_up(uri: str, process: "subprocess.Popen[bytes]", log: Path) -> No
     pytest.fail(f"the MLflow server did not come up: {log.read_text()[-2000:]}")
 
 
-def test_through_a_server(server: str, monkeypatch: pytest.MonkeyPatch, progress: Any, tmp_path: Path) -> None:
+def test_through_a_server(
+    server: str, monkeypatch: pytest.MonkeyPatch, progress: Any, tmp_path: Path
+) -> None:
     experiment = ensure_store(server, "remote")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)

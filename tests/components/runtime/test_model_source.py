@@ -17,7 +17,9 @@ from qat_lib.errors import ConfigError, UnsupportedModelError
 
 def test_open_model_bounds_the_weights_before_they_are_made() -> None:
     settings = ModelSettings(name="keras.applications:MobileNetV2", options={"alpha": 1e5})
-    with pytest.raises(ConfigError, match=r"at most 2,147,483,648 bytes, received more with a variable of shape"):
+    with pytest.raises(
+        ConfigError, match=r"at most 2,147,483,648 bytes, received more with a variable of shape"
+    ):
         open_model(settings, (32, 32, 3), 10)
 
 
@@ -27,7 +29,9 @@ def test_open_model_takes_the_limit_from_the_variable(monkeypatch: pytest.Monkey
         open_model(ModelSettings(), (8, 8, 1), 10)
 
 
-def network(shape: tuple[int | None, ...] = (4, 4, 1), classes: int = 3, activation: Any = None) -> keras.Model:
+def network(
+    shape: tuple[int | None, ...] = (4, 4, 1), classes: int = 3, activation: Any = None
+) -> keras.Model:
     x = keras.Input(shape)
     y = layers.GlobalAveragePooling2D()(layers.Conv2D(2, 1)(x))
     return keras.Model(x, layers.Dense(classes, activation=activation, name="head")(y), name="net")
@@ -52,7 +56,9 @@ def test_check_model_refuses_inputs_that_are_no_images() -> None:
 
 @pytest.mark.parametrize("classes", [2, 4])
 def test_check_model_refuses_another_number_of_classes(classes: int) -> None:
-    with pytest.raises(UnsupportedModelError, match=rf"outputs of shape \(3,\), but the data has {classes} classes"):
+    with pytest.raises(
+        UnsupportedModelError, match=rf"outputs of shape \(3,\), but the data has {classes} classes"
+    ):
         check_model(network(), (4, 4, 1), classes)
 
 
@@ -121,7 +127,9 @@ def test_open_model_hands_a_users_function_what_it_takes(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("said", [None, True, False])
-def test_open_model_takes_a_file_for_trained_unless_told_otherwise(tmp_path: Path, said: bool | None) -> None:
+def test_open_model_takes_a_file_for_trained_unless_told_otherwise(
+    tmp_path: Path, said: bool | None
+) -> None:
     network().save(tmp_path / "a.keras")
     settings = ModelSettings(name=str(tmp_path / "a.keras"), trained=said)
     assert open_model(settings, (4, 4, 1), 3)[1] is (said is not False)
@@ -134,7 +142,9 @@ def test_open_model_takes_given_weights_for_trained_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, said: bool | None
 ) -> None:
     loaded: list[Any] = []
-    monkeypatch.setattr("qat_lib.models.weights.load_weights", lambda model, path: loaded.append((model.name, path)))
+    monkeypatch.setattr(
+        "qat_lib.models.weights.load_weights", lambda model, path: loaded.append((model.name, path))
+    )
     users(monkeypatch, lambda: network())
     settings = ModelSettings(name="user_models_a:build", weights="a.npz", trained=said)
     assert open_model(settings, (4, 4, 1), 3)[1] is (said is not False)
@@ -157,7 +167,9 @@ class Applications:
         x = keras.Input(options["input_shape"])
         y = layers.GlobalAveragePooling2D()(x)
         return keras.Model(
-            x, y if options.get("include_top") is False else layers.Dense(options["classes"])(y), name="some"
+            x,
+            y if options.get("include_top") is False else layers.Dense(options["classes"])(y),
+            name="some",
         )
 
 
@@ -168,22 +180,32 @@ def applications(monkeypatch: pytest.MonkeyPatch) -> Applications:
     return made
 
 
-def application(applications: Applications, classes: int, **settings: Any) -> tuple[keras.Model, bool]:
+def application(
+    applications: Applications, classes: int, **settings: Any
+) -> tuple[keras.Model, bool]:
     applications.built.clear()
-    return open_model(ModelSettings(name="keras.applications:SomeNet", **settings), (4, 4, 3), classes)
+    return open_model(
+        ModelSettings(name="keras.applications:SomeNet", **settings), (4, 4, 3), classes
+    )
 
 
 def test_open_model_builds_an_application_without_weights(applications: Applications) -> None:
     model, trained = application(applications, 5, options={"alpha": 0.5})
-    assert applications.built == [{"weights": None, "classes": 5, "input_shape": (4, 4, 3), "alpha": 0.5}]
+    assert applications.built == [
+        {"weights": None, "classes": 5, "input_shape": (4, 4, 3), "alpha": 0.5}
+    ]
     assert (model.output_shape, trained) == ((None, 5), False)
 
 
 @pytest.mark.parametrize("classes", [5, 999, 1000, 1001])
-def test_open_model_gives_imagenet_a_new_head_for_other_classes(applications: Applications, classes: int) -> None:
+def test_open_model_gives_imagenet_a_new_head_for_other_classes(
+    applications: Applications, classes: int
+) -> None:
     model, trained = application(applications, classes, weights="imagenet")
     whole = {"weights": "imagenet", "classes": classes, "input_shape": (4, 4, 3)}
-    assert applications.built == [whole if classes == 1000 else {**whole, "include_top": False, "pooling": "avg"}]
+    assert applications.built == [
+        whole if classes == 1000 else {**whole, "include_top": False, "pooling": "avg"}
+    ]
     assert (model.name, model.output_shape, trained) == ("some", (None, classes), False)
     assert (model.layers[-1].name == "logits") is (classes != 1000)
 
@@ -192,7 +214,9 @@ def test_open_model_loads_an_applications_own_weights_once(
     applications: Applications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Any] = []
-    monkeypatch.setattr("qat_lib.models.weights.load_weights", lambda model, path: loaded.append(path))
+    monkeypatch.setattr(
+        "qat_lib.models.weights.load_weights", lambda model, path: loaded.append(path)
+    )
     assert not application(applications, 5, weights="a.npz")[1]
     assert applications.built[0]["weights"] is None
     assert loaded == ["a.npz"]
@@ -204,7 +228,9 @@ def test_open_model_loads_an_applications_own_weights_once(
 
 
 @pytest.mark.parametrize("error", [TypeError("no"), ValueError("no"), OSError("no")])
-def test_open_model_tells_what_an_application_refuses(applications: Applications, error: Exception) -> None:
+def test_open_model_tells_what_an_application_refuses(
+    applications: Applications, error: Exception
+) -> None:
     applications.error = error
     with pytest.raises(ConfigError, match=r"SomeNet can't be built for \(4, 4, 3\): no"):
         application(applications, 5)

@@ -46,7 +46,9 @@ def wait_for(condition, seconds: float = 30.0) -> bool:
 def test_a_step_dies_with_a_launcher_that_is_killed(tmp_path: Path, how: str) -> None:
     marker = tmp_path / "pid"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    launcher = subprocess.Popen([sys.executable, "-c", textwrap.dedent(LAUNCHER), str(marker), how], env=environment)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(LAUNCHER), str(marker), how], env=environment
+    )
     assert wait_for(lambda: marker.exists() and marker.read_text() != "")
     step = int(marker.read_text())
     assert is_running(step)
@@ -58,9 +60,16 @@ def test_a_step_dies_with_a_launcher_that_is_killed(tmp_path: Path, how: str) ->
 def test_a_step_whose_launcher_is_gone_does_not_start() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(timeout=30)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_KFP_RUNTIME": "true", "QATLINE_LAUNCHER_PID": str(gone.pid)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "_KFP_RUNTIME": "true",
+        "QATLINE_LAUNCHER_PID": str(gone.pid),
+    }
     code = "from components.runtime.parent import die_with_launcher; die_with_launcher(); print('alive')"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == b""
 
@@ -82,13 +91,17 @@ class Watched:
         monkeypatch.setattr(parent.ctypes, "CDLL", self.library)
         monkeypatch.setattr(parent.os, "pidfd_open", self.pidfd_open)
         monkeypatch.setattr(parent.os, "getppid", lambda: 50)
-        monkeypatch.setattr(parent.os, "kill", lambda pid, number: self.asked.append(("kill", pid, number)))
+        monkeypatch.setattr(
+            parent.os, "kill", lambda pid, number: self.asked.append(("kill", pid, number))
+        )
         monkeypatch.setattr(parent.threading, "Thread", self.thread)
         monkeypatch.setattr(parent.Path, "read_text", lambda path: self.read_text(path))
         monkeypatch.setenv("_KFP_RUNTIME", "true")
 
     def library(self, name: str | None, *, use_errno: bool) -> Any:
-        return SimpleNamespace(prctl=lambda *arguments: self.asked.append(("prctl", name, *arguments)))
+        return SimpleNamespace(
+            prctl=lambda *arguments: self.asked.append(("prctl", name, *arguments))
+        )
 
     def pidfd_open(self, pid: int) -> int:
         self.asked.append(("watch", pid))
@@ -120,7 +133,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 DIE_FIRST = ("prctl", None, 1, signal.SIGKILL, 0, 0, 0)
 
 
-def test_die_with_launcher_watches_the_one_that_is_named(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_die_with_launcher_watches_the_one_that_is_named(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", "4321")
     assert watched.run() == [DIE_FIRST, ("watch", 4321), "start"]
     (thread,) = watched.threads
@@ -132,7 +147,12 @@ def test_die_with_launcher_looks_for_the_nearest_that_is_no_shell(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", named)
-    watched.stat = {50: "50 (sh) S 40 1", 40: "40 (bash) S 30 1", 30: "30 (my (launcher) S 20 1", 20: "20 (sh) S 1 1"}
+    watched.stat = {
+        50: "50 (sh) S 40 1",
+        40: "40 (bash) S 30 1",
+        30: "30 (my (launcher) S 20 1",
+        20: "20 (sh) S 1 1",
+    }
     assert watched.run() == [DIE_FIRST, ("watch", 30), "start"]
     del watched.stat[40]  # it ended, or its folder is hidden
     assert watched.run() == [DIE_FIRST, ("watch", 40), "start"]
@@ -155,7 +175,9 @@ def test_die_with_launcher_goes_on_where_watching_is_not_possible(
 ) -> None:
     watched.error = PermissionError(1, "Operation not permitted")
     assert watched.run() == [DIE_FIRST, ("watch", 50)]
-    assert caplog.messages == ["the launcher 50 can't be watched: [Errno 1] Operation not permitted"]
+    assert caplog.messages == [
+        "the launcher 50 can't be watched: [Errno 1] Operation not permitted"
+    ]
 
 
 def test_die_with_launcher_does_nothing_outside_a_kfp_executor(

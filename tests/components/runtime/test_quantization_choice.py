@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from components.runtime.quantization_choice import check_case_name, known_cases, open_cases, read_spec
+from components.runtime.quantization_choice import (
+    check_case_name,
+    known_cases,
+    open_cases,
+    read_spec,
+)
 from components.settings import QuantizationSettings
 from qat_lib import QuantizationSpec, TensorRTQDQCase
 from qat_lib.errors import ConfigError
@@ -22,7 +27,9 @@ def test_read_spec_takes_none_a_list_or_a_file(tmp_path: Path) -> None:
 
 
 def test_open_cases_makes_our_own_and_the_users() -> None:
-    ours, users = open_cases(QuantizationSettings(cases=["TensorRTQDQCase", "collections:OrderedDict"]))
+    ours, users = open_cases(
+        QuantizationSettings(cases=["TensorRTQDQCase", "collections:OrderedDict"])
+    )
     assert isinstance(ours, TensorRTQDQCase)
     assert users == {}
 

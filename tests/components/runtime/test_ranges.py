@@ -22,7 +22,9 @@ def _quantizers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def statistics(observed_max: float, counts: list[int]) -> Any:
     edges = np.linspace(0, 2, len(counts) + 1)
-    return SimpleNamespace(observed_max=observed_max, method="mse", counts=np.array(counts), edges=edges)
+    return SimpleNamespace(
+        observed_max=observed_max, method="mse", counts=np.array(counts), edges=edges
+    )
 
 
 def test_describe_ranges_without_a_report() -> None:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from components.runtime import reader
-from components.runtime.reader import load_info, load_preprocessing, load_split, numpy_batches, open_split, tf_dataset
+from components.runtime.reader import (
+    load_info,
+    load_preprocessing,
+    load_split,
+    numpy_batches,
+    open_split,
+    tf_dataset,
+)
 from qat_lib.errors import DataError
 
 
@@ -55,7 +62,9 @@ def test_arrays_are_mapped_not_loaded(digits_dataset: Path) -> None:
 
 
 def test_an_unknown_part_is_refused(digits_dataset: Path) -> None:
-    with pytest.raises(DataError, match="has the parts train, calibration, validation, test; received 'dev'"):
+    with pytest.raises(
+        DataError, match="has the parts train, calibration, validation, test; received 'dev'"
+    ):
         load_split(digits_dataset, "dev")
 
 
@@ -131,7 +140,9 @@ dataset = Path({str(digits_dataset)!r})
 load_split(dataset, "test"), list(numpy_batches(dataset, "train", 100))
 sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "kfp", "mlflow", "sklearn") if m in sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
@@ -173,7 +184,9 @@ def files(digits: Path, root: Path, listed: Any, shape: tuple[int, int, int] = (
     (digits / "dataset.json").write_text(json.dumps(changed))
     (digits / "test_files.json").write_text(json.dumps(listed))
     preprocessing = json.loads((digits / "preprocessing.json").read_text())
-    (digits / "preprocessing.json").write_text(json.dumps({**preprocessing, "color": "rgb", "resize": None}))
+    (digits / "preprocessing.json").write_text(
+        json.dumps({**preprocessing, "color": "rgb", "resize": None})
+    )
     return digits
 
 
@@ -208,16 +221,24 @@ def test_files_are_brought_to_the_size_of_the_data_set(digits: Path, image_folde
 
 @pytest.mark.parametrize(("processors", "threads"), [(None, 1), (1, 1), (4, 4), (8, 8), (64, 8)])
 def test_files_are_decoded_by_eight_threads_at_most(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int | None, threads: int
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processors: int | None,
+    threads: int,
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(reader.os, "cpu_count", lambda: processors)
-    monkeypatch.setattr(reader, "ThreadPoolExecutor", lambda *, max_workers, **_: asked.append(max_workers))
+    monkeypatch.setattr(
+        reader, "ThreadPoolExecutor", lambda *, max_workers, **_: asked.append(max_workers)
+    )
     open_split(files(digits, tmp_path, []), "test")
     assert asked == [threads]
 
 
-def test_a_list_of_files_may_have_a_gibibyte(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_files_may_have_a_gibibyte(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
     monkeypatch.setattr(reader, "read_json", lambda path, *, limit, **_: asked.append(limit) or [])
     open_split(files(digits, tmp_path, []), "test")

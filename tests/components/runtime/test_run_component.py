@@ -71,7 +71,9 @@ class Bench:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         path = self.folder / "events.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = (
+            [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        )
         return [event for event in lines if event["event"] == kind]
 
     def leftovers(self) -> list[str]:
@@ -87,7 +89,9 @@ def test_a_step_is_executed_once_and_then_reused(bench: Bench) -> None:
     assert bench.run("first") == bench.run("second") == {"accuracy": 0.75}
     assert bench.calls == 1
     assert [event["status"] for event in bench.events("step_finished")] == ["executed", "reused"]
-    assert (bench.folder / "second" / "model.txt").read_text() == f"one {QATSettings().learning_rate} 0"
+    assert (
+        bench.folder / "second" / "model.txt"
+    ).read_text() == f"one {QATSettings().learning_rate} 0"
     assert verify(bench.folder / "first").digest == verify(bench.folder / "second").digest
     assert bench.leftovers() == []
 
@@ -102,13 +106,19 @@ def test_events_tell_the_whole_story(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("change", ["settings", "seed", "input", "code"])
-def test_what_changes_the_result_runs_again(bench: Bench, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_the_result_runs_again(
+    bench: Bench, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.run()
     if change == "input":
         bench.make_input("two")
     if change == "code":
         monkeypatch.setattr(step_module, "code_digest", lambda settings: "another")
-    bench.run("again", seed=1 if change == "seed" else 0, **({"learning_rate": 0.5} if change == "settings" else {}))
+    bench.run(
+        "again",
+        seed=1 if change == "seed" else 0,
+        **({"learning_rate": 0.5} if change == "settings" else {}),
+    )
     assert bench.calls == 2
 
 
@@ -125,16 +135,23 @@ def test_a_damaged_result_is_made_again(bench: Bench) -> None:
     (entry / "model.txt").write_text("tampered with")
     bench.run("again")
     assert bench.calls == 2
-    assert (bench.folder / "again" / "model.txt").read_text() == f"one {QATSettings().learning_rate} 0"
+    assert (
+        bench.folder / "again" / "model.txt"
+    ).read_text() == f"one {QATSettings().learning_rate} 0"
     (warning,) = bench.events("warning")
-    assert "the stored result of step finetune_qat is damaged and is computed again" in warning["message"]
+    assert (
+        "the stored result of step finetune_qat is damaged and is computed again"
+        in warning["message"]
+    )
     assert "model.txt" in warning["message"]
     bench.run("third")
     assert bench.calls == 2
     assert bench.leftovers() == []
 
 
-def test_without_a_store_the_output_itself_is_published(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_store_the_output_itself_is_published(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("QATLINE_STORE")
     (bench.folder / "out").mkdir()
     bench.run()
@@ -174,7 +191,11 @@ def test_an_error_of_the_users_is_told_and_raised(bench: Bench) -> None:
     with pytest.raises(DataError, match="upside down"):
         bench.run()
     (event,) = bench.events("error")
-    assert (event["type"], event["message"], event["exit_code"]) == ("DataError", "the images are upside down", 1)
+    assert (event["type"], event["message"], event["exit_code"]) == (
+        "DataError",
+        "the images are upside down",
+        1,
+    )
     assert event["expected"] is True
     assert not (bench.folder / "out").exists()
     assert list((bench.folder / "store" / "finetune_qat").iterdir()) == []
@@ -187,7 +208,9 @@ def test_an_error_of_ours_is_told_as_such(bench: Bench) -> None:
     bench.body = fail
     with pytest.raises(KeyError):
         bench.run()
-    assert [(event["type"], event["expected"]) for event in bench.events("error")] == [("KeyError", False)]
+    assert [(event["type"], event["expected"]) for event in bench.events("error")] == [
+        ("KeyError", False)
+    ]
 
 
 def test_wrong_settings_have_the_exit_code_of_usage(bench: Bench) -> None:
@@ -196,7 +219,9 @@ def test_wrong_settings_have_the_exit_code_of_usage(bench: Bench) -> None:
     assert [event["exit_code"] for event in bench.events("error")] == [2]
 
 
-def test_a_full_disk_is_a_storage_error_and_its_files_are_gone_when_it_is_told(bench: Bench) -> None:
+def test_a_full_disk_is_a_storage_error_and_its_files_are_gone_when_it_is_told(
+    bench: Bench,
+) -> None:
     def fill(out: Path) -> Mapping[str, float]:
         (out / "half").write_bytes(bytes(1000))
         try:
@@ -226,10 +251,14 @@ def test_an_input_that_was_cut_short_is_refused(bench: Bench) -> None:
 
 
 def test_broken_data_that_tensorflow_met_is_told_as_such(bench: Bench) -> None:
-    unknown = type("UnknownError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"})
+    unknown = type(
+        "UnknownError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"}
+    )
 
     def fail(out: Path) -> Mapping[str, float]:
-        raise unknown("{{function_node}} DataError: the image cat/1.png is broken\nTraceback (most recent call last):")
+        raise unknown(
+            "{{function_node}} DataError: the image cat/1.png is broken\nTraceback (most recent call last):"
+        )
 
     bench.body = fail
     with pytest.raises(DataError, match=r"^the image cat/1\.png is broken$"):
@@ -303,13 +332,18 @@ def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
     first = start(tmp_path, "out", 60)
     deadline = time.monotonic() + 30
     events = tmp_path / "events.jsonl"
-    while not (events.exists() and '"working"' in events.read_text()) and time.monotonic() < deadline:
+    while (
+        not (events.exists() and '"working"' in events.read_text()) and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=30)
     assert not (tmp_path / "out").exists()
     # The work that was cut short, and the lock, which nobody holds any more.
-    left = {path.name.split("-")[0].split(".")[-1] for path in (tmp_path / "store" / "prepare_data").iterdir()}
+    left = {
+        path.name.split("-")[0].split(".")[-1]
+        for path in (tmp_path / "store" / "prepare_data").iterdir()
+    }
     assert left == {"work", "lock"}
 
     again = start(tmp_path, "out", 0)
@@ -333,12 +367,17 @@ def test_two_processes_with_the_same_key_compute_it_once(tmp_path: Path) -> None
     assert verify(tmp_path / "out0").digest == verify(tmp_path / "out1").digest
     assert len(list((tmp_path / "store" / "prepare_data").iterdir())) == 1
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert sorted(event["status"] for event in events if event["event"] == "step_finished") == ["executed", "reused"]
+    assert sorted(event["status"] for event in events if event["event"] == "step_finished") == [
+        "executed",
+        "reused",
+    ]
     holders = {f"process {writer.pid} on {os.uname().nodename}" for writer in writers}
     assert {event["holder"] for event in events if event["event"] == "waiting"} <= {*holders, ""}
 
 
-@pytest.mark.parametrize(("step", "calls"), [("evaluate", 2), ("build_engine", 2), ("finetune_qat", 1)])
+@pytest.mark.parametrize(
+    ("step", "calls"), [("evaluate", 2), ("build_engine", 2), ("finetune_qat", 1)]
+)
 def test_only_what_is_bound_to_a_machine_runs_again_on_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str, calls: int
 ) -> None:
@@ -349,7 +388,9 @@ def test_only_what_is_bound_to_a_machine_runs_again_on_another(
     assert bench.calls == calls
 
 
-def test_a_step_without_a_seed_is_reused_under_any(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_a_seed_is_reused_under_any(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def seedless(dataset: Path, out: Path, *, progress: Progress) -> Mapping[str, float]:
@@ -360,7 +401,13 @@ def test_a_step_without_a_seed_is_reused_under_any(bench: Bench, monkeypatch: py
     monkeypatch.setattr(step_module, "load_step", lambda name: define_step(name, seedless))
     for seed in (1, 2):
         inputs = {"dataset": str(bench.folder / "dataset")}
-        run_component("finetune_qat", settings={}, seed=seed, inputs=inputs, output=str(bench.folder / str(seed)))
+        run_component(
+            "finetune_qat",
+            settings={},
+            seed=seed,
+            inputs=inputs,
+            output=str(bench.folder / str(seed)),
+        )
     assert calls == [bench.folder / "dataset"]
 
 
@@ -389,7 +436,9 @@ def test_output_is_scrubbed_only_inside_of_an_executor(
     assert scrubbed == (["stdout"] if inside else [])
 
 
-def test_the_folder_of_the_user_is_searched_last_and_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_the_user_is_searched_last_and_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", ["first"])
     monkeypatch.chdir(bench.folder)
     bench.run()

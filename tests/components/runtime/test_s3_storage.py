@@ -158,7 +158,9 @@ def test_s3_client_needs_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_split_location_takes_a_bucket_alone_only_where_that_will_do() -> None:
     assert split_location("s3://b/k/l") == ("b", "k/l")
-    assert split_location("s3://b", whole=False) == split_location("s3://b/", whole=False) == ("b", "")
+    assert (
+        split_location("s3://b", whole=False) == split_location("s3://b/", whole=False) == ("b", "")
+    )
     for location in ("s3://b", "s3://b/", "s3:///k", "b/k", "gs://b/k"):
         with pytest.raises(StorageError, match="expected s3://bucket/key"):
             split_location(location)

@@ -35,7 +35,9 @@ def test_the_key_is_stable_and_every_part_changes_it() -> None:
         "versions": {"numpy": "3"},
         "machine": "m",
     }
-    keys = {step_key("s", **{**PARTS, name: value}) for name, value in changes.items()} | {step_key("t", **PARTS)}
+    keys = {step_key("s", **{**PARTS, name: value}) for name, value in changes.items()} | {
+        step_key("t", **PARTS)
+    }
     assert len(keys) == len(changes) + 1
     assert key not in keys
 
@@ -56,7 +58,9 @@ def test_what_was_put_is_found(tmp_path: Path) -> None:
     assert found.metrics == {"n": 1.0}
 
 
-def test_a_damaged_entry_is_not_found_and_can_be_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_entry_is_not_found_and_can_be_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = StepStore(tmp_path)
     (put(store) / "a").write_text("y")
     assert store.find("s", "k") is None
@@ -71,7 +75,9 @@ def test_an_entry_under_a_wrong_name_is_not_found(tmp_path: Path) -> None:
     assert store.find("s", "other") is None
 
 
-def test_the_store_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert StepStore.from_environment() is None
     monkeypatch.setenv("QATLINE_STORE", str(tmp_path))
     store = StepStore.from_environment()
@@ -83,7 +89,10 @@ def test_what_killed_processes_left_is_swept_and_living_work_is_not(tmp_path: Pa
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(timeout=30)
     host = socket.gethostname()
-    dead, foreign = tmp_path / f".work-{host}-{gone.pid}-k-abc", tmp_path / f".work-other-{gone.pid}-k-abc"
+    dead, foreign = (
+        tmp_path / f".work-{host}-{gone.pid}-k-abc",
+        tmp_path / f".work-other-{gone.pid}-k-abc",
+    )
     dead.mkdir()
     foreign.mkdir()
     mine = work_directory(tmp_path, "k")
@@ -96,11 +105,15 @@ def test_what_killed_processes_left_is_swept_and_living_work_is_not(tmp_path: Pa
 
 def test_step_key_stays_what_it_is_from_release_to_release() -> None:
     """Another key for the same parts would have every user compute everything again."""
-    assert step_key("s", **PARTS) == "1b6ab24fd6612ebe3506027e5de12f56caac2a28f97b12b05dbbcdff76e22789"
+    assert (
+        step_key("s", **PARTS) == "1b6ab24fd6612ebe3506027e5de12f56caac2a28f97b12b05dbbcdff76e22789"
+    )
 
 
 def test_step_key_does_not_go_by_the_order_of_settings() -> None:
-    first, second = ({**PARTS, "settings": dict(items)} for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
+    first, second = (
+        {**PARTS, "settings": dict(items)} for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)])
+    )
     assert step_key("s", **first) == step_key("s", **second)
 
 

@@ -39,21 +39,34 @@ def test_the_signature_may_be_quoted() -> None:
     def postponed(dataset: Any, *, out: Any, qat: Any, progress: Any) -> dict[str, float]:
         return {}
 
-    postponed.__annotations__ |= {"dataset": "Path", "out": "Path", "qat": "QATSettings", "progress": "Progress"}
+    postponed.__annotations__ |= {
+        "dataset": "Path",
+        "out": "Path",
+        "qat": "QATSettings",
+        "progress": "Progress",
+    }
     step = define_step("postponed", postponed)
-    assert (step.inputs, dict(step.sections), step.takes_seed) == (("dataset",), {"qat": QATSettings}, False)
+    assert (step.inputs, dict(step.sections), step.takes_seed) == (
+        ("dataset",),
+        {"qat": QATSettings},
+        False,
+    )
 
 
 def test_settings_that_went_through_kfp_are_what_they_were() -> None:
     step = define_step("fit", fit)
-    parsed = step.parse({"qat": {"epochs": 3.0, "learning_rate": 1.0}, "data": {"image_size": [32.0, 32.0]}})
+    parsed = step.parse(
+        {"qat": {"epochs": 3.0, "learning_rate": 1.0}, "data": {"image_size": [32.0, 32.0]}}
+    )
     assert parsed["qat"] == QATSettings(epochs=3, learning_rate=1.0)
     assert parsed["data"] == DataSettings(image_size=(32, 32))
     assert step.parse({})["qat"] == QATSettings()
 
 
 def test_integers_are_restored_at_any_depth() -> None:
-    restored = restore_integers({"a": [1.0, {"b": 2.0}], "c": 0.5, "d": True, "e": "3.0", "f": None})
+    restored = restore_integers(
+        {"a": [1.0, {"b": 2.0}], "c": 0.5, "d": True, "e": "3.0", "f": None}
+    )
     assert restored == {"a": [1, {"b": 2}], "c": 0.5, "d": True, "e": "3.0", "f": None}
     assert isinstance(restored["a"][0], int)
 
@@ -73,7 +86,10 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_inputs_must_be_the_declared_ones() -> None:
     step = define_step("fit", fit)
-    assert step.check_inputs({"dataset": "/d", "ptq": "/p", "extra": ""}) == {"dataset": Path("/d"), "ptq": Path("/p")}
+    assert step.check_inputs({"dataset": "/d", "ptq": "/p", "extra": ""}) == {
+        "dataset": Path("/d"),
+        "ptq": Path("/p"),
+    }
     for inputs in ({"dataset": "/d"}, {"dataset": "/d", "ptq": "/p", "more": "/m"}):
         with pytest.raises(StepError, match="expects the inputs"):
             step.check_inputs(inputs)
@@ -110,7 +126,9 @@ def test_check_inputs_takes_the_optional_one() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_load_step_lends_kfp_its_decorator_inside_of_an_executor(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+def test_load_step_lends_kfp_its_decorator_inside_of_an_executor(
+    monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
     """``kfp.dsl`` has ``component`` when a pipeline is compiled, and not where a component runs."""
     seen: list[Any] = []
     dsl = SimpleNamespace(component="own") if own else SimpleNamespace()

@@ -37,7 +37,17 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     log = (tmp_path_factory.mktemp("moto") / "log").open("w")
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "moto.server",
+        "-H",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
     process = subprocess.Popen(command, stdout=log, stderr=log)
     endpoint = f"http://127.0.0.1:{port}"
     try:
@@ -64,7 +74,9 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    urllib.request.urlopen(urllib.request.Request(f"{s3_endpoint}/moto-api/reset", method="POST"), timeout=10).close()
+    urllib.request.urlopen(
+        urllib.request.Request(f"{s3_endpoint}/moto-api/reset", method="POST"), timeout=10
+    ).close()
     client = s3_client()
     client.create_bucket(Bucket="data")
     return client
@@ -98,7 +110,10 @@ def test_what_was_put_comes_back(place: tuple[Storage, str], tmp_path: Path) -> 
 
 def test_the_tag_changes_with_the_content(place: tuple[Storage, str], tmp_path: Path) -> None:
     storage, root = place
-    tags = [storage.put(write(tmp_path / "a", text), f"{root}/a").tag for text in (b"one", b"two", b"one")]
+    tags = [
+        storage.put(write(tmp_path / "a", text), f"{root}/a").tag
+        for text in (b"one", b"two", b"one")
+    ]
     assert tags[0] == tags[2] != tags[1]
 
 
@@ -112,7 +127,9 @@ def test_a_listing_is_sorted_and_complete(place: tuple[Storage, str], tmp_path: 
     assert found == [storage.describe(file.location) for file in found]
 
 
-def test_what_does_not_exist_is_none_or_an_error(place: tuple[Storage, str], tmp_path: Path) -> None:
+def test_what_does_not_exist_is_none_or_an_error(
+    place: tuple[Storage, str], tmp_path: Path
+) -> None:
     storage, root = place
     assert storage.describe(f"{root}/nothing") is None
     assert storage.list(f"{root}/nothing") == []
@@ -146,7 +163,10 @@ def test_large_files_go_in_parts(s3: Any, tmp_path: Path, monkeypatch: pytest.Mo
     stored = storage.put(write(tmp_path / "big", content), "s3://data/big")
     assert stored.tag.endswith("-3")
     storage.get("s3://data/big", tmp_path / "back")
-    assert hashlib.sha256((tmp_path / "back").read_bytes()).digest() == hashlib.sha256(content).digest()
+    assert (
+        hashlib.sha256((tmp_path / "back").read_bytes()).digest()
+        == hashlib.sha256(content).digest()
+    )
 
 
 def test_an_object_that_changes_while_it_is_fetched_is_noticed(s3: Any, tmp_path: Path) -> None:
@@ -183,7 +203,9 @@ def test_an_endpoint_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch, s3: A
         S3Storage(s3_client()).describe("s3://data/a")
 
 
-def test_missing_credentials_are_told(monkeypatch: pytest.MonkeyPatch, s3: Any, tmp_path: Path) -> None:
+def test_missing_credentials_are_told(
+    monkeypatch: pytest.MonkeyPatch, s3: Any, tmp_path: Path
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -193,7 +215,9 @@ def test_missing_credentials_are_told(monkeypatch: pytest.MonkeyPatch, s3: Any, 
         S3Storage(s3_client()).describe("s3://data/a")
 
 
-@pytest.mark.parametrize("location", ["s3://", "s3://bucket", "s3://bucket/", "s3:///key", "bucket/key"])
+@pytest.mark.parametrize(
+    "location", ["s3://", "s3://bucket", "s3://bucket/", "s3:///key", "bucket/key"]
+)
 def test_locations_of_another_form_are_refused(location: str) -> None:
     with pytest.raises(StorageError, match="expected s3://bucket/key"):
         split_location(location)
@@ -238,7 +262,9 @@ def test_a_cached_file_that_was_cut_short_is_fetched_again(cache: Path, tmp_path
     assert fetch_cached(str(remote), storage).read_bytes() == b"whole"
 
 
-def test_a_data_set_in_s3_is_prepared_and_enters_the_key(s3: Any, cache: Path, tmp_path: Path) -> None:
+def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
+    s3: Any, cache: Path, tmp_path: Path
+) -> None:
     def upload(seed: int) -> None:
         images = np.random.default_rng(seed).integers(0, 256, (60, 4, 4, 1), np.uint8)
         np.savez(tmp_path / "data.npz", x=images, y=np.arange(60) % 3)
@@ -258,7 +284,9 @@ def test_a_data_set_in_s3_is_prepared_and_enters_the_key(s3: Any, cache: Path, t
 
 def test_a_data_set_that_is_not_in_s3_is_told(s3: Any, cache: Path, tmp_path: Path) -> None:
     settings = DataSettings(kind="npz", path="s3://data/nothing.npz")
-    with pytest.raises(StorageError, match=r"s3://data/nothing\.npz does not exist.*correct data\.path"):
+    with pytest.raises(
+        StorageError, match=r"s3://data/nothing\.npz does not exist.*correct data\.path"
+    ):
         prepare_data(tmp_path, data=settings, seed=0, progress=NullProgress())
     assert settings_files({"data": settings.model_dump()}) == {}
 

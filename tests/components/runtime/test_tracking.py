@@ -89,7 +89,10 @@ def test_the_environment_decides(environment: dict[str, str], mode: str) -> None
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ConfigError, match="QATLINE_TRACKING: expected one of off, optional, required; received 'on'"):
+    with pytest.raises(
+        ConfigError,
+        match="QATLINE_TRACKING: expected one of off, optional, required; received 'on'",
+    ):
         tracking_mode({"QATLINE_TRACKING": "on"})
 
 
@@ -123,9 +126,15 @@ def test_required_tracking_that_fails_fails_the_step(
 ) -> None:
     monkeypatch.setenv("QATLINE_TRACKING", "required")
     run.fail = True
-    with pytest.raises(TrackingError, match="went away"), step_run("evaluate", warn=progress.warn) as tracker:
+    with (
+        pytest.raises(TrackingError, match="went away"),
+        step_run("evaluate", warn=progress.warn) as tracker,
+    ):
         tracker.log_metrics({"a": 1.0})
-    with pytest.raises(TrackingError, match="can't be closed"), step_run("evaluate", warn=progress.warn):
+    with (
+        pytest.raises(TrackingError, match="can't be closed"),
+        step_run("evaluate", warn=progress.warn),
+    ):
         pass
 
 
@@ -138,7 +147,10 @@ def test_optional_tracking_that_fails_is_one_warning(
         tracker.log_metrics({"a": 1.0})
         tracker.log_metrics({"a": 1.0})
     assert len(run.calls) == 1
-    assert progress.warnings == ["tracking stops for this step: the server went away", "the run can't be closed"]
+    assert progress.warnings == [
+        "tracking stops for this step: the server went away",
+        "the run can't be closed",
+    ]
 
 
 def test_optional_tracking_hands_everything_on() -> None:
@@ -157,11 +169,15 @@ def test_optional_tracking_hands_everything_on() -> None:
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
-def test_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch, progress: Any, mode: str, closed_port: int) -> None:
+def test_a_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, progress: Any, mode: str, closed_port: int
+) -> None:
     monkeypatch.setenv("QATLINE_TRACKING", mode)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{closed_port}")
     if mode == "required":
-        with pytest.raises(TrackingError, match=r"127.0.0.1:\d+ can't be reached.*tracking\.required=false"):
+        with pytest.raises(
+            TrackingError, match=r"127.0.0.1:\d+ can't be reached.*tracking\.required=false"
+        ):
             step_run("evaluate", warn=progress.warn).__enter__()
         return
     with step_run("evaluate", warn=progress.warn) as tracker:
@@ -232,7 +248,9 @@ def test_silence_is_noticed_soon() -> None:
         assert time.monotonic() - started < 30
 
 
-@pytest.mark.parametrize("uri", ["http://[broken", "http://no-such-host.invalid", "http://127.0.0.1:99999"])
+@pytest.mark.parametrize(
+    "uri", ["http://[broken", "http://no-such-host.invalid", "http://127.0.0.1:99999"]
+)
 def test_what_is_no_address_is_told(uri: str) -> None:
     with pytest.raises(TrackingError, match="can't be reached"):
         probe(uri, seconds=5)
@@ -243,7 +261,9 @@ def test_other_stores_are_not_probed(uri: str) -> None:
     probe(uri)
 
 
-@pytest.mark.parametrize("variable", ["MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "MLFLOW_S3_ENDPOINT_URL"])
+@pytest.mark.parametrize(
+    "variable", ["MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "MLFLOW_S3_ENDPOINT_URL"]
+)
 @pytest.mark.parametrize("mode", ["optional", "required"])
 def test_step_run_refuses_credentials_in_an_address(
     monkeypatch: pytest.MonkeyPatch, progress: Any, mode: str, variable: str
@@ -325,7 +345,9 @@ def test_a_promoted_model_is_registered_and_a_rejected_one_is_not(tmp_path: Path
     (tmp_path / "champion.onnx").write_bytes(b"o")
     manifest = describe(tmp_path)
     log_outputs(tracker, "promote", tmp_path, manifest)
-    assert tracker.of("champion") == [("champion.onnx", "resnet", manifest.files["champion.onnx"].sha256)]
+    assert tracker.of("champion") == [
+        ("champion.onnx", "resnet", manifest.files["champion.onnx"].sha256)
+    ]
 
 
 def test_pictures_keep_their_folder(tmp_path: Path) -> None:
@@ -355,12 +377,19 @@ def test_git_state_is_told_or_left_out(tmp_path: Path, monkeypatch: pytest.Monke
 def test_flatten_cuts_texts_beyond_500_characters() -> None:
     assert flatten("x" * 500, "spec") == {"spec": "x" * 500}
     assert flatten("x" * 501, "spec") == {"spec": "x" * 497 + "..."}
-    assert flatten({"a": {"b": [1, {"c": None}]}, "d": 5}, "s") == {"s.a.b": '[1,{"c":null}]', "s.d": 5}
+    assert flatten({"a": {"b": [1, {"c": None}]}, "d": 5}, "s") == {
+        "s.a.b": '[1,{"c":null}]',
+        "s.d": 5,
+    }
 
 
 @pytest.mark.parametrize(("status", "dirty"), [("", "false"), (" M file", "true")])
-def test_environment_tags_tell_commit_and_changes(monkeypatch: pytest.MonkeyPatch, status: str, dirty: str) -> None:
-    monkeypatch.setattr(tracked, "_git", lambda *arguments: "abc" if arguments[0] == "rev-parse" else status)
+def test_environment_tags_tell_commit_and_changes(
+    monkeypatch: pytest.MonkeyPatch, status: str, dirty: str
+) -> None:
+    monkeypatch.setattr(
+        tracked, "_git", lambda *arguments: "abc" if arguments[0] == "rev-parse" else status
+    )
     tags = tracked.environment_tags()
     assert (tags["git.commit"], tags["git.dirty"]) == ("abc", dirty)
     assert tags["host.system"]
@@ -395,7 +424,9 @@ def test_probe_takes_errors_of_the_server_itself(answering: Any, status: int) ->
     probe(answering(status))
 
 
-def test_probe_waits_three_seconds_in_a_thread_that_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_waits_three_seconds_in_a_thread_that_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads: list[Any] = []
 
     class Silent:
@@ -461,5 +492,7 @@ def test_ensure_store_takes_makes_or_refuses_an_experiment(monkeypatch: pytest.M
     assert tracking_store.ensure_store("databricks", "e", "s3://x") == "8"
     assert Client.made == [("e", "s3://x")]
     monkeypatch.setattr(Client, "stage", "deleted")
-    with pytest.raises(TrackingError, match=r"'e' was deleted: restore it with `mlflow experiments restore -x 7`"):
+    with pytest.raises(
+        TrackingError, match=r"'e' was deleted: restore it with `mlflow experiments restore -x 7`"
+    ):
         tracking_store.ensure_store("databricks", "e")

@@ -60,10 +60,14 @@ def test_ensure_store_survives_a_kill_during_creation(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     code = "import sys; from components.runtime.tracking import ensure_store; ensure_store(sys.argv[1], 'e')"
     command = [sys.executable, "-W", "ignore", "-c", code, database_uri(path)]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL
+    )
     unfinished = tmp_path / ".mlflow.db.new" / "mlflow.db"
     deadline = time.monotonic() + 120
-    while not (unfinished.exists() and unfinished.stat().st_size > 0) and time.monotonic() < deadline:
+    while (
+        not (unfinished.exists() and unfinished.stat().st_size > 0) and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
@@ -74,7 +78,9 @@ def test_ensure_store_survives_a_kill_during_creation(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick_creation")
 @pytest.mark.parametrize("left", ["nothing", "a table", "an early revision", "no experiment"])
-def test_prepared_database_replaces_an_unfinished_one(template: Path, tmp_path: Path, left: str) -> None:
+def test_prepared_database_replaces_an_unfinished_one(
+    template: Path, tmp_path: Path, left: str
+) -> None:
     path = tmp_path / "mlflow.db"
     path.touch()
     (tmp_path / "mlflow.db-journal").write_bytes(b"of a process that was killed")
@@ -93,14 +99,19 @@ def test_prepared_database_replaces_an_unfinished_one(template: Path, tmp_path: 
 
 @pytest.mark.usefixtures("quick_creation")
 @pytest.mark.parametrize("table", ["runs", "registered_models", "experiments"])
-def test_prepared_database_refuses_another_schema_that_holds_data(template: Path, tmp_path: Path, table: str) -> None:
+def test_prepared_database_refuses_another_schema_that_holds_data(
+    template: Path, tmp_path: Path, table: str
+) -> None:
     path = tmp_path / "mlflow.db"
     shutil.copyfile(template, path)
     query(path, "UPDATE alembic_version SET version_num = 'another'")
     column = {"runs": "run_uuid", "registered_models": "name", "experiments": "name"}[table]
     query(path, f"INSERT INTO {table} ({column}) VALUES ('mine')")
     before = path.read_bytes()
-    with pytest.raises(TrackingError, match=r"found another.*mlflow db upgrade sqlite:///"), prepared_database(path):
+    with (
+        pytest.raises(TrackingError, match=r"found another.*mlflow db upgrade sqlite:///"),
+        prepared_database(path),
+    ):
         pass
     assert path.read_bytes() == before
 
@@ -115,16 +126,23 @@ def test_prepared_database_keeps_a_complete_one(template: Path, tmp_path: Path) 
     assert query(path, "SELECT run_uuid FROM runs") == [("mine",)]
 
 
-@pytest.mark.parametrize("content", [b"a text that is no database", b"SQLite format 3\0" + bytes(5000)])
+@pytest.mark.parametrize(
+    "content", [b"a text that is no database", b"SQLite format 3\0" + bytes(5000)]
+)
 def test_prepared_database_keeps_what_is_no_database(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mlflow.db"
     path.write_bytes(content)
-    with pytest.raises(TrackingError, match="no SQLite database, or a damaged one"), prepared_database(path):
+    with (
+        pytest.raises(TrackingError, match="no SQLite database, or a damaged one"),
+        prepared_database(path),
+    ):
         pass
     assert path.read_bytes() == content
 
 
-def test_ensure_store_tells_a_full_disk_without_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ensure_store_tells_a_full_disk_without_sql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fill(path: Path) -> None:
         path.write_bytes(b"half")
         raise sqlite3.OperationalError("database or disk is full\n[SQL: CREATE TABLE x]")

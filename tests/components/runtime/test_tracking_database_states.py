@@ -50,7 +50,12 @@ def test_prepared_database_creates_one_in_new_folders(tmp_path: Path, created: l
         {"alembic_version": [], "experiments": []},
         {"alembic_version": ["a"]},
         {"alembic_version": ["a"], "runs": []},
-        {"alembic_version": ["a"], "experiments": ["Default"], "workspaces": ["default"], "runs": []},
+        {
+            "alembic_version": ["a"],
+            "experiments": ["Default"],
+            "workspaces": ["default"],
+            "runs": [],
+        },
         {"alembic_version": ["z"], "experiments": ["Default"]},
         {"alembic_version": ["m"], "experiments": []},
         {"alembic_version": ["m"]},
@@ -83,7 +88,10 @@ def test_prepared_database_refuses_one_of_another_schema_that_somebody_used(
 ) -> None:
     path = make(tmp_path / "mlflow.db", **tables)
     found = tables.get("alembic_version", [None])[0]
-    with pytest.raises(TrackingError, match=f"expected schema m, found {found}"), prepared_database(path):
+    with (
+        pytest.raises(TrackingError, match=f"expected schema m, found {found}"),
+        prepared_database(path),
+    ):
         pytest.fail("it was taken")
     assert created == []
 
@@ -101,11 +109,16 @@ def test_prepared_database_keeps_one_of_this_schema(
 def test_prepared_database_tells_what_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     (path / "folder").mkdir(parents=True)
-    with pytest.raises(TrackingError, match=r"mlflow\.db can't be opened: unable to open"), prepared_database(path):
+    with (
+        pytest.raises(TrackingError, match=r"mlflow\.db can't be opened: unable to open"),
+        prepared_database(path),
+    ):
         pytest.fail("it was taken")
 
 
-def test_prepared_database_removes_what_a_failure_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_database_removes_what_a_failure_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(path: Path) -> None:
         path.write_bytes(b"half")
         raise OSError("disk")
@@ -128,7 +141,9 @@ def test_prepared_database_stands_where_only_the_cleaning_fails(
         assert (tmp_path / "mlflow.db").stat().st_size > 0
 
 
-def test_prepared_database_waits_twenty_seconds_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_database_waits_twenty_seconds_for_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, connect, waits = make(tmp_path / "mlflow.db", **NEW), sqlite3.connect, list[float]()
 
     def look(*arguments: object, timeout: float, **options: bool) -> sqlite3.Connection:

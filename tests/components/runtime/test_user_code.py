@@ -15,9 +15,14 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no_python.py").write_text("def f(:\n")
 
 
-@pytest.mark.parametrize("reference", [":", "a:", ":b", "..:x", "a b:c", "a:b c", "json.:loads", ""])
+@pytest.mark.parametrize(
+    "reference", [":", "a:", ":b", "..:x", "a b:c", "a:b c", "json.:loads", ""]
+)
 def test_import_callable_refuses_what_is_no_reference(reference: str) -> None:
-    with pytest.raises(ConfigError, match=r"model.name: .* names nothing that can be imported. Expected module:attr"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model.name: .* names nothing that can be imported. Expected module:attr",
+    ):
         import_callable("model.name", reference)
 
 

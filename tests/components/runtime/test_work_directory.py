@@ -34,7 +34,9 @@ def test_work_directory_tells_a_place_that_cannot_be_written(tmp_path: Path) -> 
         work_directory(tmp_path / "file", "k")
 
 
-@pytest.mark.parametrize(("answer", "stays"), [(None, True), (PermissionError(), True), (ProcessLookupError(), False)])
+@pytest.mark.parametrize(
+    ("answer", "stays"), [(None, True), (PermissionError(), True), (ProcessLookupError(), False)]
+)
 def test_sweep_keeps_the_work_of_whoever_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception | None, stays: bool
 ) -> None:
@@ -66,7 +68,9 @@ def test_sweep_keeps_what_names_no_process(tmp_path: Path, monkeypatch: pytest.M
     assert names(tmp_path) == sorted(kept)
 
 
-def test_sweep_takes_it_that_another_process_was_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_takes_it_that_another_process_was_quicker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone(pid: int, number: int) -> None:
         raise ProcessLookupError
 

@@ -1,6 +1,7 @@
 """Run every command of ``qatline`` where the packages of the extras can't be imported; print what each says as JSON.
 
-``--block`` blocks them in an environment that has them. The working directory receives the files that are asked for.
+``--block`` blocks them in an environment that has them. The working directory receives the files
+that are asked for.
 """
 
 import importlib.abc
@@ -14,8 +15,29 @@ class Block(importlib.abc.MetaPathFinder):
     """Makes what the extras bring look as if it were not installed."""
 
     names = (
-        *("tensorflow", "keras", "tf2onnx", "onnx_ir", "onnx", "onnxruntime", "openvino", "tensorrt", "cuda"),
-        *("sklearn", "PIL", "jinja2", "markupsafe", "kfp", "mlflow", "boto3", "botocore", "google", "kfp_server_api"),
+        *(
+            "tensorflow",
+            "keras",
+            "tf2onnx",
+            "onnx_ir",
+            "onnx",
+            "onnxruntime",
+            "openvino",
+            "tensorrt",
+            "cuda",
+        ),
+        *(
+            "sklearn",
+            "PIL",
+            "jinja2",
+            "markupsafe",
+            "kfp",
+            "mlflow",
+            "boto3",
+            "botocore",
+            "google",
+            "kfp_server_api",
+        ),
         *("kubernetes", "urllib3", "scipy", "pandas", "requests"),
     )
 
@@ -27,7 +49,9 @@ class Block(importlib.abc.MetaPathFinder):
 
 if "--block" in sys.argv:
     real = importlib.util.find_spec
-    importlib.util.find_spec = lambda n, p=None: None if n.partition(".")[0] in Block.names else real(n, p)
+    importlib.util.find_spec = lambda n, p=None: (
+        None if n.partition(".")[0] in Block.names else real(n, p)
+    )
     sys.meta_path.insert(0, Block())
 
 import typer.main  # noqa: E402
@@ -67,7 +91,9 @@ COMMANDS = {
 def leaves(command, prefix=""):
     """Yield the full name of each command below a group."""
     for name, each in command.commands.items():
-        yield from leaves(each, f"{prefix}{name} ") if hasattr(each, "commands") else [prefix + name]
+        yield from (
+            leaves(each, f"{prefix}{name} ") if hasattr(each, "commands") else [prefix + name]
+        )
 
 
 said = {"left out": sorted(set(leaves(typer.main.get_command(app))) ^ set(COMMANDS))}

@@ -14,14 +14,18 @@ def prepare_data_component(seed: int, model: dict, dataset: dsl.Output[dsl.Datas
 
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
-def train_baseline_component(seed: int, model: dict, dataset: dsl.Input[dsl.Dataset], baseline: dsl.Output[dsl.Model]):
+def train_baseline_component(
+    seed: int, model: dict, dataset: dsl.Input[dsl.Dataset], baseline: dsl.Output[dsl.Model]
+):
     import fake_steps
 
     fake_steps.run("train_baseline", seed, model, {"dataset": dataset.path}, baseline.path)
 
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
-def evaluate_component(seed: int, model: dict, baseline: dsl.Input[dsl.Model], evaluation: dsl.Output[dsl.Artifact]):
+def evaluate_component(
+    seed: int, model: dict, baseline: dsl.Input[dsl.Model], evaluation: dsl.Output[dsl.Artifact]
+):
     import fake_steps
 
     fake_steps.run("evaluate", seed, model, {"baseline": baseline.path}, evaluation.path)

@@ -1,7 +1,8 @@
 """Small step functions behind the real ``run_component``: store, events, tracking and all.
 
-``model.options`` tells them how to behave, by step: ``{"train_baseline": {"sleep": 5, "error": "DataError", ...}}``.
-``calls.log`` beside the step store counts the executions, since a reused step does not call its function.
+``model.options`` tells them how to behave, by step: ``{"train_baseline": {"sleep": 5, "error":
+"DataError", ...}}``. ``calls.log`` beside the step store counts the executions, since a reused step
+does not call its function.
 """
 
 import json
@@ -18,7 +19,9 @@ from components.settings import ModelSettings
 from qat_lib import errors
 
 
-def prepare_data(out: Path, *, model: ModelSettings, seed: int, progress: Progress) -> dict[str, float]:
+def prepare_data(
+    out: Path, *, model: ModelSettings, seed: int, progress: Progress
+) -> dict[str, float]:
     behave("prepare_data", model, progress)
     (out / "data.txt").write_text(f"seed {seed}")
     return {"samples": 10.0}
@@ -34,7 +37,9 @@ def train_baseline(
     return {"accuracy": 0.9}
 
 
-def evaluate(baseline: Path, out: Path, *, model: ModelSettings, seed: int, progress: Progress) -> dict[str, float]:
+def evaluate(
+    baseline: Path, out: Path, *, model: ModelSettings, seed: int, progress: Progress
+) -> dict[str, float]:
     behave("evaluate", model, progress)
     row = {"accuracy": 0.9, "bytes": len((baseline / "model.txt").read_text())}
     (out / "evaluation.json").write_text(json.dumps({"results": {"fp32": row}}))
@@ -60,7 +65,9 @@ def behave(name: str, model: ModelSettings, progress: Progress) -> None:
         logging.getLogger("library").warning("%s", text)
         raise ValueError(text) from OSError(text)
     if "error" in wanted:
-        raise getattr(errors, wanted["error"])(wanted.get("message", "expected this, received that"))
+        raise getattr(errors, wanted["error"])(
+            wanted.get("message", "expected this, received that")
+        )
     if "bug" in wanted:
         raise ZeroDivisionError(wanted["bug"])
     if wanted.get("kill"):
@@ -68,8 +75,15 @@ def behave(name: str, model: ModelSettings, progress: Progress) -> None:
 
 
 def run(name: str, seed: int, model: dict, inputs: dict[str, str], output: str) -> None:
-    functions = {"prepare_data": prepare_data, "train_baseline": train_baseline, "evaluate": evaluate}
+    functions = {
+        "prepare_data": prepare_data,
+        "train_baseline": train_baseline,
+        "evaluate": evaluate,
+    }
     step_module.load_step = lambda step: define_step(step, functions[step])
-    # The real digest covers the whole source tree, which someone may be editing while the tests run.
+    # The real digest covers the whole source tree, which someone may be editing while the tests
+    # run.
     step_module.code_digest = lambda settings: "fixed"
-    step_module.run_component(name, settings={"model": model}, seed=seed, inputs=inputs, output=output)
+    step_module.run_component(
+        name, settings={"model": model}, seed=seed, inputs=inputs, output=output
+    )

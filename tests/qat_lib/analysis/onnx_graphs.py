@@ -29,7 +29,9 @@ class GraphBuilder:
         self._count += 1
         return f"{stem}_{self._count}"
 
-    def input(self, name: str = "x", shape: Sequence[Any] | None = (1, 16, 8, 8), dtype: Any = None) -> str:
+    def input(
+        self, name: str = "x", shape: Sequence[Any] | None = (1, 16, 8, 8), dtype: Any = None
+    ) -> str:
         element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
         self.inputs.append(helper.make_tensor_value_info(name, element, shape))
         return name
@@ -40,10 +42,14 @@ class GraphBuilder:
 
     def const(self, value: Any, dtype: Any = None, name: str = "") -> str:
         name = name or self.fresh("const")
-        self.initializers.append(numpy_helper.from_array(np.asarray(value, dtype or self.dtype), name))
+        self.initializers.append(
+            numpy_helper.from_array(np.asarray(value, dtype or self.dtype), name)
+        )
         return name
 
-    def op(self, op: str, inputs: Sequence[str], name: str = "", outputs: int = 1, **attributes: Any) -> str:
+    def op(
+        self, op: str, inputs: Sequence[str], name: str = "", outputs: int = 1, **attributes: Any
+    ) -> str:
         name = name or self.fresh(f"{op.lower()}/{op}")
         made = [self.fresh(f"{name}:{i}") for i in range(outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), made, name=name, **attributes))
@@ -55,18 +61,27 @@ class GraphBuilder:
     def q(self, x: str, scale: Any = 0.1, name: str = "", **attributes: Any) -> str:
         name = name or self.fresh(f"{x.split('/')[0].removeprefix('quant_')}_quantizer")
         zero = self.const(np.zeros(np.shape(scale)), np.int8)
-        return self.op("QuantizeLinear", [x, self.scales(scale), zero], f"{name}/QuantizeLinear", **attributes)
+        return self.op(
+            "QuantizeLinear", [x, self.scales(scale), zero], f"{name}/QuantizeLinear", **attributes
+        )
 
     def dq(self, x: str, scale: Any = 0.1, name: str = "", **attributes: Any) -> str:
         name = name or self.fresh("dq")
         zero = self.const(np.zeros(np.shape(scale)), np.int8)
-        return self.op("DequantizeLinear", [x, self.scales(scale), zero], f"{name}/DequantizeLinear", **attributes)
+        return self.op(
+            "DequantizeLinear",
+            [x, self.scales(scale), zero],
+            f"{name}/DequantizeLinear",
+            **attributes,
+        )
 
     def qdq(self, x: str, scale: Any = 0.1, name: str = "") -> str:
         name = name or self.fresh(f"{x.split('/')[0].removeprefix('quant_')}_quantizer")
         return self.dq(self.q(x, scale, name), scale, name)
 
-    def weight(self, shape: Sequence[int], axis: int | None = 0, *, quantized: bool = True, name: str = "w") -> str:
+    def weight(
+        self, shape: Sequence[int], axis: int | None = 0, *, quantized: bool = True, name: str = "w"
+    ) -> str:
         """Make a constant weight: INT8 and DQ along ``axis`` (None: one scale), or plain floating point."""
         if not quantized:
             return self.const(np.ones(shape), name=self.fresh(name))
@@ -88,20 +103,31 @@ class GraphBuilder:
         **attributes: Any,
     ) -> str:
         """Convolve with padding that keeps the size; ``quantized`` is about the weight only."""
-        weight = self.weight((filters, channels // group, kernel, kernel), quantized=quantized, name=name)
+        weight = self.weight(
+            (filters, channels // group, kernel, kernel), quantized=quantized, name=name
+        )
         bias = self.const(np.zeros(filters), name=self.fresh("bias"))
-        attributes = {"pads": [kernel // 2] * 4, "kernel_shape": [kernel] * 2, "group": group, **attributes}
+        attributes = {
+            "pads": [kernel // 2] * 4,
+            "kernel_shape": [kernel] * 2,
+            "group": group,
+            **attributes,
+        }
         prefix = "quant_" if quantized else ""
         return self.op("Conv", [x, weight, bias], f"{prefix}{name}/Conv", **attributes)
 
-    def dense(self, x: str, inputs: int, units: int, *, name: str = "dense", quantized: bool = True) -> str:
+    def dense(
+        self, x: str, inputs: int, units: int, *, name: str = "dense", quantized: bool = True
+    ) -> str:
         weight = self.weight((inputs, units), axis=1, quantized=quantized, name=name)
         prefix = "quant_" if quantized else ""
         return self.op("MatMul", [x, weight], f"{prefix}{name}/MatMul")
 
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "graph", self.inputs, self.outputs, self.initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
+        )
 
     def graph(self) -> OnnxGraph:
         return OnnxGraph(self.model())
@@ -130,5 +156,7 @@ def end(g: GraphBuilder, *tensors: str) -> GraphBuilder:
 
 def batch_norm(g: GraphBuilder, x: str, channels: int = 16, name: str = "bn") -> str:
     return g.op(
-        "BatchNormalization", [x, *(g.const(np.ones(channels)) for _ in range(4))], f"{name}/BatchNormalization"
+        "BatchNormalization",
+        [x, *(g.const(np.ones(channels)) for _ in range(4))],
+        f"{name}/BatchNormalization",
     )

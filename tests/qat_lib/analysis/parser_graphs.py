@@ -9,7 +9,11 @@ from onnx_graphs import GraphBuilder
 
 
 def one_quantizer(
-    scale: Any = 0.1, zero: Any = 0, dtype: Any = np.int8, scale_dtype: Any = np.float32, **attributes: Any
+    scale: Any = 0.1,
+    zero: Any = 0,
+    dtype: Any = np.int8,
+    scale_dtype: Any = np.float32,
+    **attributes: Any,
 ) -> GraphBuilder:
     """A graph of one pair on the input, with this scale and zero point (None: absent)."""
     g = GraphBuilder()
@@ -20,7 +24,9 @@ def one_quantizer(
     return g
 
 
-def weight_pair(scale: Any, shape: tuple[int, ...] = (4, 3), opset: int = 17, **attributes: Any) -> GraphBuilder:
+def weight_pair(
+    scale: Any, shape: tuple[int, ...] = (4, 3), opset: int = 17, **attributes: Any
+) -> GraphBuilder:
     """A graph that adds a dequantized weight to its input."""
     g = GraphBuilder(opset=opset)
     x = g.input(shape=shape)
@@ -31,5 +37,7 @@ def weight_pair(scale: Any, shape: tuple[int, ...] = (4, 3), opset: int = 17, **
 def quantized_output(*, dequantize: bool) -> GraphBuilder:
     """A graph that ends in a Q, or in the DQ behind it."""
     g = GraphBuilder()
-    g.output(g.qdq(g.input(), name="x_quantizer") if dequantize else g.q(g.input(), name="x_quantizer"))
+    g.output(
+        g.qdq(g.input(), name="x_quantizer") if dequantize else g.q(g.input(), name="x_quantizer")
+    )
     return g

@@ -100,7 +100,11 @@ def residual(
     quantized = g.qdq(x)
     branch = g.conv(quantized, 16, 16, name="branch")
     branch = g.qdq(branch) if quantize_branch else branch
-    total = g.op("Relu", [g.op("Add", [quantized if quantize_shortcut else x, branch], "add/Add")], "relu/Relu")
+    total = g.op(
+        "Relu",
+        [g.op("Add", [quantized if quantize_shortcut else x, branch], "add/Add")],
+        "relu/Relu",
+    )
     g.output(g.conv(g.qdq(total), 16, 16, name="next") if quantize_output else total)
     if float_reader:
         g.output(total)
@@ -146,7 +150,9 @@ def tanh(*, quantize_input: bool) -> GraphBuilder:
     return end(g, g.op("Tanh", [g.qdq(y) if quantize_input else y], "tanh/Tanh"))
 
 
-def attention(*, quantize_scores: bool = False, quantize_mask: bool = False, einsum: bool = False) -> GraphBuilder:
+def attention(
+    *, quantize_scores: bool = False, quantize_mask: bool = False, einsum: bool = False
+) -> GraphBuilder:
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (1, 4, 32, 32))) for name in "qkv")
 
@@ -183,7 +189,9 @@ def convolution(channels: int, filters: int, **options: Any) -> GraphBuilder:
 def transposed_convolution(axis: int | None) -> GraphBuilder:
     g = GraphBuilder()
     weight = g.weight((16, 16, 2, 2), axis)
-    g.output(g.op("ConvTranspose", [g.qdq(g.input()), weight], "quant_up/ConvTranspose", strides=[2, 2]))
+    g.output(
+        g.op("ConvTranspose", [g.qdq(g.input()), weight], "quant_up/ConvTranspose", strides=[2, 2])
+    )
     return g
 
 
@@ -213,7 +221,9 @@ def padded(pads: list[int], value: float = 0.0) -> GraphBuilder:
 def first_layer(*, transpose: bool = False, int8: bool = False) -> GraphBuilder:
     """A convolution of the graph's input, which comes channels last or as INT8."""
     g = GraphBuilder()
-    x = g.input(shape=(1, 8, 8, 16) if transpose else (1, 16, 8, 8), dtype=np.int8 if int8 else None)
+    x = g.input(
+        shape=(1, 8, 8, 16) if transpose else (1, 16, 8, 8), dtype=np.int8 if int8 else None
+    )
     x = g.op("Transpose", [x], "to_nchw/Transpose", perm=[0, 3, 1, 2]) if transpose else x
     g.output(g.conv(g.dq(x) if int8 else g.qdq(x), 16, 16))
     return g

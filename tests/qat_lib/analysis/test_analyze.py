@@ -18,7 +18,9 @@ from qat_lib.errors import ExportError
 def network() -> GraphBuilder:
     """Two layers of 3 to 1 multiplications, an Add inside of a kernel and one beside, pools, and a transpose."""
     g = GraphBuilder()
-    x = g.qdq(g.op("Transpose", [g.input(shape=(1, 8, 8, 16))], "flip/Transpose", perm=[0, 3, 1, 2]))
+    x = g.qdq(
+        g.op("Transpose", [g.input(shape=(1, 8, 8, 16))], "flip/Transpose", perm=[0, 3, 1, 2])
+    )
     y = g.op("Add", [g.conv(x, 16, 16, 1, name="first"), x], "inner/Add")
     z = g.qdq(g.op("MaxPool", [g.qdq(y)], "max/MaxPool", kernel_shape=[2, 2], strides=[2, 2]), 0.1)
     mean = g.op("ReduceMean", [g.op("Exp", [z], "exp/Exp")], "mean/ReduceMean", axes=[1])
@@ -34,7 +36,10 @@ def report() -> FusionReport:
 
 
 def test_layers(report: FusionReport) -> None:
-    found = [(v.name, v.keras_layer, v.op_type, v.precision, v.writes, v.float_type) for v in report.layers]
+    found = [
+        (v.name, v.keras_layer, v.op_type, v.precision, v.writes, v.float_type)
+        for v in report.layers
+    ]
     assert found == [
         ("quant_first/Conv", "first", "Conv", "int8", "int8", "float32"),
         ("second/Conv", "second", "Conv", "mixed", "float", "float32"),
@@ -102,7 +107,12 @@ def test_the_type_of_a_layer_is_that_of_what_it_writes() -> None:
 
 @pytest.mark.parametrize(
     ("axes", "op", "expected"),
-    [([2, 3], "ReduceMean", 1), ([1], "ReduceMean", 0), (None, "GlobalMaxPool", 1), (None, "Softmax", 0)],
+    [
+        ([2, 3], "ReduceMean", 1),
+        ([1], "ReduceMean", 0),
+        (None, "GlobalMaxPool", 1),
+        (None, "Softmax", 0),
+    ],
 )
 def test_a_mean_over_the_image_is_a_pool(axes: Any, op: str, expected: int) -> None:
     g = GraphBuilder()
@@ -121,7 +131,11 @@ def test_a_conversion_is_named_by_its_quantizer() -> None:
     g = GraphBuilder()
     g.output(g.conv(g.qdq(g.input(), name="x_quantizer"), 16, 16))
     (found,) = analyze_graph(g.graph()).kernels
-    assert (found.name, found.keras_layer, found.detail) == ("x_quantizer/QuantizeLinear", "x", "quantize")
+    assert (found.name, found.keras_layer, found.detail) == (
+        "x_quantizer/QuantizeLinear",
+        "x",
+        "quantize",
+    )
 
 
 def test_analyze_onnx_takes_the_version_and_refuses_scales_of_zero(tmp_path: Path) -> None:
@@ -131,5 +145,7 @@ def test_analyze_onnx_takes_the_version_and_refuses_scales_of_zero(tmp_path: Pat
     assert any(finding.rule == "P17" for finding in analyze_onnx(path, tensorrt=8).findings)
     g = GraphBuilder()
     g.output(g.op("Tanh", [g.qdq(g.qdq(g.input()), 0.0, "bad")]))
-    with pytest.raises(ExportError, match=r"node 'bad/QuantizeLinear': 1 of 1 scales are unusable \(1 zero\)"):
+    with pytest.raises(
+        ExportError, match=r"node 'bad/QuantizeLinear': 1 of 1 scales are unusable \(1 zero\)"
+    ):
         analyze_onnx(g.save(tmp_path / "zero.onnx"))

@@ -15,7 +15,9 @@ from qat_lib.analysis.rules.mixed import check_mixed
 Build = Callable[[GraphBuilder, str], str]
 
 
-def attention(scores: Build, *, weights: Build = lambda g, x: x, product: str = "MatMul", opset: int = 17) -> Engine:
+def attention(
+    scores: Build, *, weights: Build = lambda g, x: x, product: str = "MatMul", opset: int = 17
+) -> Engine:
     """An attention whose scores go through ``scores`` to the Softmax, and the weights through ``weights``."""
     g = GraphBuilder(opset=opset)
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
@@ -25,7 +27,9 @@ def attention(scores: Build, *, weights: Build = lambda g, x: x, product: str = 
 
 
 def mask(g: GraphBuilder, x: str, *, quantized: bool = False) -> str:
-    given = g.op("Reshape", [g.input("mask", (4, 1024)), g.const([4, 32, 32], np.int64)], "bias/Reshape")
+    given = g.op(
+        "Reshape", [g.input("mask", (4, 1024)), g.const([4, 32, 32], np.int64)], "bias/Reshape"
+    )
     return g.op("Add", [x, g.qdq(given) if quantized else given], "mask")
 
 
@@ -73,12 +77,25 @@ def test_between_products_holds_the_way_and_not_the_mask() -> None:
 
 def test_between_products_goes_on_behind_a_softmax_that_is_no_attention() -> None:
     g = GraphBuilder()
-    g.output(g.op("Softmax", [g.op("Mul", [g.input("x", (4, 32)), g.input("y", (4, 32))], "other")], "first"))
+    g.output(
+        g.op(
+            "Softmax",
+            [g.op("Mul", [g.input("x", (4, 32)), g.input("y", (4, 32))], "other")],
+            "first",
+        )
+    )
     q, k, v = (g.input(name, (4, 32, 32)) for name in "qkv")
-    way = g.op("Softmax", [g.op("Div", [g.op("MatMul", [q, k], "scores"), g.const(2.0)], "scale")], "second")
+    way = g.op(
+        "Softmax",
+        [g.op("Div", [g.op("MatMul", [q, k], "scores"), g.const(2.0)], "scale")],
+        "second",
+    )
     g.output(g.op("MatMul", [way, v], "values"))
     found = predict(g.graph())
-    assert {n.name for n in found.graph.nodes if n.index in between_products(found)} == {"scale", "second"}
+    assert {n.name for n in found.graph.nodes if n.index in between_products(found)} == {
+        "scale",
+        "second",
+    }
 
 
 def test_v18_leaves_the_way_to_a_softmax_out() -> None:
@@ -109,5 +126,9 @@ def test_v18_goes_on_behind_an_attention() -> None:
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
     weights = g.op("Softmax", [mask(g, g.op("MatMul", [q, k]), quantized=True)])
-    g.output(g.op("Mul", [g.qdq(g.op("MatMul", [weights, v])), g.input("gate", (4, 32, 32))], "gate/Mul"))
-    assert [(each.code, each.node) for each in check_mixed(predict(g.graph()))] == [("V18", "gate/Mul")]
+    g.output(
+        g.op("Mul", [g.qdq(g.op("MatMul", [weights, v])), g.input("gate", (4, 32, 32))], "gate/Mul")
+    )
+    assert [(each.code, each.node) for each in check_mixed(predict(g.graph()))] == [
+        ("V18", "gate/Mul")
+    ]

@@ -34,7 +34,9 @@ def inputs(*, cast: bool, transpose: bool, moved: bool = False) -> Engine:
 
 @pytest.mark.parametrize("cast", [False, True])
 def test_h2_and_h3(cast: bool) -> None:
-    assert said(check_borders(inputs(cast=cast, transpose=False))) == [("H2", "image_quantizer/QuantizeLinear")]
+    assert said(check_borders(inputs(cast=cast, transpose=False))) == [
+        ("H2", "image_quantizer/QuantizeLinear")
+    ]
     (quantized, transposed) = check_borders(inputs(cast=cast, transpose=True))
     assert (quantized.code, transposed.code, transposed.node) == ("H2", "H3", "flip/Transpose")
     name = "cast/Cast" if cast else "image"
@@ -106,7 +108,12 @@ def test_v08_of_an_input_names_the_input() -> None:
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (lambda g, x: g.qdq(g.op("MaxPool", [g.qdq(x)], "pool", kernel_shape=[1, 1]), 0.2, "second"), "second"),
+        (
+            lambda g, x: g.qdq(
+                g.op("MaxPool", [g.qdq(x)], "pool", kernel_shape=[1, 1]), 0.2, "second"
+            ),
+            "second",
+        ),
         (lambda g, x: g.qdq(g.qdq(x), 0.2, "second"), ""),
     ],
 )
@@ -133,14 +140,18 @@ def test_a_rescaled_input_of_a_concat_is_no_requantization() -> None:
         (lambda g, x: g.op("Exp", [g.op("Softmax", [x], "a")], "b"), [["a", "b"]]),
         (
             lambda g, x: g.op(
-                "Mul", [g.op("Softmax", [x], "a"), g.op("Tanh", [g.input("z", (1, 16, 16, 16))], "z")], "b"
+                "Mul",
+                [g.op("Softmax", [x], "a"), g.op("Tanh", [g.input("z", (1, 16, 16, 16))], "z")],
+                "b",
             ),
             [["a", "z", "b"]],
         ),
         (lambda g, x: x, []),
         (lambda g, x: g.op("Relu", [x], "a"), []),
         (
-            lambda g, x: g.op("Exp", [g.conv(g.qdq(g.op("Exp", [x], "a")), 16, 16, name="mid")], "b"),
+            lambda g, x: g.op(
+                "Exp", [g.conv(g.qdq(g.op("Exp", [x], "a")), 16, 16, name="mid")], "b"
+            ),
             [["a"], ["b"]],
         ),
     ],

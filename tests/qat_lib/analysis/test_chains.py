@@ -19,10 +19,14 @@ def add_of(constant: list[int], *, known: bool = True) -> OnnxGraph:
     """An Add of ``x`` (4, 3) and a constant of ones."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 3] if known else None)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    ones = helper.make_tensor("c", TensorProto.FLOAT, constant, [1.0] * int(onnx.helper.np.prod(constant)))
+    ones = helper.make_tensor(
+        "c", TensorProto.FLOAT, constant, [1.0] * int(onnx.helper.np.prod(constant))
+    )
     node = helper.make_node("Add", ["x", "c"], ["y"], "add")
     model = helper.make_model(
-        helper.make_graph([node], "net", [x], [y], [ones]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph([node], "net", [x], [y], [ones]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
     )
     return OnnxGraph(model)
 
@@ -32,7 +36,9 @@ def add_of(constant: list[int], *, known: bool = True) -> OnnxGraph:
     [([3], True, True), ([1], True, True), ([2, 1, 3], True, False), ([3], False, True)],
     ids=["bias", "scalar", "broadcasts to a higher rank", "rank unknown"],
 )
-def test_joins_takes_a_bias_that_keeps_the_rank(constant: list[int], known: bool, expected: bool) -> None:
+def test_joins_takes_a_bias_that_keeps_the_rank(
+    constant: list[int], known: bool, expected: bool
+) -> None:
     graph = add_of(constant, known=known)
     assert joins(graph, graph.nodes[0]) is expected
 
@@ -67,10 +73,30 @@ def last_joins(build: Callable[[GraphBuilder, str], str]) -> bool:
         (lambda g, x: g.op("Gelu", [x]), True),
         (lambda g, x: g.op("Sigmoid", [x]), False),
         (lambda g, x: g.op("BatchNormalization", [x, *[g.const(np.ones(3))] * 4]), True),
-        (lambda g, x: g.op("BatchNormalization", [x, *[g.const(np.ones(3))] * 3, g.input("v", (3,))]), False),
-        (lambda g, x: g.op("BatchNormalization", [x, g.input("s", (3,)), *[g.const(np.ones(3))] * 3]), False),
+        (
+            lambda g, x: g.op(
+                "BatchNormalization", [x, *[g.const(np.ones(3))] * 3, g.input("v", (3,))]
+            ),
+            False,
+        ),
+        (
+            lambda g, x: g.op(
+                "BatchNormalization", [x, g.input("s", (3,)), *[g.const(np.ones(3))] * 3]
+            ),
+            False,
+        ),
     ],
-    ids=["square", "scale", "sum", "power", "gelu", "sigmoid", "constants", "given variance", "given scale"],
+    ids=[
+        "square",
+        "scale",
+        "sum",
+        "power",
+        "gelu",
+        "sigmoid",
+        "constants",
+        "given variance",
+        "given scale",
+    ],
 )
 def test_joins_needs_constants(build: Callable[[GraphBuilder, str], str], expected: bool) -> None:
     assert last_joins(build) is expected
@@ -104,7 +130,10 @@ GATES: dict[str, tuple[Callable[[GraphBuilder, str], list[str]], list[str]]] = {
         ],
         [],
     ),
-    "a third reader": (lambda g, x: [g.op("Mul", [x, g.op("Sigmoid", [x])]), g.op("Tanh", [x])], []),
+    "a third reader": (
+        lambda g, x: [g.op("Mul", [x, g.op("Sigmoid", [x])]), g.op("Tanh", [x])],
+        [],
+    ),
     "an output": (lambda g, x: [g.op("Mul", [x, g.op("Sigmoid", [x])]), x], []),
     "one reader": (lambda g, x: [g.op("Sigmoid", [x])], []),
     "a gate read twice": (
@@ -129,7 +158,9 @@ def test_match_gate(name: str) -> None:
         assert found[-1] is flow.graph.nodes[-1]
 
 
-@pytest.mark.parametrize("name", ["silu", "seven operators and the product", "square", "two branches"])
+@pytest.mark.parametrize(
+    "name", ["silu", "seven operators and the product", "square", "two branches"]
+)
 def test_gate_of_takes_the_reads_in_any_order(name: str) -> None:
     build, expected = GATES[name]
     g = GraphBuilder()
@@ -174,7 +205,9 @@ def kernel_of(op: str, behind: str, *, outputs: int = 1, quantized: bool = True)
     g = GraphBuilder()
     weight = g.weight((16, 16, 1, 1), None, quantized=quantized)
     y = g.op(op, [g.qdq(g.input(shape=(1, 16, 16, 16))), weight])
-    options = {"MaxPool": {"kernel_shape": [2, 2]}, "Transpose": {"perm": [0, 1, 3, 2]}}.get(behind, {})
+    options = {"MaxPool": {"kernel_shape": [2, 2]}, "Transpose": {"perm": [0, 1, 3, 2]}}.get(
+        behind, {}
+    )
     parameters = [g.const(np.ones(16)) for _ in range(4)] if behind == "BatchNormalization" else []
     y = g.op(behind, [y, *parameters], outputs=outputs, **options)
     for index in range(1, outputs):
@@ -182,7 +215,9 @@ def kernel_of(op: str, behind: str, *, outputs: int = 1, quantized: bool = True)
     g.output(g.conv(g.qdq(g.op("Relu", [y]) if parameters else y), 16, 16, name="next"))
     engine = predict(g.graph())
     chain = next(iter(engine.chains.values()))
-    return [node.op for node in chain.nodes] + ["int8"] * (chain.output_scale(engine.flow) is not None)
+    return [node.op for node in chain.nodes] + ["int8"] * (
+        chain.output_scale(engine.flow) is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,10 +230,17 @@ def kernel_of(op: str, behind: str, *, outputs: int = 1, quantized: bool = True)
         ("Conv", "Transpose", {}, ["Conv", "int8"]),
         ("ConvTranspose", "MaxPool", {}, ["ConvTranspose", "int8"]),
         ("ConvTranspose", "Relu", {}, ["ConvTranspose", "Relu", "int8"]),
-        ("Conv", "BatchNormalization", {"outputs": 2}, ["Conv", "BatchNormalization", "Relu", "int8"]),
+        (
+            "Conv",
+            "BatchNormalization",
+            {"outputs": 2},
+            ["Conv", "BatchNormalization", "Relu", "int8"],
+        ),
     ],
 )
-def test_kernels_of_convolutions(op: str, behind: str, options: dict[str, Any], expected: list[str]) -> None:
+def test_kernels_of_convolutions(
+    op: str, behind: str, options: dict[str, Any], expected: list[str]
+) -> None:
     """Outputs that an operator has but leaves out are none."""
     assert kernel_of(op, behind, **options) == expected
 

@@ -27,7 +27,13 @@ def tensor(text: str) -> list[dict[str, Any]]:
 
 
 def layer(name: str, reads: str = INT8, writes: str = INT8, **fields: Any) -> dict[str, Any]:
-    return {"Name": name, "LayerType": "CaskConvolution", "Inputs": tensor(reads), "Outputs": tensor(writes), **fields}
+    return {
+        "Name": name,
+        "LayerType": "CaskConvolution",
+        "Inputs": tensor(reads),
+        "Outputs": tensor(writes),
+        **fields,
+    }
 
 
 def as_built(report: FusionReport) -> list[dict[str, Any]]:
@@ -37,7 +43,11 @@ def as_built(report: FusionReport) -> list[dict[str, Any]]:
         kind = "Reformat" if kernel.kind == "reformat" else "CaskConvolution"
         weights = f"weight + QuantizeLinear_{len(found)} + " if kernel.kind == "weighted" else ""
         formats = {"int8": INT8, "float": FP32}
-        found.append(layer(weights + kernel.name, formats[kernel.reads], formats[kernel.writes], LayerType=kind))
+        found.append(
+            layer(
+                weights + kernel.name, formats[kernel.reads], formats[kernel.writes], LayerType=kind
+            )
+        )
     return found
 
 
@@ -112,7 +122,9 @@ def test_file_round_trip(report: FusionReport, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "3", '{"Layers": [3]}', '{"Layers": {}}'])
-def test_a_file_without_layers_is_refused(report: FusionReport, tmp_path: Path, content: str) -> None:
+def test_a_file_without_layers_is_refused(
+    report: FusionReport, tmp_path: Path, content: str
+) -> None:
     path = tmp_path / "layers.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match="Expected the layers"):
@@ -126,15 +138,22 @@ def test_a_missing_file_is_refused(report: FusionReport, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("entry", "reads"),
-    [({"Name": "conv", "Inputs": 5}, None), ({"Name": "conv", "Inputs": [{"Datatype": "Int8"}, 3]}, True)],
+    [
+        ({"Name": "conv", "Inputs": 5}, None),
+        ({"Name": "conv", "Inputs": [{"Datatype": "Int8"}, 3]}, True),
+    ],
 )
-def test_read_layers_ignores_tensors_that_it_does_not_know(entry: dict[str, Any], reads: bool | None) -> None:
+def test_read_layers_ignores_tensors_that_it_does_not_know(
+    entry: dict[str, Any], reads: bool | None
+) -> None:
     (layer,) = read_layers([entry])
     assert layer.reads_int8 is reads
 
 
 def test_read_layers_refuses_nodes_that_are_no_list() -> None:
-    with pytest.raises(ConfigError, match=r"the nodes of layer 'conv' as a list of names\. Received: 3"):
+    with pytest.raises(
+        ConfigError, match=r"the nodes of layer 'conv' as a list of names\. Received: 3"
+    ):
         read_layers([{"name": "conv", "nodes": 3}])
 
 

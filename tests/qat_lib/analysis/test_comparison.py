@@ -16,7 +16,12 @@ INT8, FP32 = "Int8 NC/32HW32", "Row major linear FP32"
 
 
 def layer(name: str, reads: str = INT8, writes: str = INT8, **fields: Any) -> dict[str, Any]:
-    return {"Name": name, "Inputs": [{"Datatype": reads}], "Outputs": [{"Datatype": writes}], **fields}
+    return {
+        "Name": name,
+        "Inputs": [{"Datatype": reads}],
+        "Outputs": [{"Datatype": writes}],
+        **fields,
+    }
 
 
 @pytest.mark.parametrize(
@@ -74,9 +79,13 @@ def test_read_layers_knows_what_converts(entry: Any, expected: bool) -> None:
     [("int8", True), ("INT8", False), ("fp32", False), ("uint8", False), ("", None), (None, None)],
 )
 def test_read_layers_of_our_own_engine_builds(precision: Any, expected: bool | None) -> None:
-    (found,) = read_layers([{"name": "a", "nodes": ["b", 3], "precision": precision, "output_precision": "int8"}])
+    (found,) = read_layers(
+        [{"name": "a", "nodes": ["b", 3], "precision": precision, "output_precision": "int8"}]
+    )
     assert (found.reads_int8, found.writes_int8, found.nodes) == (expected, True, {"b", "3"})
-    (found,) = read_layers([{"name": "a", "nodes": (), "precision": "int8", "output_precision": precision}])
+    (found,) = read_layers(
+        [{"name": "a", "nodes": (), "precision": "int8", "output_precision": precision}]
+    )
     assert (found.reads_int8, found.writes_int8) == (True, expected)
 
 
@@ -140,7 +149,12 @@ def test_compare_counts_the_conversions_that_are_predicted() -> None:
     found = compare(report, ["nothing"])
     assert found.predicted_conversions == kinds.count("reformat") + kinds.count("requantize") > 0
     assert found.predicted_layers == len(report.engine)
-    assert (found.precision_score, found.output_score, found.add_score, found.matched) == (None, None, None, 0)
+    assert (found.precision_score, found.output_score, found.add_score, found.matched) == (
+        None,
+        None,
+        None,
+        0,
+    )
     assert found.unmatched == ("quant_a/Conv", "quant_b/Conv")
 
 
@@ -159,7 +173,9 @@ def test_compare_says_where_an_add_went(built: str, found: str) -> None:
 
 
 def test_compare_says_what_the_add_that_should_stand_alone_went_into() -> None:
-    wrong = [(m.predicted, m.found) for m in compare(small(), ["quant_b/Conv + last/Add"]).mismatches]
+    wrong = [
+        (m.predicted, m.found) for m in compare(small(), ["quant_b/Conv + last/Add"]).mismatches
+    ]
     assert ("stands alone", "quant_b/Conv") in wrong
 
 

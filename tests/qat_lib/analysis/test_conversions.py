@@ -52,7 +52,10 @@ def q(name: str) -> str:
         ),
         (
             lambda g, x: [conv(g, g.qdq(g.qdq(g.qdq(x, 0.1, name="a"), 0.2), 0.3))],
-            ["quantize float int8 a/QuantizeLinear", *["requantize int8 int8 a/QuantizeLinear"] * 2],
+            [
+                "quantize float int8 a/QuantizeLinear",
+                *["requantize int8 int8 a/QuantizeLinear"] * 2,
+            ],
         ),
         (
             lambda g, x: [conv(g, g.qdq(x, name="a")), conv(g, g.qdq(x, name="b"), "d")],
@@ -75,12 +78,27 @@ def q(name: str) -> str:
             ["quantize float int8 a/QuantizeLinear"],
         ),
         (
-            lambda g, x: [conv(g, g.qdq(g.op("MaxPool", [g.qdq(x, 0.1, name="a")], kernel_shape=[1, 1]), 0.2, "b"))],
+            lambda g, x: [
+                conv(
+                    g,
+                    g.qdq(
+                        g.op("MaxPool", [g.qdq(x, 0.1, name="a")], kernel_shape=[1, 1]), 0.2, "b"
+                    ),
+                )
+            ],
             ["quantize float int8 a/QuantizeLinear", "requantize int8 int8 b/QuantizeLinear"],
         ),
         (
             lambda g, x: [
-                conv(g, g.qdq(g.op("MaxPool", [conv(g, g.qdq(x, name="a"))], kernel_shape=[1, 1]), 0.2, "b"), "d")
+                conv(
+                    g,
+                    g.qdq(
+                        g.op("MaxPool", [conv(g, g.qdq(x, name="a"))], kernel_shape=[1, 1]),
+                        0.2,
+                        "b",
+                    ),
+                    "d",
+                )
             ],
             ["quantize float int8 a/QuantizeLinear"],
         ),
@@ -112,7 +130,9 @@ def test_what_arrives_as_int8_is_not_quantized(cast: bool, quantized: bool) -> N
 def joined(*scales: float, written: float | None) -> Build:
     def build(g: GraphBuilder, x: str) -> list[str]:
         parts = [x, *(g.op("Tanh", [g.input(name)], name) for name in "uvw"[: len(scales) - 1])]
-        read = [g.qdq(part, scale, f"q{part[0]}") for part, scale in zip(parts, scales, strict=True)]
+        read = [
+            g.qdq(part, scale, f"q{part[0]}") for part, scale in zip(parts, scales, strict=True)
+        ]
         y = g.op("Concat", read, "join", axis=1)
         return [y if written is None else g.conv(g.qdq(y, written), 16 * len(scales), 16, 1)]
 
@@ -133,7 +153,9 @@ def test_a_concat_rescales_the_inputs_of_another_scale(
     scales: tuple[float, ...], written: float | None, rescaled: list[str]
 ) -> None:
     found = engine(joined(*scales, written=written))
-    names = [kernel.name.partition(":")[0] for kernel in found.kernels if kernel.reason == "rescale"]
+    names = [
+        kernel.name.partition(":")[0] for kernel in found.kernels if kernel.reason == "rescale"
+    ]
     assert names == rescaled
     kinds = {(k.kind, k.reads, k.writes) for k in found.kernels if k.reason == "rescale"}
     assert kinds == ({("requantize", "int8", "int8")} if rescaled else set())
@@ -146,11 +168,15 @@ def test_a_concat_rescales_what_another_layer_reads_before() -> None:
         g.output(conv(g, g.qdq(x, 0.2), "first"))
         return joined(0.2, 0.1, written=0.1)(g, x)
 
-    assert [kernel.name[0] for kernel in engine(build).kernels if kernel.reason == "rescale"] == ["t"]
+    assert [kernel.name[0] for kernel in engine(build).kernels if kernel.reason == "rescale"] == [
+        "t"
+    ]
 
 
 @pytest.mark.parametrize("writes_int8", [True, False])
-def test_the_residual_of_a_kernel_that_writes_floating_point_is_dequantized(writes_int8: bool) -> None:
+def test_the_residual_of_a_kernel_that_writes_floating_point_is_dequantized(
+    writes_int8: bool,
+) -> None:
     def build(g: GraphBuilder, x: str) -> list[str]:
         total = g.op("Add", [conv(g, g.qdq(g.input("z"), name="z")), g.qdq(x, name="r")])
         return [conv(g, g.qdq(total), "d") if writes_int8 else total]
@@ -166,7 +192,13 @@ def test_kernels_by_node_and_scales_that_are_written() -> None:
 
     found = engine(build)
     runs = {node.name: found.runs_int8(node) for node in found.flow.operators}
-    assert runs == {"t": False, "quant_c/Conv": True, "relu": True, "quant_d/Conv": True, "exp": False}
+    assert runs == {
+        "t": False,
+        "quant_c/Conv": True,
+        "relu": True,
+        "quant_d/Conv": True,
+        "exp": False,
+    }
     assert [round(scale.largest, 4) for scale in found.written.values()] == [0.25]
     weight = next(node for node in found.graph.nodes if node.name == "c_weight/DequantizeLinear")
     assert not found.runs_int8(weight)
@@ -193,7 +225,9 @@ def test_standalone(kind: str, op: str, expected: bool) -> None:
 
 
 def test_elementwise_kernels_write_what_the_last_operator_does() -> None:
-    found = engine(lambda g, x: [g.op("Exp", [g.op("Neg", [x], "n")], "e"), g.op("Softmax", [g.input("s")])])
+    found = engine(
+        lambda g, x: [g.op("Exp", [g.op("Neg", [x], "n")], "e"), g.op("Softmax", [g.input("s")])]
+    )
     (kernel,) = [kernel for kernel in found.kernels if kernel.kind == "elementwise"]
     assert [node.name for node in kernel.nodes] == ["t", "n", "e"]
     assert kernel.values == found.graph.node_by_name["e"].outputs

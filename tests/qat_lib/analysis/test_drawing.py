@@ -31,7 +31,10 @@ def block() -> GraphBuilder:
 
 def test_boxes() -> None:
     g = block()
-    found = [(b.name, b.op, b.keras_layer, b.precision, b.writes_float, b.kernel, b.shape) for b in drawing(g).boxes]
+    found = [
+        (b.name, b.op, b.keras_layer, b.precision, b.writes_float, b.kernel, b.shape)
+        for b in drawing(g).boxes
+    ]
     ends = [output.name for output in g.outputs]
     assert found == [
         ("x", "Input", "x", "", False, -1, "1 x 16 x 8 x 8"),
@@ -49,7 +52,12 @@ def test_edges_and_anchors() -> None:
     found = drawing(block())
     names = [box.name for box in found.boxes]
     edges = [
-        (names[e.source], names[e.target], None if e.scale is None else round(e.scale, 4), e.quantizer)
+        (
+            names[e.source],
+            names[e.target],
+            None if e.scale is None else round(e.scale, 4),
+            e.quantizer,
+        )
         for e in found.edges
     ]
     assert edges[:5] == [
@@ -69,7 +77,12 @@ def test_edges_and_anchors() -> None:
 
 @pytest.mark.parametrize(
     ("node", "layer", "expected"),
-    [("relu/Relu", "", 3), ("relu/Relu", "second", 3), ("nowhere", "second", 4), ("nowhere", "nothing", -1)],
+    [
+        ("relu/Relu", "", 3),
+        ("relu/Relu", "second", 3),
+        ("nowhere", "second", 4),
+        ("nowhere", "nothing", -1),
+    ],
 )
 def test_box_of_a_finding(node: str, layer: str, expected: int) -> None:
     finding = make_finding("V11", node, "What.", "Do.", "D", keras_layer=layer)
@@ -124,7 +137,8 @@ def test_precision_of_a_box(build: Build, dtype: Any, precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "text"), [((1, "n", 3), "1 x n x 3"), ((1, None, 3), "1 x ? x 3"), ((), ""), (None, "?")]
+    ("shape", "text"),
+    [((1, "n", 3), "1 x n x 3"), ((1, None, 3), "1 x ? x 3"), ((), ""), (None, "?")],
 )
 def test_shape_of_a_box(shape: Any, text: str) -> None:
     g = GraphBuilder()

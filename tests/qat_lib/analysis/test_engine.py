@@ -27,7 +27,9 @@ def kernels(build: Callable[[GraphBuilder, str], list[str]]) -> list[str]:
     g = GraphBuilder()
     g.output(*build(g, g.input()))
     found = [kernel for kernel in predict(g.graph()).kernels if kernel.nodes]
-    return [f"{k.kind} {k.reads} {k.writes}: {' '.join(node.op for node in k.nodes)}" for k in found]
+    return [
+        f"{k.kind} {k.reads} {k.writes}: {' '.join(node.op for node in k.nodes)}" for k in found
+    ]
 
 
 FLOAT, INT8 = "elementwise float float", "elementwise int8 int8"
@@ -59,7 +61,9 @@ FLOAT, INT8 = "elementwise float float", "elementwise int8 int8"
         ),
         (lambda g, x: [g.op("Mul", [g.op("Sub", [x, x]), x])], [f"{FLOAT}: Sub Mul"]),
         (
-            lambda g, x: [g.op("Transpose", [g.qdq(g.op("LeakyRelu", [g.op("Mul", [g.qdq(x)] * 2)]))])],
+            lambda g, x: [
+                g.op("Transpose", [g.qdq(g.op("LeakyRelu", [g.op("Mul", [g.qdq(x)] * 2)]))])
+            ],
             [f"{FLOAT}: Mul LeakyRelu", "shape int8 int8: Transpose"],
         ),
         (
@@ -71,17 +75,37 @@ FLOAT, INT8 = "elementwise float float", "elementwise int8 int8"
             [f"{INT8}: Mul Relu"],
         ),
         (lambda g, x: [g.qdq(g.op("Mul", [g.qdq(x), x]))], [f"{FLOAT}: Mul"]),
-        (lambda g, x: [g.op("MaxPool", [g.qdq(x)], kernel_shape=[2, 2])], ["pool int8 int8: MaxPool"]),
+        (
+            lambda g, x: [g.op("MaxPool", [g.qdq(x)], kernel_shape=[2, 2])],
+            ["pool int8 int8: MaxPool"],
+        ),
         (lambda g, x: [g.op("GlobalAveragePool", [x])], ["pool float float: GlobalAveragePool"]),
-        (lambda g, x: [g.qdq(g.op("GlobalAveragePool", [g.qdq(x)]))], ["pool int8 int8: GlobalAveragePool"]),
-        (lambda g, x: [g.qdq(g.op("Concat", [g.qdq(x), g.qdq(x)], axis=1))], ["concat int8 int8: Concat"]),
-        (lambda g, x: [g.qdq(y := g.op("Relu", [g.qdq(x)]), 0.2), g.qdq(y, 0.3)], [f"{INT8}: Relu"]),
+        (
+            lambda g, x: [g.qdq(g.op("GlobalAveragePool", [g.qdq(x)]))],
+            ["pool int8 int8: GlobalAveragePool"],
+        ),
+        (
+            lambda g, x: [g.qdq(g.op("Concat", [g.qdq(x), g.qdq(x)], axis=1))],
+            ["concat int8 int8: Concat"],
+        ),
+        (
+            lambda g, x: [g.qdq(y := g.op("Relu", [g.qdq(x)]), 0.2), g.qdq(y, 0.3)],
+            [f"{INT8}: Relu"],
+        ),
         (lambda g, x: [g.qdq(y := clip(g, g.qdq(x)), 0.2), g.qdq(y, 0.3)], [f"{INT8}: Clip"]),
-        (lambda g, x: [g.qdq(y := clip(g, g.qdq(x, 0.11)), 0.2), g.qdq(y, 0.3)], [f"{FLOAT}: Clip"]),
-        (lambda g, x: [g.op("Transpose", [g.dq(g.q(x, [0.1] * 16), [0.1] * 16)])], ["shape float float: Transpose"]),
+        (
+            lambda g, x: [g.qdq(y := clip(g, g.qdq(x, 0.11)), 0.2), g.qdq(y, 0.3)],
+            [f"{FLOAT}: Clip"],
+        ),
+        (
+            lambda g, x: [g.op("Transpose", [g.dq(g.q(x, [0.1] * 16), [0.1] * 16)])],
+            ["shape float float: Transpose"],
+        ),
     ],
 )
-def test_predict_kernels(build: Callable[[GraphBuilder, str], list[str]], expected: list[str]) -> None:
+def test_predict_kernels(
+    build: Callable[[GraphBuilder, str], list[str]], expected: list[str]
+) -> None:
     assert kernels(build) == expected
 
 
@@ -117,7 +141,9 @@ def test_a_weighted_kernel_reads_int8_when_both_operands_are(
     ],
 )
 @pytest.mark.parametrize("opset", [17, 18], ids=["attribute", "input"])
-def test_is_average_pool(shape: tuple[int, ...], axes: list[int] | None, expected: bool, opset: int) -> None:
+def test_is_average_pool(
+    shape: tuple[int, ...], axes: list[int] | None, expected: bool, opset: int
+) -> None:
     g = GraphBuilder(opset=opset)
     x = g.input(shape=shape)
     if opset == 17 or axes is None:
@@ -129,7 +155,8 @@ def test_is_average_pool(shape: tuple[int, ...], axes: list[int] | None, expecte
 
 
 @pytest.mark.parametrize(
-    ("op", "expected"), [("GlobalAveragePool", True), ("GlobalMaxPool", False), ("ReduceMax", False)]
+    ("op", "expected"),
+    [("GlobalAveragePool", True), ("GlobalMaxPool", False), ("ReduceMax", False)],
 )
 def test_is_average_pool_goes_by_the_operator(op: str, expected: bool) -> None:
     g = GraphBuilder()
@@ -141,7 +168,9 @@ def test_is_average_pool_goes_by_the_operator(op: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("op", "other", "expected"), [("Sub", False, False), ("Sub", True, True), ("Add", False, True)]
 )
-def test_the_mean_that_is_subtracted_from_what_it_is_of_is_no_pool(op: str, other: bool, expected: bool) -> None:
+def test_the_mean_that_is_subtracted_from_what_it_is_of_is_no_pool(
+    op: str, other: bool, expected: bool
+) -> None:
     g = GraphBuilder()
     x = g.input()
     mean = g.op("ReduceMean", [x], axes=[2, 3])

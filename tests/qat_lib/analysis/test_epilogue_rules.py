@@ -58,7 +58,11 @@ def read_by(*readers: Read, quantized: bool = True) -> GraphBuilder:
         ((int8, output), "because the graph's output reads it in floating point:", "info"),
         ((int8, pool), "because 'pool' reads it in floating point:", "warning"),
         ((int8, pool, tanh), "because 'pool' and 'tanh' read it in floating point:", "warning"),
-        ((int8, tanh, exp, output), "because 'tanh' and 'exp' and the graph's output read it in", "info"),
+        (
+            (int8, tanh, exp, output),
+            "because 'tanh' and 'exp' and the graph's output read it in",
+            "info",
+        ),
     ],
 )
 def test_v13_names_the_readers(readers: tuple[Read, ...], why: str, severity: str) -> None:
@@ -68,7 +72,11 @@ def test_v13_names_the_readers(readers: tuple[Read, ...], why: str, severity: st
     )
     for each in found:
         assert why in each.message
-        advice = "No other placement avoids this" if severity == "info" else "Quantize the input of 'pool'"
+        advice = (
+            "No other placement avoids this"
+            if severity == "info"
+            else "Quantize the input of 'pool'"
+        )
         assert each.advice.startswith(advice)
     assert findings(read_by(*readers, quantized=False)) == []
 
@@ -97,7 +105,9 @@ def test_v13_of_a_kernel_with_a_residual() -> None:
     (found,) = findings(with_residual(int8, pool, quantized=True))
     assert found.severity == "info"
     assert "not everything that reads the Add in its kernel is quantized (V16)" in found.message
-    two_scales = with_residual(int8, lambda g, x: g.conv(g.qdq(x, 0.2), 16, 16, name="other"), quantized=True)
+    two_scales = with_residual(
+        int8, lambda g, x: g.conv(g.qdq(x, 0.2), 16, 16, name="other"), quantized=True
+    )
     (found,) = findings(two_scales)
     assert (found.severity, "different scales" in found.message) == ("warning", True)
     assert findings(with_residual(int8, quantized=True)) == []
@@ -127,12 +137,16 @@ def silu(g: GraphBuilder, x: str) -> str:
         (lambda g, x: [relu(g, g.op("MaxPool", [g.qdq(x)], kernel_shape=[1, 1]))], ""),
     ],
 )
-def test_v14_names_what_is_cut_off(behind: Callable[[GraphBuilder, str], list[str]], node: str) -> None:
+def test_v14_names_what_is_cut_off(
+    behind: Callable[[GraphBuilder, str], list[str]], node: str
+) -> None:
     g = GraphBuilder()
     g.output(*behind(g, image(g)))
     found = findings(g, "V14")
     assert [(each.node, each.keras_layer) for each in found] == ([(node, "first")] if node else [])
-    assert all(f"between 'first' and its {node.partition('/')[2]} keep" in each.message for each in found)
+    assert all(
+        f"between 'first' and its {node.partition('/')[2]} keep" in each.message for each in found
+    )
 
 
 def test_v14_of_a_depthwise_layer_is_not_about_gates() -> None:
@@ -167,19 +181,29 @@ def test_a_layer_that_nothing_reads_is_cut_off_from_nothing() -> None:
 def test_v13_of_a_depthwise_layer_before_a_gate(group: int, behind: Read, expected: str) -> None:
     g = GraphBuilder()
     g.output(int8(g, behind(g, image(g, group=group))))
-    found = [each for each in findings(g, "V13") if "a depthwise kernel does not take" in each.message]
-    assert [(each.node, each.severity) for each in found] == ([("quant_first/Conv", "info")] if expected else [])
+    found = [
+        each for each in findings(g, "V13") if "a depthwise kernel does not take" in each.message
+    ]
+    assert [(each.node, each.severity) for each in found] == (
+        [("quant_first/Conv", "info")] if expected else []
+    )
     assert all(expected in each.message for each in found)
 
 
-def padded(pads: list[int], *, opset: int = 17, shape: Any = (1, 16, 8, 8), **attributes: Any) -> GraphBuilder:
+def padded(
+    pads: list[int], *, opset: int = 17, shape: Any = (1, 16, 8, 8), **attributes: Any
+) -> GraphBuilder:
     """A Tanh, a padding and a convolution or pool behind it."""
     g = GraphBuilder(opset=opset)
     x = g.op("Tanh", [g.input(shape=shape)])
     if opset < 11:
         y = g.op("Pad", [x], "pad/Pad", pads=pads, **attributes)
     else:
-        axes = [g.const(0.0), g.const(attributes.pop("axes"), np.int64)] if "axes" in attributes else []
+        axes = (
+            [g.const(0.0), g.const(attributes.pop("axes"), np.int64)]
+            if "axes" in attributes
+            else []
+        )
         y = g.op("Pad", [x, g.const(pads, np.int64), *axes], "pad/Pad", **attributes)
     g.output(g.op("AveragePool", [y], kernel_shape=[2] * (len(shape) - 2)))
     return g
@@ -202,7 +226,9 @@ def padded(pads: list[int], *, opset: int = 17, shape: Any = (1, 16, 8, 8), **at
     ],
 )
 @pytest.mark.parametrize("opset", [10, 17], ids=["attribute", "input"])
-def test_h1_is_about_pads_of_the_image(pads: list[int], shape: Any, found: bool, opset: int) -> None:
+def test_h1_is_about_pads_of_the_image(
+    pads: list[int], shape: Any, found: bool, opset: int
+) -> None:
     hints = findings(padded(pads, shape=shape, opset=opset))
     assert [(each.code, each.node) for each in hints] == [("H1", "pad/Pad")] * found
 
@@ -233,6 +259,10 @@ def test_h1_is_not_about_a_pool_that_pads_nothing() -> None:
 
 def test_h1_is_found_behind_other_operators() -> None:
     g = read_by(tanh)
-    y = g.op("Pad", [g.op("Tanh", [g.input("z")]), g.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)], "pad/Pad")
+    y = g.op(
+        "Pad",
+        [g.op("Tanh", [g.input("z")]), g.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)],
+        "pad/Pad",
+    )
     g.output(g.conv(y, 16, 16, quantized=False))
     assert [each.code for each in findings(g)] == ["H1"]

@@ -1,6 +1,7 @@
 """Every finding code with a graph that triggers it and one that nearly does.
 
-The second graph of a row is the first with one thing put right: legal, quantized, and nothing is found in it.
+The second graph of a row is the first with one thing put right: legal, quantized, and nothing is
+found in it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ GRAPHS: dict[str, tuple[Build, Build]] = {
     "V03": (lambda: one_quantizer(dtype=np.uint8), lambda: one_quantizer(dtype=np.int8)),
     "V04": (lambda: dense_axis(0), lambda: dense_axis(1)),
     "V05": (lambda: one_quantizer(domain="com.microsoft"), lambda: one_quantizer(domain="")),
-    "V06": (lambda: weight_pair([0.1] * 4, opset=12, axis=0), lambda: weight_pair([0.1] * 4, opset=13, axis=0)),
+    "V06": (
+        lambda: weight_pair([0.1] * 4, opset=12, axis=0),
+        lambda: weight_pair([0.1] * 4, opset=13, axis=0),
+    ),
     "V07": (lambda: quantized_output(dequantize=False), lambda: quantized_output(dequantize=True)),
     "V08": (lambda: two_scales(0.1, NEXT), lambda: two_scales(0.1, 0.1)),
     "V09": (lambda: requantized(NEXT), lambda: requantized(0.1)),
@@ -66,7 +70,10 @@ GRAPHS: dict[str, tuple[Build, Build]] = {
         lambda: operands(quantize_input=True, quantize_weight=True),
     ),
     "V12": (lambda: transposed_weight(3), lambda: transposed_weight(3, before_quantizer=True)),
-    "V13": (lambda: other_reader("MaxPool", **POOL), lambda: other_reader("MaxPool", quantized=True, **POOL)),
+    "V13": (
+        lambda: other_reader("MaxPool", **POOL),
+        lambda: other_reader("MaxPool", quantized=True, **POOL),
+    ),
     "V14": (lambda: cut("before relu"), lambda: cut("after")),
     "V15": (lambda: residual(quantize_shortcut=False), lambda: residual(quantize_shortcut=True)),
     "V16": (
@@ -107,7 +114,9 @@ def op_types(graph: GraphBuilder) -> Counter[str]:
 
 def check(graph: GraphBuilder) -> None:
     """Check that a graph is valid ONNX: operators, attributes, shapes and types."""
-    inferred = onnx.shape_inference.infer_shapes(graph.model(), check_type=True, strict_mode=True, data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(
+        graph.model(), check_type=True, strict_mode=True, data_prop=True
+    )
     onnx.checker.check_model(inferred, full_check=True)
 
 

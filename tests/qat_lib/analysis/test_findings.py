@@ -22,7 +22,9 @@ from qat_lib.onnx_view.names import keras_layer
 
 def test_catalog_has_every_code_and_only_codes_that_rules_use() -> None:
     assert set(CATALOG) == {f"V{number:02d}" for number in range(1, 29)} | {"H1", "H2", "H3"}
-    source = "".join(path.read_text() for path in Path(qat_lib.analysis.__file__).parent.rglob("rules/*.py"))
+    source = "".join(
+        path.read_text() for path in Path(qat_lib.analysis.__file__).parent.rglob("rules/*.py")
+    )
     assert set(re.findall(r'"([VH]\d+)"', source)) == set(CATALOG)
 
 
@@ -31,7 +33,9 @@ def some(*severities: str) -> list[qat_lib.analysis.Finding]:
     return [make_finding(codes[severity], "node", "What.", "Do.", "D") for severity in severities]
 
 
-@pytest.mark.parametrize(("gate", "closing"), [("error", 1), ("warning", 2), ("never", 0), (None, 0)])
+@pytest.mark.parametrize(
+    ("gate", "closing"), [("error", 1), ("warning", 2), ("never", 0), (None, 0)]
+)
 def test_gate(gate: str | None, closing: int) -> None:
     assert len(fail_on(some("info", "warning", "error"), gate)) == closing
     assert fail_on(some("info"), gate) == []
@@ -73,7 +77,9 @@ def test_report_is_plain_json(tmp_path: Path) -> None:
     assert data["model"].endswith("model.onnx")
     assert {"name", "keras_layer", "op_type", "precision", "macs"} <= data["layers"][0].keys()
     assert {"name", "fused_into", "precision"} <= data["adds"][0].keys()
-    assert {"code", "severity", "node", "message", "advice", "confidence"} <= data["findings"][0].keys()
+    assert {"code", "severity", "node", "message", "advice", "confidence"} <= data["findings"][
+        0
+    ].keys()
     assert data["findings"][0]["keras_layer"]
 
 

@@ -31,7 +31,11 @@ def test_scale_says_what_its_dequantizer_gives(dtype: type) -> None:
     read = flow.input(flow.operators[0], 1)
     assert read is not None
     assert read.scale is not None
-    assert (read.scale.float_type, read.scale.count, read.scale.axis) == (np.dtype(dtype).name, 8, 1)
+    assert (read.scale.float_type, read.scale.count, read.scale.axis) == (
+        np.dtype(dtype).name,
+        8,
+        1,
+    )
     assert read.scale.is_int8
 
 
@@ -68,7 +72,10 @@ def test_what_is_not_as_it_should_be_stays_an_operator(inputs: list[str], op: st
     g = GraphBuilder()
     g.input("x")
     g.input("given", (), bool)
-    assert [node.op for node in flow_of(g, g.op("Tanh", [g.op(op, inputs)])).operators] == [op, "Tanh"]
+    assert [node.op for node in flow_of(g, g.op("Tanh", [g.op(op, inputs)])).operators] == [
+        op,
+        "Tanh",
+    ]
 
 
 def test_a_copy_of_nothing_is_followed_to_itself() -> None:
@@ -108,9 +115,17 @@ def test_reads_by_position() -> None:
     flow = flow_of(g, g.qdq(clipped), chosen, outer)
     clip, branch = flow.operators
     assert [(read.position, read.value) for read in flow.inputs(clip)] == [(0, "x"), (2, low)]
-    assert [(read.position, read.value) for read in flow.inputs(branch)] == [(0, "chosen"), (1, "outer")]
+    assert [(read.position, read.value) for read in flow.inputs(branch)] == [
+        (0, "chosen"),
+        (1, "outer"),
+    ]
     assert [read.value for read in flow.data_inputs(clip)] == ["x"]
-    assert [flow.input(clip, position) is None for position in range(4)] == [False, True, False, True]
+    assert [flow.input(clip, position) is None for position in range(4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     ends = {read.value: read.position for read in flow.reads if read.node is None}
     assert ends == {clipped: 0, chosen: 1, "outer": 2}
     assert set(flow.values) == {"x", low, clipped, "chosen", chosen, "outer"}
@@ -136,7 +151,9 @@ def test_the_scale_that_all_readers_share() -> None:
     def shared(*scales: float | None) -> float | None:
         g = GraphBuilder()
         x = g.input("x")
-        found = flow_of(g, *(x if scale is None else g.qdq(x, scale) for scale in scales)).common_scale("x")
+        found = flow_of(
+            g, *(x if scale is None else g.qdq(x, scale) for scale in scales)
+        ).common_scale("x")
         return None if found is None else found.largest
 
     assert shared(0.5) == shared(0.5, 0.5) == 0.5
@@ -159,7 +176,12 @@ def test_quantizers_are_named_in_the_order_of_the_way() -> None:
     g = GraphBuilder()
     copied = g.op("Identity", [g.qdq(g.op("Identity", [g.input("x")]), 0.5, "first")])
     (read,) = flow_of(g, g.op("Tanh", [g.qdq(copied, 0.5, "second")])).readers("x")
-    kinds = ("first/QuantizeLinear", "first/DequantizeLinear", "second/QuantizeLinear", "second/DequantizeLinear")
+    kinds = (
+        "first/QuantizeLinear",
+        "first/DequantizeLinear",
+        "second/QuantizeLinear",
+        "second/DequantizeLinear",
+    )
     assert read.quantizers == kinds
     assert [scale.largest for scale in read.explicit] == [0.5]  # equal scales in a row cancel
 
@@ -186,7 +208,9 @@ def test_with_scales_changes_the_given_reads_only() -> None:
 
 
 @pytest.mark.parametrize(("readers", "refused"), [(3, False), (4, True)])
-def test_quantizers_in_rows_are_passed_so_often(monkeypatch: pytest.MonkeyPatch, readers: int, refused: bool) -> None:
+def test_quantizers_in_rows_are_passed_so_often(
+    monkeypatch: pytest.MonkeyPatch, readers: int, refused: bool
+) -> None:
     monkeypatch.setattr(Tracer, "MAX_PASSED", 6)
     g = GraphBuilder()
     x = g.qdq(g.input("x"))
@@ -198,7 +222,9 @@ def test_quantizers_in_rows_are_passed_so_often(monkeypatch: pytest.MonkeyPatch,
         assert len(Flow.of(g.graph()).readers("x")) == 3
 
 
-def test_a_row_of_quantizers_that_ends_a_graph_is_named_by_what_it_quantizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_quantizers_that_ends_a_graph_is_named_by_what_it_quantizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert Tracer.MAX_PASSED == 2_000_000
     monkeypatch.setattr(Tracer, "MAX_PASSED", 1)
     g = GraphBuilder()

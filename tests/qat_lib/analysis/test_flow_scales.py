@@ -23,7 +23,9 @@ def scales_of(*pairs: tuple[Any, Any, dict[str, Any]], opset: int = 19) -> list[
     for value, dtype, attributes in pairs:
         scale = g.const(value, dtype)
         zero = g.const(np.zeros(np.shape(value)), np.int8)
-        weight = g.op("DequantizeLinear", [g.const(np.ones((3, 4)), np.int8), scale, zero], **attributes)
+        weight = g.op(
+            "DequantizeLinear", [g.const(np.ones((3, 4)), np.int8), scale, zero], **attributes
+        )
         g.output(g.op("Add", [x, g.op("Cast", [weight], to=1)]))
     flow = Flow.of(g.graph())
     tracer = [flow.trace(node.input(0)) for node in flow.graph.nodes if node.op == "Cast"]
@@ -87,7 +89,9 @@ def types_of(quantized: Any, dequantized: Any, data: Any = None) -> str:
     q = g.input("x", dtype=data)
     if data is None:
         q = g.op("QuantizeLinear", [q, scale, *zeros[0]])
-    read = flow_of(g, g.op("Tanh", [g.op("DequantizeLinear", [q, scale, *zeros[1]])])).readers("x")[0]
+    read = flow_of(g, g.op("Tanh", [g.op("DequantizeLinear", [q, scale, *zeros[1]])])).readers("x")[
+        0
+    ]
     assert read.scale is not None
     return read.scale.key[2]
 
@@ -112,6 +116,8 @@ def test_the_type_of_a_pair_is_what_its_zero_point_says(
 def test_the_type_of_what_an_operator_moves_is_its_own() -> None:
     g = GraphBuilder()
     moved = g.op("Gather", [g.input("x", dtype=np.uint8), g.const([0], np.int64)])
-    (read,) = flow_of(g, g.op("Tanh", [g.op("DequantizeLinear", [moved, g.const(0.1)])])).readers(moved)
+    (read,) = flow_of(g, g.op("Tanh", [g.op("DequantizeLinear", [moved, g.const(0.1)])])).readers(
+        moved
+    )
     assert read.scale is not None
     assert read.scale.key[2] == "uint8"

@@ -52,7 +52,15 @@ def message(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x00", b"PK\x03\x04" + b"x" * 200, b"not an onnx file\n", bytes(range(256)), b"\x08\x08"]
+    "content",
+    [
+        b"",
+        b"\x00",
+        b"PK\x03\x04" + b"x" * 200,
+        b"not an onnx file\n",
+        bytes(range(256)),
+        b"\x08\x08",
+    ],
 )
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
@@ -109,7 +117,9 @@ def test_opsets_that_are_read(tmp_path: Path, opset: int) -> None:
 
 def test_missing_external_data(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(small().model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    onnx.save(
+        small().model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
     assert analyze_onnx(path).int8_layers == 1
     (tmp_path / "weights.bin").unlink()
     assert "'weights.bin', which does not exist" in message(path)
@@ -117,7 +127,9 @@ def test_missing_external_data(tmp_path: Path) -> None:
 
 def test_external_data_that_is_too_short(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    onnx.save(small().model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    onnx.save(
+        small().model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
     (tmp_path / "weights.bin").write_bytes(b"x")
     assert "can't be read" in message(path)
 
@@ -138,15 +150,24 @@ def test_external_data_stays_beside_the_model(tmp_path: Path, location: str) -> 
 
 def with_nodes(tmp_path: Path, *nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> Path:
     values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])]
-    graph = helper.make_graph(nodes, "g", values, [helper.make_empty_tensor_value_info(name) for name in outputs])
+    graph = helper.make_graph(
+        nodes, "g", values, [helper.make_empty_tensor_value_info(name) for name in outputs]
+    )
     path = tmp_path / "model.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    )
     return path
 
 
 def test_a_cycle(tmp_path: Path) -> None:
-    nodes = (helper.make_node("Add", ["x", "b"], ["a"], name="first"), helper.make_node("Relu", ["a"], ["b"]))
-    assert "'first' waits for its own output" in message(with_nodes(tmp_path, *nodes, outputs=("b",)))
+    nodes = (
+        helper.make_node("Add", ["x", "b"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"]),
+    )
+    assert "'first' waits for its own output" in message(
+        with_nodes(tmp_path, *nodes, outputs=("b",))
+    )
 
 
 def test_a_node_that_reads_itself(tmp_path: Path) -> None:
@@ -164,17 +185,24 @@ def test_a_cycle_of_quantizers(tmp_path: Path) -> None:
 def test_two_producers_and_none(tmp_path: Path) -> None:
     twice = [helper.make_node("Relu", ["x"], ["y"], name=name) for name in "ab"]
     assert "one producer" in message(with_nodes(tmp_path, *twice))
-    assert "'nothing'" in message(with_nodes(tmp_path, helper.make_node("Relu", ["nothing"], ["y"])))
+    assert "'nothing'" in message(
+        with_nodes(tmp_path, helper.make_node("Relu", ["nothing"], ["y"]))
+    )
 
 
 def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     nodes = (helper.make_node("Tanh", ["a"], ["y"]), helper.make_node("Relu", ["x"], ["a"]))
-    assert [kernel.name for kernel in analyze_onnx(with_nodes(tmp_path, *nodes)).engine] == ["Relu_1 + Tanh_0"]
+    assert [kernel.name for kernel in analyze_onnx(with_nodes(tmp_path, *nodes)).engine] == [
+        "Relu_1 + Tanh_0"
+    ]
 
 
 def test_a_loop_is_not_analyzed_inside(tmp_path: Path) -> None:
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_out"]), helper.make_node("Add", ["state", "x"], ["state_out"])],
+        [
+            helper.make_node("Identity", ["go"], ["go_out"]),
+            helper.make_node("Add", ["state", "x"], ["state_out"]),
+        ],
         "body",
         [
             helper.make_tensor_value_info("i", TensorProto.INT64, []),
@@ -186,7 +214,9 @@ def test_a_loop_is_not_analyzed_inside(tmp_path: Path) -> None:
             helper.make_tensor_value_info("state_out", TensorProto.FLOAT, [1, 4]),
         ],
     )
-    report = analyze_onnx(with_nodes(tmp_path, helper.make_node("Loop", ["", "", "x"], ["y"], name="loop", body=body)))
+    report = analyze_onnx(
+        with_nodes(tmp_path, helper.make_node("Loop", ["", "", "x"], ["y"], name="loop", body=body))
+    )
     assert [(finding.code, finding.node) for finding in report.findings] == [("V27", "loop")]
 
 
@@ -198,7 +228,9 @@ def test_functions_that_call_themselves_and_functions_that_explode(tmp_path: Pat
             nodes, value = [], "x"
             for step, op in enumerate(calls):
                 following = "y" if step == len(calls) - 1 else f"v{step}"
-                nodes.append(helper.make_node(op, [value], [following], domain="" if op == "Relu" else "f"))
+                nodes.append(
+                    helper.make_node(op, [value], [following], domain="" if op == "Relu" else "f")
+                )
                 value = following
             functions.append(helper.make_function("f", f"f{index}", ["x"], ["y"], nodes, opsets))
         graph = helper.make_graph(
@@ -265,7 +297,9 @@ def chain(count: int, build: Callable[[GraphBuilder, str, int], str]) -> GraphBu
 @pytest.mark.parametrize(
     "build",
     [
-        lambda g, x, i: g.op("MaxPool" if i % 2 else "Transpose", [x], **({"kernel_shape": [1, 1]} if i % 2 else {})),
+        lambda g, x, i: g.op(
+            "MaxPool" if i % 2 else "Transpose", [x], **({"kernel_shape": [1, 1]} if i % 2 else {})
+        ),
         lambda g, x, i: g.op("Identity", [x]),
         lambda g, x, i: g.qdq(x, 0.1 if i % 2 else 0.2, f"q{i}"),
         lambda g, x, i: g.op("Add", [x, x]),
@@ -292,13 +326,17 @@ def test_memory_stays_near_the_files_size(tmp_path: Path) -> None:
         assert analyze_onnx({str(path)!r}).layers[0].macs == 40960000
     """
     assert resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120
+    )
     assert run.returncode == 0, run.stderr
 
 
 def test_importing_the_analysis_imports_no_framework() -> None:
     code = "import sys, qat_lib.analysis; print(sorted({'tensorflow', 'keras', 'onnxruntime'} & set(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert run.stdout.strip() == "[]"
 
 

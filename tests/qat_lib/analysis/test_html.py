@@ -39,13 +39,18 @@ def test_boxes_edges_and_findings() -> None:
     names = [box[0] for box in found["boxes"]]
     assert boxes["quant_conv1_conv/Conv"][1:4] == ["Conv", "conv1_conv", "int8"]
     edges = {(names[edge[0]], names[edge[1]]): edge[2:4] for edge in found["edges"]}
-    assert edges["image", "quant_conv1_conv/Conv"] == [pytest.approx(0.1), "image_quantizer/QuantizeLinear"]
-    assert edges["relu1/Relu", "pool1/MaxPool"] == [pytest.approx(0.1), ""]  # the Q behind the pool has moved up
+    assert edges["image", "quant_conv1_conv/Conv"] == [
+        pytest.approx(0.1),
+        "image_quantizer/QuantizeLinear",
+    ]
+    # The Q behind the pool has moved up.
+    assert edges["relu1/Relu", "pool1/MaxPool"] == [pytest.approx(0.1), ""]
     assert edges["conv5_block3_out/Relu", "quant_avg_pool/GlobalAveragePool"][0] is not None
     assert all(finding["box"] >= 0 for finding in found["findings"])
     marked = {names[finding["box"]] for finding in found["findings"] if finding["code"] == "H2"}
     assert marked == {"image"}
-    assert sum(box[4] for box in found["boxes"]) == 16 + 1 + 4  # fused Adds, the classifier, convolutions on shortcuts
+    # Fused Adds, the classifier, convolutions on shortcuts.
+    assert sum(box[4] for box in found["boxes"]) == 16 + 1 + 4
 
 
 def test_names_cannot_leave_the_data() -> None:
@@ -92,12 +97,21 @@ WATCH = "<script>window.failures = []; addEventListener('error', (e) => failures
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
 def test_page_in_a_browser(tmp_path: Path) -> None:
-    page = to_html(resnet()).replace("<head>", "<head>" + WATCH).replace("</body>", SCRIPT + "</body>")
+    page = (
+        to_html(resnet()).replace("<head>", "<head>" + WATCH).replace("</body>", SCRIPT + "</body>")
+    )
     path = tmp_path / "report.html"
     path.write_text(page, encoding="utf-8")
     run = subprocess.run(
         [
-            *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1200,800"),
+            *(
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--window-size=1200,800",
+            ),
             *(
                 "--disable-background-networking",
                 f"--user-data-dir={tmp_path / 'profile'}",

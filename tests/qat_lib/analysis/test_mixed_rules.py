@@ -39,7 +39,10 @@ def other(g: GraphBuilder, name: str = "z", shape: Any = (1, 16, 8, 8)) -> str:
         (lambda g, x: g.qdq(g.op("GlobalAveragePool", [g.qdq(x)], "pool")), []),
         (lambda g, x: g.qdq(g.op("GlobalAveragePool", [x], "pool")), []),
         (lambda g, x: g.op("GlobalMaxPool", [g.qdq(x)], "pool"), []),
-        (lambda g, x: g.op("Neg", [g.op("GlobalAveragePool", [g.qdq(x)], "pool")], "neg"), [("V19", "pool")]),
+        (
+            lambda g, x: g.op("Neg", [g.op("GlobalAveragePool", [g.qdq(x)], "pool")], "neg"),
+            [("V19", "pool")],
+        ),
     ],
 )
 def test_v19(build: Build, expected: list[tuple[str, str]]) -> None:
@@ -49,9 +52,14 @@ def test_v19(build: Build, expected: list[tuple[str, str]]) -> None:
 def concat(*scales: float | None, written: float | None) -> Build:
     def build(g: GraphBuilder, x: str) -> str:
         parts = [x, *(other(g, name) for name in "abc"[: len(scales) - 1])]
-        read = [part if scale is None else g.qdq(part, scale) for part, scale in zip(parts, scales, strict=True)]
+        read = [
+            part if scale is None else g.qdq(part, scale)
+            for part, scale in zip(parts, scales, strict=True)
+        ]
         y = g.op("Concat", read, "join/Concat", axis=1)
-        return y if written is None else g.conv(g.qdq(y, written), 16 * len(scales), 16, name="next")
+        return (
+            y if written is None else g.conv(g.qdq(y, written), 16 * len(scales), 16, name="next")
+        )
 
     return build
 
@@ -67,8 +75,16 @@ def concat(*scales: float | None, written: float | None) -> Build:
         (concat(0.1, 0.2, written=0.1), "V20", "have different scales"),
         (concat(0.1, 0.25, written=None), "V20", "have different scales"),
         (concat(0.1, None, written=0.1), "V21", "joins quantized tensors with 'a', not quantized"),
-        (concat(None, 0.1, None, written=None), "V21", "joins quantized tensors with 'tanh', 'b', not quantized"),
-        (concat(0.1, 0.2, None, written=None), "V21", "joins quantized tensors with 'b', not quantized"),
+        (
+            concat(None, 0.1, None, written=None),
+            "V21",
+            "joins quantized tensors with 'tanh', 'b', not quantized",
+        ),
+        (
+            concat(0.1, 0.2, None, written=None),
+            "V21",
+            "joins quantized tensors with 'b', not quantized",
+        ),
     ],
 )
 def test_v20_and_v21(build: Build, code: str, text: str) -> None:
@@ -90,17 +106,31 @@ def test_v20_lists_the_scales() -> None:
         (lambda g, x: g.op("Mul", [g.qdq(x), other(g)], "mul/Mul"), "('z' is not quantized)"),
         (lambda g, x: g.op("Mul", [x, g.qdq(other(g))], "mul/Mul"), "('tanh' is not quantized)"),
         (lambda g, x: g.op("Mul", [g.qdq(x), g.input("in")], "mul/Mul"), "('in' is not quantized)"),
-        (lambda g, x: g.op("Max", [x, g.qdq(other(g)), g.input("in")], "mul/Mul"), "('tanh' and 'in' is not"),
-        (lambda g, x: g.op("Mul", [g.qdq(x), g.qdq(other(g))], "mul/Mul"), "its output is not quantized by one scale"),
+        (
+            lambda g, x: g.op("Max", [x, g.qdq(other(g)), g.input("in")], "mul/Mul"),
+            "('tanh' and 'in' is not",
+        ),
+        (
+            lambda g, x: g.op("Mul", [g.qdq(x), g.qdq(other(g))], "mul/Mul"),
+            "its output is not quantized by one scale",
+        ),
         (lambda g, x: g.qdq(g.op("Mul", [g.qdq(x), g.qdq(other(g))], "mul/Mul")), ""),
-        (lambda g, x: g.qdq(g.op("Mul", [g.qdq(x), other(g)], "mul/Mul")), "('z' is not quantized)"),
+        (
+            lambda g, x: g.qdq(g.op("Mul", [g.qdq(x), other(g)], "mul/Mul")),
+            "('z' is not quantized)",
+        ),
         (lambda g, x: g.op("Neg", [g.qdq(x)], "mul/Mul"), ""),
-        (lambda g, x: g.op("Mul", [g.qdq(x), g.const(2.0)], "mul/Mul"), "its output is not quantized by one scale"),
+        (
+            lambda g, x: g.op("Mul", [g.qdq(x), g.const(2.0)], "mul/Mul"),
+            "its output is not quantized by one scale",
+        ),
     ],
 )
 def test_v18(build: Build, text: str) -> None:
     found = list(check_mixed(engine(build)))
-    assert [(each.code, each.node, each.rule) for each in found] == ([("V18", "mul/Mul", "I")] if text else [])
+    assert [(each.code, each.node, each.rule) for each in found] == (
+        [("V18", "mul/Mul", "I")] if text else []
+    )
     assert all(text in each.message for each in found)
 
 
@@ -115,7 +145,9 @@ def test_an_add_that_is_spoken_of_elsewhere_is_left_out() -> None:
     """V17 names the Add of two quantized operands; what comes behind it is looked at again."""
 
     def build(g: GraphBuilder, x: str) -> str:
-        total = g.op("Add", [g.qdq(x), g.qdq(g.conv(g.qdq(other(g)), 16, 16, name="branch"))], "add/Add")
+        total = g.op(
+            "Add", [g.qdq(x), g.qdq(g.conv(g.qdq(other(g)), 16, 16, name="branch"))], "add/Add"
+        )
         return g.op("Mul", [g.qdq(total), other(g, "w")], "mul/Mul")
 
     assert said(check_mixed(engine(build))) == [("V18", "mul/Mul")]
@@ -124,9 +156,15 @@ def test_an_add_that_is_spoken_of_elsewhere_is_left_out() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda g, x: g.op("Add", [g.qdq(x), g.qdq(g.conv(g.qdq(other(g)), 16, 16))], "quantized/Add"),
-        lambda g, x: g.op("Add", [g.qdq(x), g.conv(other(g), 16, 16, quantized=False)], "fused/Add"),
-        lambda g, x: g.op("Mul", [g.conv(g.qdq(x), 16, 16), g.const(np.ones((16, 1, 1)))], "fused/Mul"),
+        lambda g, x: g.op(
+            "Add", [g.qdq(x), g.qdq(g.conv(g.qdq(other(g)), 16, 16))], "quantized/Add"
+        ),
+        lambda g, x: g.op(
+            "Add", [g.qdq(x), g.conv(other(g), 16, 16, quantized=False)], "fused/Add"
+        ),
+        lambda g, x: g.op(
+            "Mul", [g.conv(g.qdq(x), 16, 16), g.const(np.ones((16, 1, 1)))], "fused/Mul"
+        ),
     ],
     ids=["V17 or V18 by the rules of Adds", "inside of a kernel", "scale inside of a kernel"],
 )
@@ -134,7 +172,9 @@ def test_what_other_rules_speak_of_is_left_out(build: Build) -> None:
     assert said(check_mixed(engine(build))) == []
 
 
-@pytest.mark.parametrize(("axes", "expected"), [([1], []), ([2, 3], [("V19", "mean"), ("V18", "mul")])])
+@pytest.mark.parametrize(
+    ("axes", "expected"), [([1], []), ([2, 3], [("V19", "mean"), ("V18", "mul")])]
+)
 def test_v18_leaves_normalizations_out(axes: list[int], expected: list[tuple[str, str]]) -> None:
     """A step that reads the tensor of which the mean over channels is taken; a pool is no such mean."""
 
@@ -155,10 +195,17 @@ def test_v18_leaves_normalizations_out(axes: list[int], expected: list[tuple[str
         (lambda g, x: g.qdq(g.op("Pow", [g.qdq(x), g.const(2.0)], "exp")), [("V22", "exp")]),
         (lambda g, x: g.qdq(g.op("Pow", [g.qdq(x), other(g)], "exp")), []),
         (lambda g, x: g.qdq(g.op("Ceil", [g.qdq(x)], "exp")), []),
-        (lambda g, x: g.qdq(g.op("Exp", [g.op("MaxPool", [g.qdq(x)], kernel_shape=[1, 1])], "exp")), []),
+        (
+            lambda g, x: g.qdq(
+                g.op("Exp", [g.op("MaxPool", [g.qdq(x)], kernel_shape=[1, 1])], "exp")
+            ),
+            [],
+        ),
     ],
 )
-def test_v22_needs_quantizers_that_are_written_on_both_sides(build: Build, expected: list[tuple[str, str]]) -> None:
+def test_v22_needs_quantizers_that_are_written_on_both_sides(
+    build: Build, expected: list[tuple[str, str]]
+) -> None:
     assert said(check_mixed(engine(build))) == expected
 
 

@@ -41,7 +41,13 @@ SCALE, ZERO = constant(0.1), constant(0, np.int8)
 
 
 def pair(
-    op: str, data: Tensor = X, scale: Tensor = SCALE, zero: Tensor = ZERO, *, opset: int = 17, **attributes: Any
+    op: str,
+    data: Tensor = X,
+    scale: Tensor = SCALE,
+    zero: Tensor = ZERO,
+    *,
+    opset: int = 17,
+    **attributes: Any,
 ) -> tuple[OnnxGraph, Node]:
     """Return a graph that ends in one quantizer or dequantizer, and this node."""
     g = GraphBuilder(opset=opset)
@@ -55,7 +61,10 @@ def said(found: Iterable[Finding]) -> list[tuple[str, str, str]]:
 
 
 def rules(graph: OnnxGraph, node: Node) -> list[str]:
-    return [f"{each.code} {each.rule} {each.severity} {each.confidence}" for each in check_pair(graph, node)]
+    return [
+        f"{each.code} {each.rule} {each.severity} {each.confidence}"
+        for each in check_pair(graph, node)
+    ]
 
 
 @pytest.mark.parametrize("data", [X8, W8])
@@ -87,8 +96,12 @@ def test_well_formed(inputs: list[str], outputs: list[str], expected: bool) -> N
     assert well_formed(node) is expected
     found = [each for each in check_pair(graph, node) if each.rule == "P1"]
     assert len(found) == (not expected)
-    assert all(each.message.startswith(f"QuantizeLinear has {len(inputs)} inputs;") for each in found)
-    assert all((each.code, each.severity, each.keras_layer) == ("V01", "error", "bad") for each in found)
+    assert all(
+        each.message.startswith(f"QuantizeLinear has {len(inputs)} inputs;") for each in found
+    )
+    assert all(
+        (each.code, each.severity, each.keras_layer) == ("V01", "error", "bad") for each in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,9 +109,18 @@ def test_well_formed(inputs: list[str], outputs: list[str], expected: bool) -> N
     [
         (constant(0.1, np.float16), []),
         (constant(0.1, ml_dtypes.bfloat16), []),
-        (constant(0.1, np.float64), ["the scale is float64; TensorRT takes float32, float16 and bfloat16."]),
-        (constant(1, np.int32), ["the scale is int32; TensorRT takes float32, float16 and bfloat16."]),
-        (constant(0.0), ["1 of 1 scales are unusable (1 zero): a scale is a positive, finite, normal number."]),
+        (
+            constant(0.1, np.float64),
+            ["the scale is float64; TensorRT takes float32, float16 and bfloat16."],
+        ),
+        (
+            constant(1, np.int32),
+            ["the scale is int32; TensorRT takes float32, float16 and bfloat16."],
+        ),
+        (
+            constant(0.0),
+            ["1 of 1 scales are unusable (1 zero): a scale is a positive, finite, normal number."],
+        ),
         (
             constant(-1.0, np.float64),
             [
@@ -130,7 +152,9 @@ def test_a_computed_scale_says_nothing_more() -> None:
 )
 def test_zero_points_that_are_not_zero_are_listed(zero: Tensor, sample: str) -> None:
     found = [each for each in check_pair(*pair(Q, zero=zero)) if each.rule == "P4"]
-    assert [each.message for each in found] == [f"the zero point is {sample}; TensorRT takes 0 only."]
+    assert [each.message for each in found] == [
+        f"the zero point is {sample}; TensorRT takes 0 only."
+    ]
     assert found[0].code == "V02"
 
 
@@ -175,7 +199,9 @@ def test_zero_points_match_scales(scales: Tensor, zeros: Tensor, expected: str) 
 def test_quantized_types(dtype: Any, op: str, expected: tuple[str, str, str] | None) -> None:
     """Said by the zero point, and by what a DequantizeLinear reads where it has none."""
     data = X if op == Q else constant(np.ones((2, 4)), dtype)
-    ways = [pair(op, data, zero=constant(0, dtype), opset=21)] + [pair(op, data, zero=absent, opset=21)] * (op == DQ)
+    ways = [pair(op, data, zero=constant(0, dtype), opset=21)] + [
+        pair(op, data, zero=absent, opset=21)
+    ] * (op == DQ)
     for graph, node in ways:
         found = list(check_pair(graph, node))
         assert [(each.code, each.rule) for each in found] == ([expected[:2]] if expected else [])
@@ -188,7 +214,9 @@ def test_quantized_types(dtype: Any, op: str, expected: tuple[str, str, str] | N
 def test_no_zero_point() -> None:
     assert rules(*pair(Q, zero=absent)) == ["V03 P6 warning D"]
     assert rules(*pair(Q, zero=absent, opset=21, output_dtype=TensorProto.INT8)) == []
-    assert rules(*pair(Q, zero=absent, opset=21, output_dtype=TensorProto.UNDEFINED)) == ["V03 P6 warning D"]
+    assert rules(*pair(Q, zero=absent, opset=21, output_dtype=TensorProto.UNDEFINED)) == [
+        "V03 P6 warning D"
+    ]
     assert rules(*pair(DQ, X8, zero=absent)) == []
     assert rules(*pair(DQ, foreign(W8), zero=absent)) == []
     assert quantized_type(*pair(Q, X8, zero=absent)) == ""
@@ -209,8 +237,14 @@ def test_no_zero_point() -> None:
         ((3, 4), 1, 7, ""),
     ],
 )
-def test_scales_of_a_weight_lie_along_its_axis(shape: Any, count: int, axis: int, expected: str) -> None:
-    weight, scales, zeros = constant(np.ones(shape), np.int8), constant([0.1] * count), constant([0] * count, np.int8)
+def test_scales_of_a_weight_lie_along_its_axis(
+    shape: Any, count: int, axis: int, expected: str
+) -> None:
+    weight, scales, zeros = (
+        constant(np.ones(shape), np.int8),
+        constant([0.1] * count),
+        constant([0] * count, np.int8),
+    )
     found = said(check_pair(*pair(DQ, weight, scales, zeros, axis=axis)))
     assert found == ([("V04", "P9", expected)] if expected else [])
 
@@ -219,7 +253,14 @@ FOUR, ZEROS = constant([0.1] * 4), constant([0] * 4, np.int8)
 
 
 def test_scales_of_several_dimensions() -> None:
-    graph, node = pair(DQ, W8, constant(np.full((2, 2), 0.1)), constant(np.zeros((2, 2)), np.int8), axis=0, opset=12)
+    graph, node = pair(
+        DQ,
+        W8,
+        constant(np.full((2, 2), 0.1)),
+        constant(np.zeros((2, 2)), np.int8),
+        axis=0,
+        opset=12,
+    )
     (found,) = [each for each in check_pair(graph, node) if each.code == "V04"]
     assert (found.rule, found.severity) == ("P13", "error")
     assert "the scale has 2 dimensions" in found.message
@@ -234,12 +275,16 @@ def test_other_types_have_scales_of_their_own(dtype: Any) -> None:
     assert rules(*found) == ["V27 P5 info D"]
 
 
-@pytest.mark.parametrize(("opset", "expected"), [(9, True), (10, True), (12, True), (13, False), (14, False)])
+@pytest.mark.parametrize(
+    ("opset", "expected"), [(9, True), (10, True), (12, True), (13, False), (14, False)]
+)
 def test_channels_need_a_newer_operator_set(opset: int, expected: bool) -> None:
     found = said(check_pair(*pair(DQ, W8, FOUR, ZEROS, axis=1, opset=opset)))
     channels = ("V06", "P14", f"per-channel quantization needs opset 13; the file has {opset}.")
     assert (channels in found) is expected
-    assert (("V06", "P14", f"DequantizeLinear came with opset 10; the file has {opset}.") in found) is (opset < 10)
+    assert (
+        ("V06", "P14", f"DequantizeLinear came with opset 10; the file has {opset}.") in found
+    ) is (opset < 10)
 
 
 def test_an_activation_has_one_scale() -> None:
@@ -284,7 +329,9 @@ def test_a_half_scale_needs_a_half_tensor(scale: Any, data: Any, expected: bool)
         (None, constant(0, np.float32), TensorProto.INT8, False),
     ],
 )
-def test_output_type_and_zero_point_agree(written: Any, zero: Tensor, declared: int, expected: bool) -> None:
+def test_output_type_and_zero_point_agree(
+    written: Any, zero: Tensor, declared: int, expected: bool
+) -> None:
     """In an operator set without quantizers it is open what one writes."""
     g = GraphBuilder()
     y = g.op(Q, [X(g), SCALE(g), zero(g)], output_dtype=declared)
@@ -294,6 +341,12 @@ def test_output_type_and_zero_point_agree(written: Any, zero: Tensor, declared: 
     if written is not None:
         set_type(model, y, written)
     graph = OnnxGraph(model)
-    found = [each for each in check_pair(graph, graph.nodes[-1]) if each.message.startswith("output_dtype")]
+    found = [
+        each
+        for each in check_pair(graph, graph.nodes[-1])
+        if each.message.startswith("output_dtype")
+    ]
     assert [(each.code, each.rule) for each in found] == [("V06", "P14")] * expected
-    assert all("output_dtype says int8 and the zero point is float32." in each.message for each in found)
+    assert all(
+        "output_dtype says int8 and the zero point is float32." in each.message for each in found
+    )

@@ -18,14 +18,18 @@ Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 
 def parser_rules(g: GraphBuilder, **options: Any) -> list[str]:
-    return [f"{each.code} {each.rule} {each.node}" for each in check_parser_rules(g.graph(), **options)]
+    return [
+        f"{each.code} {each.rule} {each.node}" for each in check_parser_rules(g.graph(), **options)
+    ]
 
 
 @pytest.mark.parametrize(
     ("copies", "outputs", "expected"),
     [(0, ["q"], True), (1, ["c0"], True), (3, ["c2"], True), (2, ["c0"], True), (2, ["d"], False)],
 )
-def test_a_quantizer_that_ends_a_graph_is_found_behind_copies(copies: int, outputs: list[str], expected: bool) -> None:
+def test_a_quantizer_that_ends_a_graph_is_found_behind_copies(
+    copies: int, outputs: list[str], expected: bool
+) -> None:
     g = GraphBuilder()
     names = ["q", *(f"c{i}" for i in range(copies))]
     g.nodes.append(helper.make_node(Q, [g.input(), g.const(0.1), g.const(0, np.int8)], ["q"], "q"))
@@ -72,13 +76,19 @@ def test_kernel_shapes(declared: list[int] | None, shape: tuple[int, ...], expec
     g.output(g.op("Conv", [g.input(), g.weight(shape)], "conv/Conv", **attributes))
     found = [each for each in check_parser_rules(g.graph()) if each.rule == "P18"]
     assert len(found) == expected
-    assert all(f"kernel_shape is {declared} and the weight is {list(shape)}." in each.message for each in found)
+    assert all(
+        f"kernel_shape is {declared} and the weight is {list(shape)}." in each.message
+        for each in found
+    )
 
 
 def test_a_kernel_shape_is_compared_with_what_is_known() -> None:
     g = GraphBuilder()
     x = g.input()
-    for weight in (g.op("Foreign", [g.const(np.ones((8, 16, 3, 3)))]), g.input("w", (8, 16, "k", "k"))):
+    for weight in (
+        g.op("Foreign", [g.const(np.ones((8, 16, 3, 3)))]),
+        g.input("w", (8, 16, "k", "k")),
+    ):
         g.output(g.op("Conv", [x, weight], kernel_shape=[1, 1]))
     assert parser_rules(g) == []
 

@@ -55,7 +55,9 @@ def test_computed_scale_is_a_warning() -> None:
     g = GraphBuilder()
     x = g.input(shape=(4,))
     scale = g.op("ReduceMax", [x], keepdims=0)
-    g.output(g.op("DequantizeLinear", [g.op("QuantizeLinear", [x, scale, g.const(0, np.int8)]), scale]))
+    g.output(
+        g.op("DequantizeLinear", [g.op("QuantizeLinear", [x, scale, g.const(0, np.int8)]), scale])
+    )
     assert rules(g) == [("V01", "P3", "warning")] * 2
 
 
@@ -148,7 +150,13 @@ def test_integer_operators_are_refused(op: str) -> None:
 
 def test_quantizers_of_another_domain_are_refused() -> None:
     g = GraphBuilder()
-    g.output(g.op("QuantizeLinear", [g.input(), g.const(0.1), g.const(0, np.uint16)], domain="com.microsoft"))
+    g.output(
+        g.op(
+            "QuantizeLinear",
+            [g.input(), g.const(0.1), g.const(0, np.uint16)],
+            domain="com.microsoft",
+        )
+    )
     assert rules(g) == [("V05", "P15", "error")]
 
 

@@ -80,7 +80,9 @@ def test_v09_two_pairs_in_a_row() -> None:
         (False, False, "float", {"V11"}),
     ],
 )
-def test_v10_v11_operands(quantize_input: bool, quantize_weight: bool, precision: str, expected: set[str]) -> None:
+def test_v10_v11_operands(
+    quantize_input: bool, quantize_weight: bool, precision: str, expected: set[str]
+) -> None:
     g = operands(quantize_input=quantize_input, quantize_weight=quantize_weight)
     assert codes(g) == expected
     assert [layer.precision for layer in report(g).layers] == [precision, "int8"]
@@ -89,7 +91,13 @@ def test_v10_v11_operands(quantize_input: bool, quantize_weight: bool, precision
 def product(*quantized: bool) -> GraphBuilder:
     g = GraphBuilder()
     operands = [g.input(name, (1, 32, 32)) for name in "ab"]
-    g.output(g.op("MatMul", [g.qdq(x) if q else x for x, q in zip(operands, quantized, strict=True)], "mul/MatMul"))
+    g.output(
+        g.op(
+            "MatMul",
+            [g.qdq(x) if q else x for x, q in zip(operands, quantized, strict=True)],
+            "mul/MatMul",
+        )
+    )
     return g
 
 
@@ -108,12 +116,16 @@ def test_v04_axis_of_a_matmul_from_the_end(axis: int, expected: set[str]) -> Non
     assert codes(dense_axis(axis)) == expected
 
 
-@pytest.mark.parametrize(("trans_b", "axis", "expected"), [(1, 0, set()), (0, 1, set()), (1, 1, {"V04"})])
+@pytest.mark.parametrize(
+    ("trans_b", "axis", "expected"), [(1, 0, set()), (0, 1, set()), (1, 1, {"V04"})]
+)
 def test_v04_axis_of_a_gemm(trans_b: int, axis: int, expected: set[str]) -> None:
     g = GraphBuilder()
     shape = (32, 64) if trans_b else (64, 32)
     weight = g.dq(g.const(np.ones(shape), np.int8), np.full(shape[axis], 0.1), "w", axis=axis)
-    g.output(g.op("Gemm", [g.qdq(g.input(shape=(32, 64))), weight], "quant_dense/Gemm", transB=trans_b))
+    g.output(
+        g.op("Gemm", [g.qdq(g.input(shape=(32, 64))), weight], "quant_dense/Gemm", transB=trans_b)
+    )
     assert codes(g) == expected
 
 
@@ -128,24 +140,40 @@ def epilogue(build: Callable[[GraphBuilder, str], str], **options: Any) -> Fusio
 EPILOGUES: dict[str, Callable[[GraphBuilder, str], str]] = {
     "relu": lambda g, x: g.op("Relu", [x]),
     "relu6": lambda g, x: g.op("Clip", [x, g.const(0.0), g.const(6.0)]),
-    "bias and batch norm": lambda g, x: g.op("Relu", [batch_norm(g, g.op("Add", [x, g.const(np.ones((16, 1, 1)))]))]),
+    "bias and batch norm": lambda g, x: g.op(
+        "Relu", [batch_norm(g, g.op("Add", [x, g.const(np.ones((16, 1, 1)))]))]
+    ),
     "channel scale": lambda g, x: g.op("Mul", [x, g.const(np.ones((1, 16, 1, 1)))]),
     "silu": lambda g, x: g.op("Mul", [x, g.op("Sigmoid", [x])]),
     "silu, other order": lambda g, x: g.op("Mul", [g.op("Sigmoid", [x]), x]),
     "hard swish": lambda g, x: g.op(
         "Mul",
-        [x, g.op("Mul", [g.op("Clip", [g.op("Add", [x, g.const(3.0)]), g.const(0.0), g.const(6.0)]), g.const(0.16)])],
+        [
+            x,
+            g.op(
+                "Mul",
+                [
+                    g.op("Clip", [g.op("Add", [x, g.const(3.0)]), g.const(0.0), g.const(6.0)]),
+                    g.const(0.16),
+                ],
+            ),
+        ],
     ),
     "gelu": lambda g, x: g.op(
         "Mul",
         [
-            g.op("Mul", [x, g.op("Add", [g.op("Erf", [g.op("Div", [x, g.const(1.41)])]), g.const(1.0)])]),
+            g.op(
+                "Mul",
+                [x, g.op("Add", [g.op("Erf", [g.op("Div", [x, g.const(1.41)])]), g.const(1.0)])],
+            ),
             g.const(0.5),
         ],
     ),
     "max pool": lambda g, x: g.op("MaxPool", [g.op("Relu", [x])], kernel_shape=[2, 2]),
     "identity": lambda g, x: g.op("Identity", [g.op("Dropout", [g.op("Relu", [x])])]),
-    "zero padding": lambda g, x: g.op("Pad", [g.op("Relu", [x]), g.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)]),
+    "zero padding": lambda g, x: g.op(
+        "Pad", [g.op("Relu", [x]), g.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)]
+    ),
 }
 
 
@@ -219,12 +247,18 @@ def test_residual_verdicts(
 ) -> None:
     found = report(residual(**options))
     (add,) = found.adds
-    assert (add.rule, add.precision, add.fused_into) == (rule, precision, "quant_branch/Conv" if fused else None)
+    assert (add.rule, add.precision, add.fused_into) == (
+        rule,
+        precision,
+        "quant_branch/Conv" if fused else None,
+    )
     assert {finding.code for finding in found.findings} - {"H2"} == expected
 
 
 def test_f3_has_a_kernel_that_dequantizes_the_residual() -> None:
-    details = [k.detail for k in report(residual(quantize_shortcut=True, quantize_output=False)).kernels]
+    details = [
+        k.detail for k in report(residual(quantize_shortcut=True, quantize_output=False)).kernels
+    ]
     assert details == ["quantize", "dequantize"]
 
 
@@ -277,7 +311,9 @@ def test_v20_scales_of_a_concat() -> None:
     assert [kernel.detail for kernel in found.kernels if kernel.kind == "requantize"] == ["rescale"]
     tied = report(concat(0.1, 0.1, output=0.2))
     assert {finding.code for finding in tied.findings} - {"H2"} == {"V20"}
-    assert [kernel.detail for kernel in tied.kernels if kernel.kind == "requantize"] == ["rescale"] * 2
+    assert [kernel.detail for kernel in tied.kernels if kernel.kind == "requantize"] == [
+        "rescale"
+    ] * 2
     assert codes(concat(None, None)) == set()  # the Q behind it moves up into both branches
 
 
@@ -303,9 +339,12 @@ def test_v23_quantized_scores_or_mask(einsum: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "attributes"), [("Cast", {"to": 1}), ("Transpose", {"perm": [0, 2, 1]}), ("Reshape", None)]
+    ("op", "attributes"),
+    [("Cast", {"to": 1}), ("Transpose", {"perm": [0, 2, 1]}), ("Reshape", None)],
 )
-def test_v23_knows_an_attention_whose_weights_are_moved_or_cast(op: str, attributes: dict[str, Any] | None) -> None:
+def test_v23_knows_an_attention_whose_weights_are_moved_or_cast(
+    op: str, attributes: dict[str, Any] | None
+) -> None:
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
     weights = g.op("Softmax", [g.qdq(g.op("MatMul", [q, k]))])
@@ -391,7 +430,10 @@ def test_v27_dimensions_of_a_convolution(dimensions: int, expected: set[str]) ->
 
 def test_h2_and_h3_about_the_input() -> None:
     found = report(first_layer(transpose=True))
-    assert [(k.kind, k.detail) for k in found.kernels] == [("reformat", "transpose"), ("reformat", "quantize")]
+    assert [(k.kind, k.detail) for k in found.kernels] == [
+        ("reformat", "transpose"),
+        ("reformat", "quantize"),
+    ]
     cast = GraphBuilder()
     x = cast.op("Cast", [cast.input(dtype=np.float16)], to=1)
     cast.output(cast.conv(cast.qdq(cast.op("Transpose", [x], perm=[0, 1, 3, 2])), 16, 16))
@@ -404,7 +446,9 @@ def blocks(dtype: Any) -> GraphBuilder:
     g = GraphBuilder(opset=21)
     weight = g.const(np.ones((32, 64)), dtype, "weight")
     scales = g.const(np.full((2, 64), 0.1), np.float32)
-    dequantized = g.op("DequantizeLinear", [weight, scales], "dq/DequantizeLinear", axis=0, block_size=16)
+    dequantized = g.op(
+        "DequantizeLinear", [weight, scales], "dq/DequantizeLinear", axis=0, block_size=16
+    )
     g.output(g.op("MatMul", [g.input(shape=(32, 32)), dequantized], "dense/MatMul"))
     return g
 
@@ -422,7 +466,9 @@ def test_fp8_is_not_called_int8() -> None:
         scale, zero = g.const(0.1), g.const(0, dtype)
         q = g.op("QuantizeLinear", [g.input(shape=(32, 32)), scale, zero])
         weight = g.op("DequantizeLinear", [g.const(np.ones((32, 32)), dtype), scale, zero])
-        g.output(g.op("MatMul", [g.op("DequantizeLinear", [q, scale, zero]), weight], "dense/MatMul"))
+        g.output(
+            g.op("MatMul", [g.op("DequantizeLinear", [q, scale, zero]), weight], "dense/MatMul")
+        )
         return g
 
     assert report(product(ml_dtypes.float8_e4m3fn)).layers[0].precision == "float"

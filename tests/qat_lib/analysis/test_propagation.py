@@ -70,7 +70,9 @@ def test_is_rectifier(build: Build, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0.0, True), (-1.0, False), (None, False)])
-def test_is_rectifier_reads_the_clip_of_an_old_operator_set(low: float | None, expected: bool) -> None:
+def test_is_rectifier_reads_the_clip_of_an_old_operator_set(
+    low: float | None, expected: bool
+) -> None:
     attributes = {} if low is None else {"min": low}
     found = last_node(lambda g, x: g.op("Clip", [x], max=6.0, **attributes), opset=10)
     assert is_rectifier(*found) is expected
@@ -104,7 +106,9 @@ def test_keeps_grid_without_a_constant_bound() -> None:
     scale = scale_of(0.11)
     assert keeps_grid(*last_node(lambda g, x: g.op("Relu", [x])), scale)
     assert keeps_grid(*last_node(lambda g, x: g.op("Clip", [x, g.const(0.0)])), scale)
-    assert not keeps_grid(*last_node(lambda g, x: g.op("Clip", [x, g.const(0.0), g.input("high", ())])), scale)
+    assert not keeps_grid(
+        *last_node(lambda g, x: g.op("Clip", [x, g.const(0.0), g.input("high", ())])), scale
+    )
     old = last_node(lambda g, x: g.op("Clip", [x], min=0.0, max=6.0), opset=10)
     assert not keeps_grid(*old, scale)
     assert keeps_grid(*old, scale_of(0.1))
@@ -155,15 +159,26 @@ def seen(build: Callable[[GraphBuilder, str], list[str]]) -> list[float | None]:
         (lambda g, x: [g.dq(g.q(g.op("Transpose", [x]), [0.1] * 8), [0.1] * 8)], [0.1, None]),
         (lambda g, x: [g.op("Transpose", [g.dq(g.q(x, [0.1] * 2), [0.1] * 2)])], [None, 0.1]),
         (lambda g, x: [g.dq(g.q(g.op("Transpose", [x]), [0.1] * 2), [0.1] * 2)], [0.1, None]),
-        (lambda g, x: [g.qdq(g.op("Transpose", [x])), g.op("Flatten", [g.input("z")])], [0.1, None, 0.1]),
         (
-            lambda g, x: [g.op("Flatten", [g.op("Tanh", [g.input("z")])]), g.op("Transpose", [g.qdq(x)])],
+            lambda g, x: [g.qdq(g.op("Transpose", [x])), g.op("Flatten", [g.input("z")])],
+            [0.1, None, 0.1],
+        ),
+        (
+            lambda g, x: [
+                g.op("Flatten", [g.op("Tanh", [g.input("z")])]),
+                g.op("Transpose", [g.qdq(x)]),
+            ],
             [None, 0.1, 0.1],
         ),
         (lambda g, x: [g.qdq(g.op("Transpose", [g.qdq(x)]), 0.2)], [0.2, 0.1]),
         (lambda g, x: [g.qdq(y := g.op("Transpose", [x])), y], [0.1, None, None]),
         (lambda g, x: [g.qdq(y := g.op("Transpose", [x])), g.qdq(y, 0.2)], [0.1, 0.2, None]),
-        (lambda g, x: [g.op("Slice", [g.qdq(x, 0.11), *(g.const([n], np.int64) for n in (0, 1))])], [0.11, 0.11]),
+        (
+            lambda g, x: [
+                g.op("Slice", [g.qdq(x, 0.11), *(g.const([n], np.int64) for n in (0, 1))])
+            ],
+            [0.11, 0.11],
+        ),
         (lambda g, x: [g.op("Concat", [g.qdq(x), g.qdq(x)], axis=1)], [0.1, 0.1, 0.1]),
         (lambda g, x: [g.op("Concat", [g.qdq(x), x], axis=1)], [None, 0.1, None]),
         (lambda g, x: [g.op("Concat", [g.qdq(x), g.qdq(x, 0.2)], axis=1)], [None, 0.1, 0.2]),
@@ -173,7 +188,9 @@ def seen(build: Callable[[GraphBuilder, str], list[str]]) -> list[float | None]:
         (lambda g, x: [g.qdq(g.op("Flatten", [g.op("Transpose", [x])]))], [0.1, 0.1]),
     ],
 )
-def test_propagate(build: Callable[[GraphBuilder, str], list[str]], expected: list[float | None]) -> None:
+def test_propagate(
+    build: Callable[[GraphBuilder, str], list[str]], expected: list[float | None]
+) -> None:
     assert seen(build) == expected
 
 
@@ -181,8 +198,16 @@ def test_propagate(build: Callable[[GraphBuilder, str], list[str]], expected: li
     ("front", "expected"),
     [("MaxPool", 0.1), ("Concat", 0.1), ("Tanh", None), ("AveragePool", None)],
 )
-def test_propagate_leaves_a_q_behind_a_relu_that_a_kernel_takes_in(front: str, expected: float | None) -> None:
-    options = {"kernel_shape": [2, 2]} if front.endswith("Pool") else {"axis": 1} if front == "Concat" else {}
+def test_propagate_leaves_a_q_behind_a_relu_that_a_kernel_takes_in(
+    front: str, expected: float | None
+) -> None:
+    options = (
+        {"kernel_shape": [2, 2]}
+        if front.endswith("Pool")
+        else {"axis": 1}
+        if front == "Concat"
+        else {}
+    )
     g = GraphBuilder()
     x = g.op(front, [g.input()] * (1 + (front == "Concat")), **options)
     g.output(g.qdq(g.op("Relu", [x])))

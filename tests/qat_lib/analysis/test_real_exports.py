@@ -47,7 +47,9 @@ def all_adds() -> Any:
     ("placement", "rule", "code"),
     [("default", "F2", "V15"), ("all Add inputs", "F4", "V17"), ("residual", "F1", None)],
 )
-def test_the_tutorials_placements(tmp_path: Path, placement: str, rule: str, code: str | None) -> None:
+def test_the_tutorials_placements(
+    tmp_path: Path, placement: str, rule: str, code: str | None
+) -> None:
     options: dict[str, Any] = {
         "default": {},
         "all Add inputs": {"quantization_spec": all_adds()},
@@ -55,7 +57,10 @@ def test_the_tutorials_placements(tmp_path: Path, placement: str, rule: str, cod
     }[placement]
     report = analyzed(residual_network(), tmp_path, **options)
     assert (report.int8_layers, len(report.layers)) == (5, 5)
-    assert [(add.keras_layer, add.rule) for add in report.adds] == [("a_add", rule), ("b_add", rule)]
+    assert [(add.keras_layer, add.rule) for add in report.adds] == [
+        ("a_add", rule),
+        ("b_add", rule),
+    ]
     warnings = {finding.code for finding in report.findings if finding.severity != "info"}
     assert warnings == ({code} if code else set())
     assert {finding.keras_layer for finding in report.findings if finding.code == code} == (
@@ -70,7 +75,11 @@ def test_resnet50_of_keras_gives_the_published_engine(tmp_path: Path) -> None:
     model = keras.applications.ResNet50(weights=None)
     report = analyzed(model, tmp_path, custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
     fused = {add.fused_into for add in report.adds if add.precision == "int8"}
-    convolutions = {layer.name for layer in report.layers if layer.op_type == "Conv" and layer.precision == "int8"}
+    convolutions = {
+        layer.name
+        for layer in report.layers
+        if layer.op_type == "Conv" and layer.precision == "int8"
+    }
     assert (len(convolutions - fused), len(fused)) == (37, 16)
     assert [pool.precision for pool in report.pools] == ["int8", "int8"]
     assert [layer.precision for layer in report.layers if layer.op_type != "Conv"] == ["int8"]
@@ -82,7 +91,15 @@ def test_resnet50_of_keras_gives_the_published_engine(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "builder",
-    ["MobileNetV2", "MobileNetV3Small", "EfficientNetB0", "DenseNet121", "InceptionV3", "ResNet50V2", "Xception"],
+    [
+        "MobileNetV2",
+        "MobileNetV3Small",
+        "EfficientNetB0",
+        "DenseNet121",
+        "InceptionV3",
+        "ResNet50V2",
+        "Xception",
+    ],
 )
 def test_networks_of_keras_have_no_findings_to_act_on(tmp_path: Path, builder: str) -> None:
     import keras

@@ -14,7 +14,13 @@ from rich.console import Console
 from qat_lib.analysis import to_html
 from qat_lib.analysis.drawing import Box, Drawing, Edge
 from qat_lib.analysis.findings import Finding, make_finding
-from qat_lib.analysis.report import AddVerdict, FusionReport, KernelVerdict, LayerVerdict, PoolVerdict
+from qat_lib.analysis.report import (
+    AddVerdict,
+    FusionReport,
+    KernelVerdict,
+    LayerVerdict,
+    PoolVerdict,
+)
 from qat_lib.analysis.table import render
 
 EMPTY = FusionReport(
@@ -31,12 +37,23 @@ EMPTY = FusionReport(
 
 
 def layer(name: str, precision: Any = "int8", share: float = 0.0, **options: Any) -> LayerVerdict:
-    fields = {"op_type": "Conv", "writes": "int8", "float_type": "float32", "macs": 0, "kernel": name, **options}
-    return LayerVerdict(name=f"quant_{name}/Conv", keras_layer=name, precision=precision, macs_share=share, **fields)
+    fields = {
+        "op_type": "Conv",
+        "writes": "int8",
+        "float_type": "float32",
+        "macs": 0,
+        "kernel": name,
+        **options,
+    }
+    return LayerVerdict(
+        name=f"quant_{name}/Conv", keras_layer=name, precision=precision, macs_share=share, **fields
+    )
 
 
 def add(rule: str = "F1", precision: str = "int8", into: str | None = None) -> AddVerdict:
-    return AddVerdict(name="add/Add", keras_layer="add", fused_into=into, precision=precision, rule=rule)
+    return AddVerdict(
+        name="add/Add", keras_layer="add", fused_into=into, precision=precision, rule=rule
+    )
 
 
 def pool(precision: str) -> PoolVerdict:
@@ -44,23 +61,39 @@ def pool(precision: str) -> PoolVerdict:
 
 
 def kernel(kind: str, detail: str = "") -> KernelVerdict:
-    return KernelVerdict(kind=kind, detail=detail, name="k", keras_layer="k", reads="int8", writes="float")
+    return KernelVerdict(
+        kind=kind, detail=detail, name="k", keras_layer="k", reads="int8", writes="float"
+    )
 
 
 def finding(code: str, layer: str = "", severity: Any = None) -> Finding:
-    return make_finding(code, "node", f"{code} is so.", "Mend it.", "D", keras_layer=layer, severity=severity)
+    return make_finding(
+        code, "node", f"{code} is so.", "Mend it.", "D", keras_layer=layer, severity=severity
+    )
 
 
 FULL = replace(
     EMPTY,
     model="dir/[model].onnx",
-    layers=(layer("a", share=0.25), layer("b", "mixed", 0.5), layer("c", share=0.125), layer("d", "float", 0.125)),
+    layers=(
+        layer("a", share=0.25),
+        layer("b", "mixed", 0.5),
+        layer("c", share=0.125),
+        layer("d", "float", 0.125),
+    ),
     adds=(add(into="a"), add("F6"), add("F2", "float", into="b"), add("F5", "float")),
     pools=(pool("int8"), pool("float"), pool("int8")),
     kernels=(kernel("reformat", "quantize"), kernel("elementwise"), kernel("reformat", "quantize")),
     engine=(kernel("weighted"),) * 5,
     islands=(("x", "y"), ("z",)),
-    findings=(finding("V01"), finding("V08"), finding("V11"), finding("V09"), finding("V11"), finding("V11")),
+    findings=(
+        finding("V01"),
+        finding("V08"),
+        finding("V11"),
+        finding("V09"),
+        finding("V11"),
+        finding("V11"),
+    ),
 )
 
 
@@ -84,12 +117,16 @@ def test_summary() -> None:
 
 
 def test_the_share_of_the_work_has_six_digits() -> None:
-    assert replace(EMPTY, layers=(layer("a", share=1 / 3),)).summary()["int8_macs_share"] == 0.333333
+    assert (
+        replace(EMPTY, layers=(layer("a", share=1 / 3),)).summary()["int8_macs_share"] == 0.333333
+    )
 
 
 def test_a_report_as_data_leaves_the_drawing_out() -> None:
     data = json.loads(FULL.to_json())
-    assert data == FULL.to_dict() | {key: data[key] for key in ("layers", "adds", "pools", "kernels", "engine")} | {
+    assert data == FULL.to_dict() | {
+        key: data[key] for key in ("layers", "adds", "pools", "kernels", "engine")
+    } | {
         "islands": [["x", "y"], ["z"]],
         "findings": data["findings"],
     }
@@ -112,7 +149,10 @@ def test_reports_are_compared_without_their_drawings() -> None:
 def lines(report: FusionReport, **options: bool) -> list[str]:
     console = Console(width=150, record=True, file=io.StringIO())
     console.print(render(report, **options))
-    return [" ".join(re.sub(r"[^\w\s.,:%()\[\]/-]", " ", line).split()) for line in console.export_text().splitlines()]
+    return [
+        " ".join(re.sub(r"[^\w\s.,:%()\[\]/-]", " ", line).split())
+        for line in console.export_text().splitlines()
+    ]
 
 
 def test_table_of_figures() -> None:
@@ -199,7 +239,9 @@ def kinds(*layers: str, code: str = "V11") -> FusionReport:
         (("a", "", ""), "... and 2 more: node"),
     ],
 )
-def test_table_lets_one_finding_stand_for_its_kind(layers: tuple[str, ...], more: str | None) -> None:
+def test_table_lets_one_finding_stand_for_its_kind(
+    layers: tuple[str, ...], more: str | None
+) -> None:
     short, long = lines(kinds(*layers)), lines(kinds(*layers), all_findings=True)
     assert [line for line in short if "more:" in line] == ([more] if more else [])
     assert sum("V11 is so." in line for line in short) == 1
@@ -209,7 +251,9 @@ def test_table_lets_one_finding_stand_for_its_kind(layers: tuple[str, ...], more
 
 
 def test_table_names_the_node_where_no_layer_is_known_and_the_worst_first() -> None:
-    found = lines(replace(EMPTY, findings=(finding("V11", "c"), finding("V08"), finding("V11", "d", "error"))))
+    found = lines(
+        replace(EMPTY, findings=(finding("V11", "c"), finding("V08"), finding("V11", "d", "error")))
+    )
     starts = [line for line in found if "is so." in line]
     assert starts == ["V11 d V11 is so.", "V08 node V08 is so.", "V11 c V11 is so."]
 
@@ -223,13 +267,22 @@ def test_table_names_the_node_where_no_layer_is_known_and_the_worst_first() -> N
     ],
 )
 def test_table_closes_with_the_counts_and_the_codes(codes: tuple[str, ...], verdict: str) -> None:
-    found = " ".join(lines(replace(EMPTY, findings=tuple(finding(code) for code in reversed(codes)))))
+    found = " ".join(
+        lines(replace(EMPTY, findings=tuple(finding(code) for code in reversed(codes))))
+    )
     assert verdict in found
     assert re.search(rf"Codes: {'.*, '.join(codes)} ", found)
 
 
 def box(name: str, **options: Any) -> Box:
-    fields = {"op": "Conv", "keras_layer": name, "precision": "int8", "writes_float": False, "kernel": 0, "shape": "1"}
+    fields = {
+        "op": "Conv",
+        "keras_layer": name,
+        "precision": "int8",
+        "writes_float": False,
+        "kernel": 0,
+        "shape": "1",
+    }
     return Box(name=name, **{**fields, **options})
 
 
@@ -241,7 +294,11 @@ def page_data(report: FusionReport) -> dict[str, Any]:
 
 def test_page_holds_boxes_edges_and_findings() -> None:
     drawing = Drawing(
-        boxes=(box("quant_a/Conv", writes_float=True, kernel=3), box("side", op="Input"), box("end", shape="2 x 3")),
+        boxes=(
+            box("quant_a/Conv", writes_float=True, kernel=3),
+            box("side", op="Input"),
+            box("end", shape="2 x 3"),
+        ),
         edges=(
             Edge(source=0, target=2, scale=0.5, quantizer="q"),
             Edge(source=1, target=2, scale=None, quantizer=""),
@@ -273,7 +330,9 @@ def test_page_places_boxes_in_pixels() -> None:
 
 def test_page_gives_an_edge_over_rows_the_places_between() -> None:
     ends = ((0, 1), (1, 2), (0, 2))
-    edges = tuple(Edge(source=source, target=target, scale=None, quantizer="") for source, target in ends)
+    edges = tuple(
+        Edge(source=source, target=target, scale=None, quantizer="") for source, target in ends
+    )
     drawing = Drawing(boxes=(box("a"), box("b"), box("c")), edges=edges, anchors={})
     found = [each[4:] for each in page_data(replace(EMPTY, drawing=drawing))["edges"]]
     assert found[:2] == [[], []]
@@ -283,7 +342,14 @@ def test_page_gives_an_edge_over_rows_the_places_between() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "shown"),
-    [(0.5, 0.5), (-0.5, -0.5), (None, None), (float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")],
+    [
+        (0.5, 0.5),
+        (-0.5, -0.5),
+        (None, None),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+    ],
 )
 def test_page_shows_scales_that_are_no_numbers_as_text(scale: float | None, shown: Any) -> None:
     edges = (Edge(source=0, target=1, scale=scale, quantizer=""),)

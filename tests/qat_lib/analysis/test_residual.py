@@ -34,7 +34,9 @@ def place(*builds: Build) -> list[PlacedAdd]:
 def verdict(*builds: Build) -> str:
     """Return the only verdict: its rule, what it fused into or which kernel is behind a Q, and the precision."""
     (placed,) = place(*builds)
-    into = "" if placed.chain is None else f" in {' '.join(node.name for node in placed.chain.nodes)}"
+    into = (
+        "" if placed.chain is None else f" in {' '.join(node.name for node in placed.chain.nodes)}"
+    )
     behind = "" if placed.branch is None else f" behind {placed.branch.op.node.name}"
     return f"{placed.rule}{into}{behind} {'int8' if placed.int8 else 'float'}"
 
@@ -65,7 +67,10 @@ def relu(g: GraphBuilder, x: str, op: str = "Relu") -> str:
         (lambda g: g.qdq(add(g, conv(g, "c"), g.qdq(tanh(g)))), "F1 in c add int8"),
         (lambda g: g.qdq(add(g, g.qdq(tanh(g)), conv(g, "c"))), "F1 in c add int8"),
         (lambda g: g.qdq(relu(g, add(g, conv(g, "c"), g.qdq(tanh(g))))), "F1 in c add relu int8"),
-        (lambda g: g.qdq(add(g, conv(g, "c", quantized=False), g.qdq(tanh(g)))), "F1 in c add float"),
+        (
+            lambda g: g.qdq(add(g, conv(g, "c", quantized=False), g.qdq(tanh(g)))),
+            "F1 in c add float",
+        ),
         (lambda g: g.qdq(add(g, conv(g, "c"), tanh(g))), "F2 in c add float"),
         (lambda g: add(g, conv(g, "c"), tanh(g)), "F2 in c add float"),
         (lambda g: add(g, conv(g, "c"), g.qdq(tanh(g))), "F3 in c add float"),
@@ -92,7 +97,10 @@ def per_channel(g: GraphBuilder, x: str) -> str:
 
 
 def test_an_add_whose_output_has_a_scale_for_each_channel_writes_floating_point() -> None:
-    assert verdict(lambda g: per_channel(g, add(g, conv(g, "c"), g.qdq(tanh(g))))) == "F3 in c add float"
+    assert (
+        verdict(lambda g: per_channel(g, add(g, conv(g, "c"), g.qdq(tanh(g)))))
+        == "F3 in c add float"
+    )
     assert verdict(lambda g: per_channel(g, add(g, g.qdq(tanh(g)), g.qdq(tanh(g))))) == "F5 float"
 
 
@@ -167,7 +175,10 @@ def test_a_second_add_does_not_join_the_kernel_that_has_one() -> None:
         first = g.op("Add", [conv(g, "c"), g.qdq(tanh(g))], "first")
         return g.qdq(g.op("Add", [first, g.qdq(tanh(g))], "second"))
 
-    assert [(each.node.name, each.rule) for each in place(build)] == [("first", "F3"), ("second", "F5")]
+    assert [(each.node.name, each.rule) for each in place(build)] == [
+        ("first", "F3"),
+        ("second", "F5"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,9 +196,19 @@ def test_a_second_add_does_not_join_the_kernel_that_has_one() -> None:
         (None, (1, 16, 8, 8), False),
     ],
 )
-def test_operands_broadcast_where_more_than_the_batch_differs(first: Any, second: Any, expected: bool) -> None:
+def test_operands_broadcast_where_more_than_the_batch_differs(
+    first: Any, second: Any, expected: bool
+) -> None:
     g = GraphBuilder()
-    g.output(add(g, *(g.op("Tanh", [g.input(name, shape)]) for name, shape in zip("ab", (first, second), strict=True))))
+    g.output(
+        add(
+            g,
+            *(
+                g.op("Tanh", [g.input(name, shape)])
+                for name, shape in zip("ab", (first, second), strict=True)
+            ),
+        )
+    )
     flow = Flow.of(g.graph())
     _, (placed,) = place_adds(flow, {})
     assert placed.rule == ("F6" if expected else "F5")

@@ -53,17 +53,41 @@ def block(
     ("graph", "expected", "text"),
     [
         (block(int8, shortcut=True), [], ""),
-        (block(output, shortcut=False), [("V15", "F2", "info")], "Quantize the residual input of 'add', which is the"),
+        (
+            block(output, shortcut=False),
+            [("V15", "F2", "info")],
+            "Quantize the residual input of 'add', which is the",
+        ),
         (block(int8, shortcut=False), [("V15", "F2", "warning")], "which is the output of 'tanh'."),
         (block(int8, softmax, shortcut=False), [("V15", "F2", "info")], "output of 'tanh'"),
         (block(int8, pool, shortcut=False), [("V15", "F2", "warning")], "output of 'tanh'"),
         (block(pool, softmax, shortcut=False), [("V15", "F2", "info")], "output of 'tanh'"),
-        (block(output, shortcut=True), [("V16", "F3", "warning")], "what reads the output of 'add'"),
-        (block(output, shortcut=True, shared=True), [("V16", "F3", "info")], "what reads the output of 'add'"),
-        (block(pool, shortcut=True, shared=True), [("V16", "F3", "warning")], "what reads the output of 'add'"),
-        (block(int8, shortcut=True, branch=True), [("V17", "F4", "warning")], "Remove the Q on the output of 'branch'"),
+        (
+            block(output, shortcut=True),
+            [("V16", "F3", "warning")],
+            "what reads the output of 'add'",
+        ),
+        (
+            block(output, shortcut=True, shared=True),
+            [("V16", "F3", "info")],
+            "what reads the output of 'add'",
+        ),
+        (
+            block(pool, shortcut=True, shared=True),
+            [("V16", "F3", "warning")],
+            "what reads the output of 'add'",
+        ),
+        (
+            block(int8, shortcut=True, branch=True),
+            [("V17", "F4", "warning")],
+            "Remove the Q on the output of 'branch'",
+        ),
         (block(int8, shortcut=False, branch=True), [], ""),
-        (block(int8, shortcut=True, quantized=False), [("V18", "F1", "warning")], "Quantize 'branch', or remove"),
+        (
+            block(int8, shortcut=True, quantized=False),
+            [("V18", "F1", "warning")],
+            "Quantize 'branch', or remove",
+        ),
         (block(int8, shortcut=False, quantized=False), [], ""),
     ],
 )
@@ -85,7 +109,9 @@ def test_a_residual_that_is_an_input_has_no_layer_to_name() -> None:
 def test_an_add_in_an_attention_is_no_residual_and_one_behind_it_is() -> None:
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
-    masked = g.op("Add", [g.op("MatMul", [q, k], "scores/MatMul"), g.input("mask", (4, 32, 32))], "mask/Add")
+    masked = g.op(
+        "Add", [g.op("MatMul", [q, k], "scores/MatMul"), g.input("mask", (4, 32, 32))], "mask/Add"
+    )
     values = g.op("MatMul", [g.qdq(g.op("Softmax", [masked])), v], "values/MatMul")
     g.output(g.dense(g.qdq(g.op("Add", [values, g.input("r", (4, 32, 32))], "add/Add")), 32, 32))
     assert [(each.code, each.node) for each in findings(g)] == [("V15", "add/Add")]

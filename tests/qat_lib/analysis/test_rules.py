@@ -19,10 +19,15 @@ def findings(g: GraphBuilder, code: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("quantize_input", "quantize_weight", "lacking"), [(True, False, "the weight"), (False, True, "the input")]
+    ("quantize_input", "quantize_weight", "lacking"),
+    [(True, False, "the weight"), (False, True, "the input")],
 )
-def test_v10_names_the_operand_that_is_not_quantized(quantize_input: bool, quantize_weight: bool, lacking: str) -> None:
-    (found,) = findings(operands(quantize_input=quantize_input, quantize_weight=quantize_weight), "V10")
+def test_v10_names_the_operand_that_is_not_quantized(
+    quantize_input: bool, quantize_weight: bool, lacking: str
+) -> None:
+    (found,) = findings(
+        operands(quantize_input=quantize_input, quantize_weight=quantize_weight), "V10"
+    )
     assert found.message.startswith(lacking)
     assert f"Quantize {lacking} of" in found.advice
 
@@ -77,7 +82,12 @@ def test_v25_channels_that_tensor_cores_pad(
         ((1, 8, 8, 8), (16, 8, 3, 1), {}, "8 input and 16 output channels in 1 groups"),
         ((1, 8, 8, 8), (8, 1, 3, 3), {"group": 8}, ""),
         ((1, 8, 8, 8), (8, 1, 2, 3), {"group": 8}, "8 input and 8 output channels in 8 groups"),
-        ((1, 12, 8, 8), (12, 1, 3, 3), {"group": 12}, "12 input and 12 output channels in 12 groups"),
+        (
+            (1, 12, 8, 8),
+            (12, 1, 3, 3),
+            {"group": 12},
+            "12 input and 12 output channels in 12 groups",
+        ),
     ],
 )
 def test_v24_channels_of_a_convolution(
@@ -113,7 +123,14 @@ def test_v24_sizes_of_a_product(shapes: tuple[Any, Any], text: str) -> None:
 
 def test_v24_counts_the_inner_products_of_a_transposed_operand() -> None:
     g = GraphBuilder()
-    g.output(g.op("Gemm", [g.qdq(g.input(shape=(16, 8))), g.weight((16, 16), 1)], "quant_dense/Gemm", transA=1))
+    g.output(
+        g.op(
+            "Gemm",
+            [g.qdq(g.input(shape=(16, 8))), g.weight((16, 16), 1)],
+            "quant_dense/Gemm",
+            transA=1,
+        )
+    )
     assert findings(g, "V24") == []
 
 
@@ -184,13 +201,17 @@ def pair(dtype: Any) -> GraphBuilder:
 
 
 def test_v03_says_what_tensorrt_makes_of_uint8() -> None:
-    found = {finding.node.rpartition("/")[2]: finding.message for finding in findings(pair(np.uint8), "V03")}
+    found = {
+        finding.node.rpartition("/")[2]: finding.message
+        for finding in findings(pair(np.uint8), "V03")
+    }
     assert found["DequantizeLinear"].endswith("TensorRT refuses it.")
     assert "silently takes the range for INT8" in found["QuantizeLinear"]
 
 
 @pytest.mark.parametrize(
-    ("readers", "found"), [(("conv",), 1), (("pool",), 1), (("tanh",), 0), (("conv", "tanh"), 0), (("output",), 0)]
+    ("readers", "found"),
+    [(("conv",), 1), (("pool",), 1), (("tanh",), 0), (("conv", "tanh"), 0), (("output",), 0)],
 )
 def test_h1_needs_readers_that_can_pad_themselves(readers: tuple[str, ...], found: int) -> None:
     g = GraphBuilder()

@@ -14,7 +14,9 @@ def report(g: GraphBuilder) -> FusionReport:
 
 
 def severities(g: GraphBuilder) -> dict[str, str]:
-    return {finding.code: finding.severity for finding in report(g).findings if finding.code != "H2"}
+    return {
+        finding.code: finding.severity for finding in report(g).findings if finding.code != "H2"
+    }
 
 
 def last_block(
@@ -24,7 +26,12 @@ def last_block(
     g = GraphBuilder()
     x = g.conv(g.qdq(g.input(shape=(1, 16, 16, 16))), 16, 16, name="first")
     quantized = g.qdq(x)
-    branch = g.conv(quantized if residual_is_shared else g.qdq(g.input("y", (1, 16, 16, 16))), 16, 16, name="branch")
+    branch = g.conv(
+        quantized if residual_is_shared else g.qdq(g.input("y", (1, 16, 16, 16))),
+        16,
+        16,
+        name="branch",
+    )
     total = g.op("Add", [quantized if quantize_residual else x, branch], "add/Add")
     g.output(ends(g, total))
     return g
@@ -53,21 +60,29 @@ def test_a_residual_that_others_quantize_may_stay_quantized_before_a_float_reade
 
 
 @pytest.mark.parametrize("ends", [as_output, behind_sigmoid])
-def test_a_float_residual_costs_nothing_before_a_float_reader(ends: Callable[[GraphBuilder, str], str]) -> None:
+def test_a_float_residual_costs_nothing_before_a_float_reader(
+    ends: Callable[[GraphBuilder, str], str],
+) -> None:
     found = severities(last_block(quantize_residual=False, residual_is_shared=False, ends=ends))
     assert found == {"V15": "info"}
 
 
 def test_a_reader_that_could_be_quantized_is_a_warning() -> None:
     for quantize_residual, code in ((True, "V16"), (False, "V15")):
-        g = last_block(quantize_residual=quantize_residual, residual_is_shared=True, ends=behind_float_convolution)
+        g = last_block(
+            quantize_residual=quantize_residual,
+            residual_is_shared=True,
+            ends=behind_float_convolution,
+        )
         assert severities(g)[code] == "warning"
 
 
 def layer_norm_in_pieces(g: GraphBuilder, x: str, axis: int = 1) -> str:
     mean = g.op("ReduceMean", [x], "ln/ReduceMean", axes=[axis], keepdims=1)
     centred = g.op("Sub", [x, mean], "ln/Sub")
-    variance = g.op("ReduceMean", [g.op("Mul", [centred, centred], "ln/Mul")], "ln/ReduceMean_1", axes=[axis])
+    variance = g.op(
+        "ReduceMean", [g.op("Mul", [centred, centred], "ln/Mul")], "ln/ReduceMean_1", axes=[axis]
+    )
     factor = g.op("Reciprocal", [g.op("Sqrt", [variance], "ln/Sqrt")], "ln/Reciprocal")
     return g.op("Mul", [x, factor], "ln/Mul_1")
 
@@ -107,7 +122,11 @@ def test_gelu_joins_the_kernel_however_its_half_is_written(halved_first: bool) -
     g = GraphBuilder()
     x = g.conv(g.qdq(g.input(shape=(1, 16, 16, 16))), 16, 16, name="first")
     erf = g.op("Add", [g.op("Erf", [g.op("Mul", [x, g.const(0.7071)])]), g.const(1.0)])
-    y = g.op("Mul", [g.op("Mul", [x, g.const(0.5)]), erf]) if halved_first else g.op("Mul", [x, erf])
+    y = (
+        g.op("Mul", [g.op("Mul", [x, g.const(0.5)]), erf])
+        if halved_first
+        else g.op("Mul", [x, erf])
+    )
     g.output(g.conv(g.qdq(y), 16, 16, name="next"))
     assert [layer.writes for layer in report(g).layers] == ["int8", "float"]
     assert report(g).summary()["kernels"] == {"quantize": 1}

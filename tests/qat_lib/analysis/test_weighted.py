@@ -25,7 +25,12 @@ def weight_of(op: WeightedOp) -> Weight:
 
 
 def product(
-    op: str, shapes: tuple[Any, Any], *, constant: int = 1, quantized: tuple[bool, bool] = (True, True), **options: Any
+    op: str,
+    shapes: tuple[Any, Any],
+    *,
+    constant: int = 1,
+    quantized: tuple[bool, bool] = (True, True),
+    **options: Any,
 ) -> WeightedOp:
     """``op`` of two operands of which the one at ``constant`` is a weight (-1: neither)."""
     g = GraphBuilder()
@@ -45,7 +50,12 @@ def product(
         ("Conv", ((2, 16, 9, 7), (8, 16, 3, 3)), {"strides": [2, 2]}, 8 * 16 * 9 * 2 * 4 * 3),
         ("Conv", (("batch", 16, 9, 7), (8, 16, 3, 3)), {"strides": [2, 2]}, 8 * 16 * 9 * 4 * 3),
         ("Conv", ((2, 16, 9, 7), (8, 4, 3, 3)), {"group": 4}, 8 * 4 * 9 * 2 * 7 * 5),
-        ("ConvTranspose", ((2, 16, 4, 5), (16, 8, 3, 3)), {"strides": [2, 2]}, 16 * 8 * 9 * 2 * 4 * 5),
+        (
+            "ConvTranspose",
+            ((2, 16, 4, 5), (16, 8, 3, 3)),
+            {"strides": [2, 2]},
+            16 * 8 * 9 * 2 * 4 * 5,
+        ),
         ("MatMul", ((2, 3, 32), (32, 5)), {}, 2 * 3 * 5 * 32),
         ("MatMul", (("batch", 3, 32), (32, 5)), {}, 3 * 5 * 32),
         ("Gemm", ((4, 32), (32, 5)), {}, 4 * 5 * 32),
@@ -120,7 +130,9 @@ def test_a_bias_is_no_operand() -> None:
         ("ConvTranspose", 4, (4, 1, 3, 3), 4, False),
     ],
 )
-def test_depthwise(op: str, channels: int, shape: tuple[int, ...], group: int, depthwise: bool) -> None:
+def test_depthwise(
+    op: str, channels: int, shape: tuple[int, ...], group: int, depthwise: bool
+) -> None:
     found = product(op, ((1, channels, 8, 8), shape), group=group)
     assert (found.group, found.depthwise) == (group, depthwise)
 
@@ -132,7 +144,15 @@ def test_a_convolution_without_group_has_one() -> None:
 
 @pytest.mark.parametrize(
     ("axis", "perm", "seen"),
-    [(0, [1, 0], 1), (1, [1, 0], 0), (-1, [1, 0], 0), (-2, [1, 0], 1), (0, None, 1), (1, None, 0), (0, [0, 1], 0)],
+    [
+        (0, [1, 0], 1),
+        (1, [1, 0], 0),
+        (-1, [1, 0], 0),
+        (-2, [1, 0], 1),
+        (0, None, 1),
+        (1, None, 0),
+        (0, [0, 1], 0),
+    ],
 )
 def test_axis_through_a_transpose(axis: int, perm: list[int] | None, seen: int) -> None:
     g = GraphBuilder()

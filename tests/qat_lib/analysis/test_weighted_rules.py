@@ -30,7 +30,9 @@ def branch(g: GraphBuilder, x: str) -> str:
     """An If of two graphs that copy ``x``."""
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     body = helper.make_graph([helper.make_node("Identity", [x], ["y"])], "body", [], [y])
-    return g.op("If", [g.input("chosen", (), bool)], "choose/If", then_branch=body, else_branch=body)
+    return g.op(
+        "If", [g.input("chosen", (), bool)], "choose/If", then_branch=body, else_branch=body
+    )
 
 
 def test_v27_of_control_flow() -> None:
@@ -44,7 +46,9 @@ def test_v27_of_control_flow() -> None:
 def test_layers_of_other_types_are_left_out_and_those_behind_them_are_not() -> None:
     g = GraphBuilder(opset=21)
     stored = g.const(np.ones((32, 64)), ml_dtypes.int4)
-    weight = g.op("DequantizeLinear", [stored, g.const(np.full((2, 64), 0.1))], axis=0, block_size=16)
+    weight = g.op(
+        "DequantizeLinear", [stored, g.const(np.full((2, 64), 0.1))], axis=0, block_size=16
+    )
     y = g.op("MatMul", [g.input(shape=(32, 32)), weight], "first/MatMul")
     g.output(g.dense(y, 64, 16, name="second", quantized=False))
     assert [(found.code, found.keras_layer) for found in findings(g)] == [("V11", "second")]
@@ -52,7 +56,12 @@ def test_layers_of_other_types_are_left_out_and_those_behind_them_are_not() -> N
 
 @pytest.mark.parametrize(
     ("quantized", "expected"),
-    [((True, True), []), ((True, False), ["V10"]), ((False, True), ["V10"]), ((False, False), ["V11"])],
+    [
+        ((True, True), []),
+        ((True, False), ["V10"]),
+        ((False, True), ["V10"]),
+        ((False, False), ["V11"]),
+    ],
 )
 def test_operands_of_a_product(quantized: tuple[bool, bool], expected: list[str]) -> None:
     g = GraphBuilder()
@@ -64,7 +73,13 @@ def test_operands_of_a_product(quantized: tuple[bool, bool], expected: list[str]
 
 @pytest.mark.parametrize(
     ("op", "axis", "out"),
-    [("Conv", 0, None), ("Conv", 1, 0), ("Conv", 2, 0), ("ConvTranspose", 1, None), ("ConvTranspose", 0, 1)],
+    [
+        ("Conv", 0, None),
+        ("Conv", 1, 0),
+        ("Conv", 2, 0),
+        ("ConvTranspose", 1, None),
+        ("ConvTranspose", 0, 1),
+    ],
 )
 def test_v04_names_both_axes(op: str, axis: int, out: int | None) -> None:
     g = GraphBuilder()
@@ -72,12 +87,17 @@ def test_v04_names_both_axes(op: str, axis: int, out: int | None) -> None:
     g.output(g.op(op, [g.qdq(x), g.weight((16, 16, 3, 3), axis)], f"quant_layer/{op}"))
     found = messages(g, "V04")
     assert len(found) == (out is not None)
-    assert all(f"along axis {axis}; the output channels of {op} are axis {out}." in text for text in found)
+    assert all(
+        f"along axis {axis}; the output channels of {op} are axis {out}." in text for text in found
+    )
 
 
 def test_v04_needs_axes_that_are_known() -> None:
     """One scale has no axis, a Reshape hides it, and a vector has no output channels."""
-    for weight, shape in ((lambda g: g.weight((32, 16), None), (2, 32)), (lambda g: g.weight((32,)), (2, 32))):
+    for weight, shape in (
+        (lambda g: g.weight((32, 16), None), (2, 32)),
+        (lambda g: g.weight((32,)), (2, 32)),
+    ):
         g = GraphBuilder()
         g.output(g.op("MatMul", [g.qdq(g.input(shape=shape)), weight(g)], "quant_dense/MatMul"))
         assert findings(g, "V04") == []
@@ -89,13 +109,17 @@ def test_v04_needs_axes_that_are_known() -> None:
 
 def test_v12_names_what_lies_between() -> None:
     g = GraphBuilder()
-    weight = g.op("Reshape", [g.op("Transpose", [g.weight((32, 16), None)]), g.const([32, 16], np.int64)])
+    weight = g.op(
+        "Reshape", [g.op("Transpose", [g.weight((32, 16), None)]), g.const([32, 16], np.int64)]
+    )
     g.output(g.op("MatMul", [g.qdq(g.input(shape=(2, 32))), weight], "quant_dense/MatMul"))
     (found,) = messages(g, "V12")
     assert found.startswith("Transpose, Reshape between the weight's DQ and 'dense'")
 
 
-def convolution(shape: Any, weight: Any, *, known: bool = True, op: str = "Conv", **options: Any) -> GraphBuilder:
+def convolution(
+    shape: Any, weight: Any, *, known: bool = True, op: str = "Conv", **options: Any
+) -> GraphBuilder:
     """A quantized convolution behind a Tanh, with a weight whose shape is known or comes from a foreign operator."""
     g = GraphBuilder()
     x = g.op("Tanh", [g.input(shape=shape)])
@@ -128,14 +152,18 @@ def convolution(shape: Any, weight: Any, *, known: bool = True, op: str = "Conv"
         ((1, 16, 8, 8), (20, 8, 3, 3), {"group": 2}, True),
     ],
 )
-def test_v24_channels_and_kernels(shape: Any, weight: Any, options: dict[str, Any], found: bool) -> None:
+def test_v24_channels_and_kernels(
+    shape: Any, weight: Any, options: dict[str, Any], found: bool
+) -> None:
     assert bool(findings(convolution(shape, weight, **options), "V24")) is found
     assert findings(convolution(shape, weight, known=False, **options), "V24") == []
     assert findings(convolution(shape, weight, op="ConvTranspose", **options), "V24") == []
 
 
 @pytest.mark.parametrize(("channels", "found"), [(3, False), (4, False), (15, False)])
-def test_v24_takes_any_channels_of_the_input_to_a_multiple_of_eight(channels: int, found: bool) -> None:
+def test_v24_takes_any_channels_of_the_input_to_a_multiple_of_eight(
+    channels: int, found: bool
+) -> None:
     """A first layer of 8 filters suits; the same in the middle of a network does not."""
     first = GraphBuilder()
     first.output(first.conv(first.qdq(first.input(shape=(1, channels, 8, 8))), channels, 8))
@@ -149,7 +177,9 @@ def test_a_weight_that_is_no_kernel_is_left_to_others() -> None:
         assert codes <= {"V27"}
 
 
-def product(left: Any, right: Any, *, op: str = "MatMul", weight: bool = True, **options: Any) -> GraphBuilder:
+def product(
+    left: Any, right: Any, *, op: str = "MatMul", weight: bool = True, **options: Any
+) -> GraphBuilder:
     g = GraphBuilder()
     second = g.weight(right, None) if weight else g.qdq(g.input("b", right))
     g.output(g.op(op, [g.qdq(g.input("a", left)), second], f"quant_dense/{op}", **options))
@@ -203,8 +233,14 @@ MOVES: dict[str, tuple[Build, bool]] = {
     "nothing": (lambda g, x: x, True),
     "a cast": (lambda g, x: g.op("Cast", [x], to=TensorProto.FLOAT), True),
     "a reshape": (lambda g, x: g.op("Reshape", [x, g.const([1, 24, 4, 16], np.int64)]), True),
-    "a quantizer": (lambda g, x: g.op("Reshape", [g.qdq(x), g.const([1, 24, 4, 16], np.int64)]), True),
-    "a cast and a transpose": (lambda g, x: g.op("Transpose", [g.op("Cast", [x], to=1)], perm=[0, 1, 3, 2]), True),
+    "a quantizer": (
+        lambda g, x: g.op("Reshape", [g.qdq(x), g.const([1, 24, 4, 16], np.int64)]),
+        True,
+    ),
+    "a cast and a transpose": (
+        lambda g, x: g.op("Transpose", [g.op("Cast", [x], to=1)], perm=[0, 1, 3, 2]),
+        True,
+    ),
     "a layer": (lambda g, x: g.op("Tanh", [x]), False),
     "a reshape of a layer": (
         lambda g, x: g.op("Reshape", [g.op("Tanh", [x]), g.const([1, 24, 4, 16], np.int64)]),
@@ -227,9 +263,13 @@ def test_v25_leaves_the_channels_of_the_input_out(name: str) -> None:
     assert ("has 24 and 40 channels" in found) is not is_input
 
 
-@pytest.mark.parametrize(("op", "dimensions"), [("Conv", 1), ("Conv", 3), ("ConvTranspose", 1), ("ConvTranspose", 3)])
+@pytest.mark.parametrize(
+    ("op", "dimensions"), [("Conv", 1), ("Conv", 3), ("ConvTranspose", 1), ("ConvTranspose", 3)]
+)
 def test_v27_counts_the_dimensions(op: str, dimensions: int) -> None:
-    (found,) = messages(convolution((1, 16, *[8] * dimensions), (16, 16, *[3] * dimensions), op=op), "V27")
+    (found,) = messages(
+        convolution((1, 16, *[8] * dimensions), (16, 16, *[3] * dimensions), op=op), "V27"
+    )
     assert f"over {dimensions} dimensions" in found
 
 

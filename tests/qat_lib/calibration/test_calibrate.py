@@ -21,7 +21,9 @@ def hand_made(**options: Any) -> keras.Model:
 
 
 @pytest.mark.parametrize(("least", "warns"), [(-0.5, True), (0.0, False), (0.25, False)])
-def test_only_negative_values_are_warned_of(caplog: pytest.LogCaptureFixture, least: float, warns: bool) -> None:
+def test_only_negative_values_are_warned_of(
+    caplog: pytest.LogCaptureFixture, least: float, warns: bool
+) -> None:
     calibrate(hand_made(unsigned=True), np.float32([[least, 2.0]]), "max")
     assert bool(caplog.text) is warns
 
@@ -149,7 +151,9 @@ def test_calibrate_takes_two_batches_of_one_input_for_batches() -> None:
     assert (report.batches, report.samples) == (2, 9)
 
 
-@pytest.mark.parametrize("data", [[], np.zeros((0, 2), np.float32), iter(()), [np.zeros((0, 2), np.float32)]])
+@pytest.mark.parametrize(
+    "data", [[], np.zeros((0, 2), np.float32), iter(()), [np.zeros((0, 2), np.float32)]]
+)
 def test_calibrate_wants_a_sample(data: Any) -> None:
     with pytest.raises(CalibrationError, match="data is empty"):
         calibrate(hand_made(), data, "percentile")
@@ -190,7 +194,9 @@ def test_calibrate_goes_by_the_integers_of_the_quantizer(unsigned: bool, bits: i
     histograms = _Histograms()
     histograms.observe(model.layers[-1], tf.constant(values))
     expected = range_from_histogram(histograms.found["q"], "mse", num_bits=bits, unsigned=unsigned)
-    assert calibrate(model, values, "mse", batch_size=500).tensors["q"].amax == pytest.approx(expected)
+    assert calibrate(model, values, "mse", batch_size=500).tensors["q"].amax == pytest.approx(
+        expected
+    )
 
 
 def test_calibrate_uses_the_calibrator_of_a_quantizer() -> None:
@@ -208,7 +214,9 @@ def test_calibrate_freezes_where_asked(freeze: bool) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 6])
-def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(bad: float, row: int) -> None:
+def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(
+    bad: float, row: int
+) -> None:
     model, data = hand_made(), VALUES.copy()
     data[row, 1] = bad
     with pytest.raises(CalibrationError, match="'q' has NaN or infinite"):
@@ -224,7 +232,10 @@ def test_calibrate_sees_the_float_tensors() -> None:
     model = keras.Model(x, TensorQuantizer(name="second")(first(x)))
     first.amax = 0.5
     report = calibrate(model, VALUES, "max")
-    assert {name: found.amax for name, found in report.tensors.items()} == {"first": 14.0, "second": 14.0}
+    assert {name: found.amax for name, found in report.tensors.items()} == {
+        "first": 14.0,
+        "second": 14.0,
+    }
 
 
 def test_calibrate_gives_a_shared_quantizer_one_histogram() -> None:
@@ -237,15 +248,21 @@ def test_calibrate_gives_a_shared_quantizer_one_histogram() -> None:
 
 def test_calibrate_leaves_quantizers_out_that_need_no_data() -> None:
     x = keras.Input((2,), name="x")
-    model = keras.Model(x, TensorQuantizer(name="q")(TensorQuantizer(name="always", range_policy="current")(x)))
+    model = keras.Model(
+        x, TensorQuantizer(name="q")(TensorQuantizer(name="always", range_policy="current")(x))
+    )
     assert list(calibrate(model, VALUES, "max").tensors) == ["q"]
 
 
-def test_calibrate_counts_the_unsigned_quantizers_that_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_calibrate_counts_the_unsigned_quantizers_that_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     x = keras.Input((2,), name="x")
     quantizers = [TensorQuantizer(name=name, unsigned=True)(x) for name in "cab"]
     kept = TensorQuantizer(name="kept", unsigned=True)(layers.ReLU()(x))
-    calibrate(keras.Model(x, [*quantizers, kept]), np.float32([[-1, 2], [-3, 1]]), "max", batch_size=1)
+    calibrate(
+        keras.Model(x, [*quantizers, kept]), np.float32([[-1, 2], [-3, 1]]), "max", batch_size=1
+    )
     assert "turn into 0: 3 of them, such as a." in caplog.text
 
 
@@ -284,5 +301,7 @@ def test_calibrate_sets_the_ranges_of_weights_from_the_weights(policy: str) -> N
     kernel = next(weight for weight in model.weights if weight.path.endswith("kernel"))
     kernel.assign([[1, -2], [3, 0.5]])
     calibrate(model, np.ones((1, 2), np.float32), "max")
-    weight = next(quantizer for quantizer in model_quantizers(model).values() if quantizer.of_weight)
+    weight = next(
+        quantizer for quantizer in model_quantizers(model).values() if quantizer.of_weight
+    )
     np.testing.assert_allclose(weight.amax.ravel(), [3, 2], rtol=1e-6)

@@ -13,7 +13,12 @@ def add(histogram: Histogram, *values: float) -> None:
 
 def test_histogram_has_4096_bins_and_begins_empty() -> None:
     histogram = Histogram()
-    assert (len(histogram.counts), histogram.counts.sum(), histogram.upper, histogram.observed_max) == (4096, 0, 0, 0)
+    assert (
+        len(histogram.counts),
+        histogram.counts.sum(),
+        histogram.upper,
+        histogram.observed_max,
+    ) == (4096, 0, 0, 0)
 
 
 def test_histogram_counts_zeros_before_anything_else_came() -> None:

@@ -19,8 +19,12 @@ def histogram(counts: Any, upper: float = 1.0, observed_max: float | None = None
     return made
 
 
-@pytest.mark.parametrize(("percentile", "expected"), [(1, 1), (25, 1), (26, 2), (50, 2), (99, 4), (99.99, 4), (100, 4)])
-def test_percentile_is_the_upper_edge_of_the_bin_that_reaches_it(percentile: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("percentile", "expected"), [(1, 1), (25, 1), (26, 2), (50, 2), (99, 4), (99.99, 4), (100, 4)]
+)
+def test_percentile_is_the_upper_edge_of_the_bin_that_reaches_it(
+    percentile: float, expected: float
+) -> None:
     assert range_from_histogram(histogram([5, 5, 5, 5], 4.0), "percentile", percentile) == expected
 
 
@@ -50,11 +54,15 @@ def published_mse(counts: np.ndarray, upper: float, observed_max: float, steps: 
     return range_
 
 
-@pytest.mark.parametrize(("bits", "unsigned", "steps"), [(3, False, 3), (3, True, 7), (4, False, 7), (8, False, 127)])
+@pytest.mark.parametrize(
+    ("bits", "unsigned", "steps"), [(3, False, 3), (3, True, 7), (4, False, 7), (8, False, 127)]
+)
 def test_mse_is_the_least_of_a_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
     counts = np.random.default_rng(1).integers(0, 9, 48) * np.linspace(5, 0, 48).astype(int)
     counts[-1] = 1
-    found = range_from_histogram(histogram(counts, 3.0, 2.97), "mse", num_bits=bits, unsigned=unsigned)
+    found = range_from_histogram(
+        histogram(counts, 3.0, 2.97), "mse", num_bits=bits, unsigned=unsigned
+    )
     assert found == pytest.approx(published_mse(counts, 3.0, 2.97, steps))
 
 

@@ -30,10 +30,14 @@ def cpu_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def built(cpu_backend: str, int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> EngineArtifact:
+def built(
+    cpu_backend: str, int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory
+) -> EngineArtifact:
     """An INT8 engine of each CPU backend; tests must not change its files."""
     spec = BuildSpec(backend=cpu_backend, max_batch=8, classes=tuple("0123456789"))  # type: ignore[arg-type]
-    return build_engine(int8_onnx, spec, output=tmp_path_factory.mktemp(cpu_backend) / "model.engine")
+    return build_engine(
+        int8_onnx, spec, output=tmp_path_factory.mktemp(cpu_backend) / "model.engine"
+    )
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A GPU of host memory, and a script that makes the fake TensorRT build and run real ONNX graphs on it.
 
-The fake engine executes through ONNX Runtime on the bytes at the addresses it was given, so that the copies, shapes and
-addresses of the real runtime code decide whether the numbers are right.
+The fake engine executes through ONNX Runtime on the bytes at the addresses it was given, so that
+the copies, shapes and addresses of the real runtime code decide whether the numbers are right.
 """
 
 # ruff: noqa: N802  (the methods carry the names of the TensorRT classes that they stand for)
@@ -21,7 +21,9 @@ from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.engines.tensorrt.cuda import Bytes, DeviceInfo
 from qat_lib.errors import BackendUnavailableError, EngineError
 
-GPU = DeviceInfo(name="Fake A100", compute_capability="8.0", driver="550.54", cuda="12.4", total_bytes=2**34)
+GPU = DeviceInfo(
+    name="Fake A100", compute_capability="8.0", driver="550.54", cuda="12.4", total_bytes=2**34
+)
 
 
 class FakeDevice:
@@ -43,7 +45,9 @@ class FakeDevice:
 
     def info(self) -> DeviceInfo:
         if self._info is None:
-            raise BackendUnavailableError("TensorRT needs an NVIDIA GPU and its driver; CUDA says: no device.")
+            raise BackendUnavailableError(
+                "TensorRT needs an NVIDIA GPU and its driver; CUDA says: no device."
+            )
         return self._info
 
     @property
@@ -118,7 +122,9 @@ class FakeDevice:
     def end_capture(self, stream: int) -> int:
         self.capturing = False
         if not self._capturable:
-            raise EngineError("CUDA failed in cudaStreamEndCapture: operation not permitted when stream is capturing.")
+            raise EngineError(
+                "CUDA failed in cudaStreamEndCapture: operation not permitted when stream is capturing."
+            )
         return self._handle()
 
     def launch(self, graph: int, stream: int) -> None:
@@ -180,7 +186,9 @@ class FakeTensorRT:
         self.config = self._make("IBuilderConfig", flags=[], preview=[], cache=None, profiles=[])
         return self.config
 
-    def _on_IBuilderConfig__set_preview_feature(self, config: Any, feature: Any, enable: bool) -> None:
+    def _on_IBuilderConfig__set_preview_feature(
+        self, config: Any, feature: Any, enable: bool
+    ) -> None:
         if enable:
             config.__dict__["preview"].append(feature.name)
 
@@ -215,9 +223,13 @@ class FakeTensorRT:
     def _on_IBuilderConfig__create_timing_cache(self, config: Any, data: bytes) -> Any:
         if data and not data.startswith(b"cache:"):
             return None
-        return self._make("ITimingCache", entries=set(filter(None, data.removeprefix(b"cache:").split(b";"))))
+        return self._make(
+            "ITimingCache", entries=set(filter(None, data.removeprefix(b"cache:").split(b";")))
+        )
 
-    def _on_IBuilderConfig__set_timing_cache(self, config: Any, cache: Any, ignore_mismatch: bool) -> bool:
+    def _on_IBuilderConfig__set_timing_cache(
+        self, config: Any, cache: Any, ignore_mismatch: bool
+    ) -> bool:
         config.__dict__["cache"] = cache
         return True
 
@@ -231,7 +243,9 @@ class FakeTensorRT:
     def _on_ITimingCache__serialize(self, cache: Any) -> Any:
         return self.module.IHostMemory(b"cache:" + b";".join(sorted(cache.__dict__["entries"])))
 
-    def _on_IOptimizationProfile__set_shape(self, profile: Any, name: str, low: Any, best: Any, high: Any) -> None:
+    def _on_IOptimizationProfile__set_shape(
+        self, profile: Any, name: str, low: Any, best: Any, high: Any
+    ) -> None:
         profile.__dict__["shapes"][name] = (tuple(low), tuple(best), tuple(high))
 
     def _on_IBuilderConfig__add_optimization_profile(self, config: Any, profile: Any) -> int:
@@ -256,9 +270,12 @@ class FakeTensorRT:
             config.__dict__["cache"].__dict__["entries"].add(self.onnx.name.encode())
         if self.plan is None:
             return None
-        # Up to 9 a context has an optimization profile for itself, unless the build asked for sharing.
+        # Up to 9 a context has an optimization profile for itself, unless the build asked for
+        # sharing.
         shared = "PROFILE_SHARING_0806" in config.__dict__["preview"] or self.major >= 10
-        return self.module.IHostMemory((b"plan:shared:" if shared else b"plan:alone:") + str(self.onnx).encode())
+        return self.module.IHostMemory(
+            (b"plan:shared:" if shared else b"plan:alone:") + str(self.onnx).encode()
+        )
 
     # ------------------------------------------------------------------ run
     def _on_Runtime__deserialize_cuda_engine(self, runtime: Any, data: bytes) -> Any:
@@ -269,7 +286,11 @@ class FakeTensorRT:
         session = reference_session(path, threads=1)
         contexts: Any = weakref.WeakSet()
         return self._make(
-            "ICudaEngine", graph=model.graph, session=session, shared=profiles == "shared", contexts=contexts
+            "ICudaEngine",
+            graph=model.graph,
+            session=session,
+            shared=profiles == "shared",
+            contexts=contexts,
         )
 
     def _values(self, engine: Any) -> list[tuple[Any, bool]]:
@@ -302,7 +323,9 @@ class FakeTensorRT:
 
     def _on_ICudaEngine__get_tensor_shape(self, engine: Any, name: str) -> Any:
         dimensions = self._value(engine, name)[0].type.tensor_type.shape.dim
-        return self.module.Dims([dim.dim_value if dim.HasField("dim_value") else -1 for dim in dimensions])
+        return self.module.Dims(
+            [dim.dim_value if dim.HasField("dim_value") else -1 for dim in dimensions]
+        )
 
     def _on_ICudaEngine__create_execution_context(self, engine: Any) -> Any:
         if self.contexts_left == 0:
@@ -310,7 +333,9 @@ class FakeTensorRT:
         self.contexts_left -= 1
         contexts = engine.__dict__["contexts"]
         has_profile = engine.__dict__["shared"] or not contexts
-        context = self._make("IExecutionContext", engine=engine, shapes={}, addresses={}, has_profile=has_profile)
+        context = self._make(
+            "IExecutionContext", engine=engine, shapes={}, addresses={}, has_profile=has_profile
+        )
         contexts.add(context)
         return context
 
@@ -328,7 +353,9 @@ class FakeTensorRT:
         declared = tuple(self._on_ICudaEngine__get_tensor_shape(context.__dict__["engine"], name))
         return self.module.Dims([batch, *declared[1:]])
 
-    def _on_IExecutionContext__set_tensor_address(self, context: Any, name: str, address: int) -> bool:
+    def _on_IExecutionContext__set_tensor_address(
+        self, context: Any, name: str, address: int
+    ) -> bool:
         context.__dict__["addresses"][name] = address
         return True
 
@@ -347,7 +374,9 @@ class FakeTensorRT:
         return True
 
     def _execute(self, context: Any) -> None:
-        engine, addresses, shapes = (context.__dict__[key] for key in ("engine", "addresses", "shapes"))
+        engine, addresses, shapes = (
+            context.__dict__[key] for key in ("engine", "addresses", "shapes")
+        )
         feeds, outputs = {}, []
         for value, is_input in self._values(engine):
             memory = self.device.memory[addresses[value.name]].view(np.float32)
@@ -366,7 +395,10 @@ class FakeTensorRT:
 
     def _describe(self, engine: Any) -> dict[str, Any]:
         """Describe the engine as if every convolution ran in INT8 and nothing were fused."""
-        int8, fp32 = "Thirty-two wide channel vectorized row major Int8 format", "Row major linear FP32"
+        int8, fp32 = (
+            "Thirty-two wide channel vectorized row major Int8 format",
+            "Row major linear FP32",
+        )
         layers = []
         for node in engine.__dict__["graph"].node:
             weighted = node.op_type in ("Conv", "Gemm")

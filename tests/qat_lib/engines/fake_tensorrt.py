@@ -1,8 +1,9 @@
 """A strict stand-in for the ``tensorrt`` module, generated from a snapshot of the real bindings' API surface.
 
-What the snapshot does not list does not exist here: unknown names, wrong argument counts, keywords and types, writes
-to read-only properties, and integers in place of enums are errors, as with the real bindings. What the methods do is
-scripted by the test (``Script.behaviours``); a method without a script returns an object of its declared type.
+What the snapshot does not list does not exist here: unknown names, wrong argument counts, keywords
+and types, writes to read-only properties, and integers in place of enums are errors, as with the
+real bindings. What the methods do is scripted by the test (``Script.behaviours``); a method without
+a script returns an object of its declared type.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Script:
     """What the fake does and what was done to it.
 
     Args:
-        behaviours: by ``Class.method``: called with the object and the arguments, its result is returned.
+        behaviours: by ``Class.method``: called with the object and the arguments, its result is
+            returned.
         calls: ``Class.method`` of every call and ``Class.property=`` of every write, in order.
     """
 
@@ -52,7 +54,10 @@ class _EnumMember:
         return self._value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _EnumMember) and (self.kind, self._value) == (other.kind, other._value)
+        return isinstance(other, _EnumMember) and (self.kind, self._value) == (
+            other.kind,
+            other._value,
+        )
 
     def __hash__(self) -> int:
         return hash((self.kind, self._value))
@@ -81,7 +86,8 @@ class _Generator:
             return made  # type: ignore[no-any-return]
         surface = self._snapshot["classes"][name]
         bases = tuple(self._class(base) for base in surface.get("bases", [])[:1])
-        if name == "IHostMemory":  # the buffer protocol, which a Python class can't offer before 3.12
+        # The buffer protocol, which a Python class can't offer before 3.12.
+        if name == "IHostMemory":
             bases = (bytes,)
         body: dict[str, Any] = {"_surface": name}
         for member, settable in surface.get("properties", {}).items():
@@ -92,7 +98,9 @@ class _Generator:
             if not method.startswith("__"):
                 body[method] = self._method(name, method, overloads)
         if name != "IHostMemory":
-            body["__init__"] = self._constructor(name, surface.get("methods", {}).get("__init__", []))
+            body["__init__"] = self._constructor(
+                name, surface.get("methods", {}).get("__init__", [])
+            )
             body["__setattr__"] = _guarded_setattr
         if name == "Dims":
             body["__iter__"] = lambda dims: iter(dims.__dict__["arguments"][0])
@@ -148,21 +156,36 @@ class _Generator:
         for overload in overloads:
             if self._fits(overload["parameters"][1:], arguments, keywords or {}):
                 return overload
-        shown = [[f"{name}: {kind}" for name, kind, *_ in overload["parameters"]] for overload in overloads]
-        raise TypeError(f"{key}(): incompatible function arguments {arguments} {keywords or ''}; supported: {shown}")
+        shown = [
+            [f"{name}: {kind}" for name, kind, *_ in overload["parameters"]]
+            for overload in overloads
+        ]
+        raise TypeError(
+            f"{key}(): incompatible function arguments {arguments} {keywords or ''}; supported: {shown}"
+        )
 
-    def _fits(self, parameters: list[list[str]], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    def _fits(
+        self, parameters: list[list[str]], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> bool:
         names = [parameter[0] for parameter in parameters]
         given = dict(zip(names, arguments, strict=False))
-        if len(arguments) > len(parameters) or set(keywords) - set(names) or set(keywords) & set(given):
+        if (
+            len(arguments) > len(parameters)
+            or set(keywords) - set(names)
+            or set(keywords) & set(given)
+        ):
             return False
         given |= keywords
         required = {parameter[0] for parameter in parameters if len(parameter) == 2}
         kinds = {parameter[0]: parameter[1] for parameter in parameters}
-        return required <= set(given) and all(self._is(value, kinds[name]) for name, value in given.items())
+        return required <= set(given) and all(
+            self._is(value, kinds[name]) for name, value in given.items()
+        )
 
     def _is(self, value: Any, kind: str) -> bool:
-        kind = re.sub(r"\bnv(infer1|onnxparser)::I?|typing(_extensions)?\.|collections\.abc\.", "", kind)
+        kind = re.sub(
+            r"\bnv(infer1|onnxparser)::I?|typing(_extensions)?\.|collections\.abc\.", "", kind
+        )
         if kind in ("int", "SupportsInt"):
             return isinstance(value, int) and not isinstance(value, bool)
         if kind in ("float", "SupportsFloat"):
@@ -178,7 +201,11 @@ class _Generator:
             return value.kind in (kind, kind.replace("::", "."))
         made = getattr(self.module, kind, None)
         # A Python subclass that forgot to call the base's __init__ is refused by pybind11 too.
-        return made is not None and isinstance(value, made) and value.__dict__.get("constructed", made is bytes)
+        return (
+            made is not None
+            and isinstance(value, made)
+            and value.__dict__.get("constructed", made is bytes)
+        )
 
     def _default(self, kind: str) -> Any:
         kind = re.sub(r"\bnv(infer1|onnxparser)::", "", kind)

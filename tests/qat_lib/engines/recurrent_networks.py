@@ -35,7 +35,11 @@ def write_stacked_lstm(path: Path, *, layers: int = 2) -> Path:
         ]
         outputs = [f"all{index}", f"last{index}"]
         nodes.append(helper.make_node("LSTM", inputs, outputs, f"lstm{index}", hidden_size=UNITS))
-        nodes.append(helper.make_node("Squeeze", [f"all{index}", "one"], [f"sequence{index + 1}"], f"squeeze{index}"))
+        nodes.append(
+            helper.make_node(
+                "Squeeze", [f"all{index}", "one"], [f"sequence{index + 1}"], f"squeeze{index}"
+            )
+        )
     nodes.append(helper.make_node("Squeeze", [f"last{layers - 1}", "zero"], ["state"], "state"))
     inputs = ["state", constant("kernel", (UNITS, 4)), constant("bias", (4,))]
     nodes.append(helper.make_node("Gemm", inputs, ["logits"], "logits"))
@@ -54,7 +58,9 @@ def write_loop(path: Path) -> Path:
     }
     constants = [numpy_helper.from_array(values, name) for name, values in weights.items()]
     step = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    before, after = (helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("before", "after"))
+    before, after = (
+        helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("before", "after")
+    )
     h, new = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("h", "new"))
     body = [
         helper.make_node("Identity", ["before"], ["after"]),

@@ -87,6 +87,13 @@ def test_every_output_is_compared() -> None:
         ({"quantized": True, "device": {"architecture": "aarch64", "flags": []}}, False, 0.15),
     ],
 )
-def test_bound_is_what_the_precision_explains(facts: dict[str, Any], half: bool, bound: float) -> None:
-    usual = {"backend": "openvino", "quantized": False, "spec": {"float_precision": "fp32"}, "device": {}}
+def test_bound_is_what_the_precision_explains(
+    facts: dict[str, Any], half: bool, bound: float
+) -> None:
+    usual = {
+        "backend": "openvino",
+        "quantized": False,
+        "spec": {"float_precision": "fp32"},
+        "device": {},
+    }
     assert bound_of(SimpleNamespace(**(usual | facts)), half=half) == bound  # type: ignore[arg-type]

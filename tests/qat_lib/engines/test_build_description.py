@@ -13,7 +13,9 @@ from qat_lib.engines.spec import BuildSpec
 
 def graph_with(path: Path, **metadata: str) -> GraphSummary:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "relu")], "net", values[:1], values[1:])
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], "relu")], "net", values[:1], values[1:]
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     for key, value in metadata.items():
         model.metadata_props.append(onnx.StringStringEntryProto(key=f"qatline.{key}", value=value))

@@ -11,7 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qat_lib.engines import BuildSpec, ShapeProfile, build_engine, choose_backend, parse_shapes, parse_size
+from qat_lib.engines import (
+    BuildSpec,
+    ShapeProfile,
+    build_engine,
+    choose_backend,
+    parse_shapes,
+    parse_size,
+)
 from qat_lib.engines.onnx_graph import read_summary, resolve
 from qat_lib.errors import BackendUnavailableError, ConfigError
 
@@ -31,7 +38,16 @@ def test_input_names_may_hold_colons() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1x3x8x8", "input:", "input:1x3,2x3", "input:axb", "input:...", "input:1x...", "input:2x3,1x3,4x3", "i:0x3"],
+    [
+        "1x3x8x8",
+        "input:",
+        "input:1x3,2x3",
+        "input:axb",
+        "input:...",
+        "input:1x...",
+        "input:2x3,1x3,4x3",
+        "i:0x3",
+    ],
 )
 def test_wrong_shapes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
@@ -39,7 +55,8 @@ def test_wrong_shapes_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4GiB", 2**32), ("512 MiB", 2**29), ("1.5KB", 1500), ("100", 100), ("7b", 7)]
+    ("text", "size"),
+    [("4GiB", 2**32), ("512 MiB", 2**29), ("1.5KB", 1500), ("100", 100), ("7b", 7)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
@@ -99,9 +116,17 @@ def test_profiles_must_fit_the_graph(int8_onnx: Path, shapes: str, message: str)
 
 def test_dynamic_pixels_need_a_profile(tmp_path: Path) -> None:
     path = tmp_path / "dynamic.onnx"
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, "h", "w"]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", tensors[:1], tensors[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, "h", "w"])
+        for name in ("x", "y")
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", tensors[:1], tensors[1:]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        str(path),
+    )
     with pytest.raises(ConfigError, match="dynamic dimensions besides the batch"):
         resolve(BuildSpec(), read_summary(path))
     shapes = parse_shapes("x:1x3x4x4,1x3x8x8,2x3x8x8")

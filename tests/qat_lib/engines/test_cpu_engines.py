@@ -41,8 +41,12 @@ def test_engine_answers_like_the_reference(built: EngineArtifact, int8_onnx: Pat
             assert difference([received], [expected]) <= bound_of(built.manifest, half=False)
 
 
-def test_fp32_engine_equals_the_reference(cpu_backend: str, fp32_onnx: Path, tmp_path: Path) -> None:
-    artifact = build_engine(fp32_onnx, BuildSpec(backend=cpu_backend), output=tmp_path / "fp32.engine")  # type: ignore[arg-type]
+def test_fp32_engine_equals_the_reference(
+    cpu_backend: str, fp32_onnx: Path, tmp_path: Path
+) -> None:
+    artifact = build_engine(
+        fp32_onnx, BuildSpec(backend=cpu_backend), output=tmp_path / "fp32.engine"
+    )  # type: ignore[arg-type]
     assert artifact.manifest.precision.int8_layers == 0
     assert artifact.manifest.precision.weighted_layers == 7
     with load_engine(artifact.path) as engine:
@@ -55,19 +59,28 @@ def test_openvino_runs_every_weighted_layer_in_int8_and_says_which_nodes_it_fuse
     int8_onnx: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("openvino")
-    artifact = build_engine(int8_onnx, BuildSpec(backend="openvino"), output=tmp_path / "int8.engine")
+    artifact = build_engine(
+        int8_onnx, BuildSpec(backend="openvino"), output=tmp_path / "int8.engine"
+    )
     weighted = [layer for layer in artifact.layers if layer.weighted]
     assert [layer.precision for layer in weighted] == ["int8"] * 7
-    assert artifact.manifest.precision.int8_layers == artifact.manifest.precision.weighted_layers == 7
+    assert (
+        artifact.manifest.precision.int8_layers == artifact.manifest.precision.weighted_layers == 7
+    )
     residual = next(layer for layer in weighted if "stage1_block1_conv2" in layer.nodes)
     assert {"stage1_block1_add", "stage1_block1_relu"} <= set(residual.nodes)
-    assert any("predictions" in layer.nodes for layer in weighted)  # its output carries the graph output's name
+    # Its output carries the graph output's name.
+    assert any("predictions" in layer.nodes for layer in weighted)
 
 
 def test_precision_is_read_and_not_assumed(int8_onnx: Path, tmp_path: Path) -> None:
     """ONNX Runtime leaves these convolutions in FP32, and the layer list says so."""
-    artifact = build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "int8.engine")
-    assert artifact.manifest.precision.int8_layers < artifact.manifest.precision.weighted_layers == 7
+    artifact = build_engine(
+        int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "int8.engine"
+    )
+    assert (
+        artifact.manifest.precision.int8_layers < artifact.manifest.precision.weighted_layers == 7
+    )
 
 
 def test_layers_carry_times_only_when_asked(built: EngineArtifact) -> None:
@@ -110,7 +123,9 @@ def test_threads_share_an_engine(built: EngineArtifact) -> None:
         with ThreadPoolExecutor(4) as pool:
             received = list(pool.map(lambda batch: engine.infer(batch)["logits"], batches))
     for index, answer in enumerate(received):
-        nearest = min(range(len(expected)), key=lambda other: difference([answer], [expected[other]]))
+        nearest = min(
+            range(len(expected)), key=lambda other: difference([answer], [expected[other]])
+        )
         assert nearest == index
         assert_same_answer(answer, expected[index])
 
@@ -126,7 +141,9 @@ def test_benchmark_measures_what_it_says(built: EngineArtifact) -> None:
 
 def test_throughput_hint_serves_several_clients(int8_onnx: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    artifact = build_engine(int8_onnx, BuildSpec(backend="openvino", hint="throughput"), output=tmp_path / "m.engine")
+    artifact = build_engine(
+        int8_onnx, BuildSpec(backend="openvino", hint="throughput"), output=tmp_path / "m.engine"
+    )
     with load_engine(artifact.path) as engine:
         latency = engine.benchmark(batch_size=2, seconds=0.05, warmup_seconds=0)
         assert latency.clients == engine.clients >= 1
@@ -158,7 +175,10 @@ def test_float_precision_that_the_device_lacks(
         (np.zeros((0, 1, 8, 8), np.float32), r"Received: \(0, 1, 8, 8\)"),
         (np.full((1, 1, 8, 8), np.nan, np.float32), "64 values that are NaN or infinite"),
         (np.full((1, 1, 8, 8), np.inf, np.float32), "64 values that are NaN or infinite"),
-        ({"image": np.zeros((1, 1, 8, 8), np.float32)}, r"inputs are \['input'\]. Received: \['image'\]"),
+        (
+            {"image": np.zeros((1, 1, 8, 8), np.float32)},
+            r"inputs are \['input'\]. Received: \['image'\]",
+        ),
     ],
 )
 def test_wrong_input_is_named(built: EngineArtifact, batch: object, message: str) -> None:
@@ -173,7 +193,9 @@ def test_large_finite_input_is_no_error(built: EngineArtifact) -> None:
         assert engine.infer(large)["logits"].shape == (1, 10)
         strided = np.asfortranarray(engine.random_batch(4)["input"])
         np.testing.assert_allclose(
-            engine.infer(strided)["logits"], engine.infer(np.ascontiguousarray(strided))["logits"], atol=1e-6
+            engine.infer(strided)["logits"],
+            engine.infer(np.ascontiguousarray(strided))["logits"],
+            atol=1e-6,
         )
 
 
@@ -186,7 +208,9 @@ def test_raw_images_go_into_a_graph_that_preprocesses(cpu_backend: str, tmp_path
         helper.make_node("Mul", ["x", "scale"], ["y"], "scaled"),
     ]
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [image, scale], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph(nodes, "g", [image, scale], [y]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
     )
     helper.set_model_props(model, {"qatline.preprocessing_embedded": "true"})
     onnx.save(model, tmp_path / "m.onnx")
@@ -219,10 +243,15 @@ def test_cancelled_build_writes_nothing(cpu_backend: str, int8_onnx: Path, tmp_p
 
 
 def test_operator_that_the_backend_lacks_is_named(cpu_backend: str, tmp_path: Path) -> None:
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("x", "y")]
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("x", "y")
+    ]
     node = helper.make_node("NoSuchOperator", ["x"], ["y"], name="strange")
     graph = helper.make_graph([node], "g", tensors[:1], tensors[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
     with pytest.raises(EngineBuildError, match="NoSuchOperator"):
         build_engine(tmp_path / "m.onnx", BuildSpec(backend=cpu_backend))  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
@@ -244,7 +273,9 @@ def build_openvino(onnx: Path, output: Path, **options: Any) -> EngineArtifact:
     return build_engine(onnx, BuildSpec(backend="openvino", max_batch=2, **options), output=output)
 
 
-def test_manifest_lists_the_properties_that_were_used(int8_onnx: Path, fp32_onnx: Path, tmp_path: Path) -> None:
+def test_manifest_lists_the_properties_that_were_used(
+    int8_onnx: Path, fp32_onnx: Path, tmp_path: Path
+) -> None:
     plain = build_openvino(fp32_onnx, tmp_path / "fp32.engine", threads=1)
     assert dict(plain.manifest.properties) == {
         "INFERENCE_PRECISION_HINT": "f32",
@@ -267,7 +298,9 @@ def test_properties_that_the_plugin_does_not_know(
     int8_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
-    monkeypatch.setattr("qat_lib.engines.openvino._INT8_PROPERTIES", {"NO_SUCH_PROPERTY": "DISABLE"})
+    monkeypatch.setattr(
+        "qat_lib.engines.openvino._INT8_PROPERTIES", {"NO_SUCH_PROPERTY": "DISABLE"}
+    )
     artifact = build_openvino(int8_onnx, tmp_path / "model.engine")  # ours is given up
     assert "NO_SUCH_PROPERTY" not in artifact.manifest.properties
     assert artifact.manifest.precision.int8_layers == 7
@@ -291,7 +324,12 @@ def test_properties_are_for_openvino_alone() -> None:
     ],
 )
 def test_a_cpu_that_may_overflow_is_named(
-    clip: bool, kind: int, flags: list[str], warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clip: bool,
+    kind: int,
+    flags: list[str],
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     constants = [
         helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1]),
@@ -300,13 +338,17 @@ def test_a_cpu_that_may_overflow_is_named(
         helper.make_tensor("high", TensorProto.FLOAT, [], [12.7]),
     ]
     nodes = [
-        helper.make_node("Clip", ["x", "low", "high"], ["c"]) if clip else helper.make_node("Relu", ["x"], ["c"]),
+        helper.make_node("Clip", ["x", "low", "high"], ["c"])
+        if clip
+        else helper.make_node("Relu", ["x"], ["c"]),
         helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph(nodes, "g", [x], [y], constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
     )
     onnx.save(model, tmp_path / "model.onnx")
     device = {"kind": "cpu", "architecture": "x86_64", "name": "An old CPU", "flags": flags}
@@ -323,7 +365,9 @@ def test_a_cpu_that_may_overflow_is_named(
 
 
 @pytest.mark.parametrize("limit", ["AVX2", "avx512_core"])
-def test_cpu_device_leaves_out_what_kernels_may_not_use(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_cpu_device_leaves_out_what_kernels_may_not_use(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     whole = set(cpu_device()["flags"])
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)

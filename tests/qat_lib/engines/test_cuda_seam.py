@@ -82,7 +82,9 @@ class Runtime(ModuleType):
         return (Status.cudaSuccess if self.devices else Status.cudaErrorNoDevice), self.devices
 
     def cudaGetDeviceProperties(self, device: int) -> tuple[Status, Any]:
-        return self.status, SimpleNamespace(name=b"Fake H200\0\0", major=9, minor=0, totalGlobalMem=2**37)
+        return self.status, SimpleNamespace(
+            name=b"Fake H200\0\0", major=9, minor=0, totalGlobalMem=2**37
+        )
 
     def cudaGetErrorString(self, status: Status) -> tuple[Status, bytes]:
         return Status.cudaSuccess, status.name.encode()
@@ -93,7 +95,11 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     made = Runtime()
     bindings = ModuleType("cuda.bindings")
     bindings.runtime = made  # type: ignore[attr-defined]
-    for name, module in (("cuda", ModuleType("cuda")), ("cuda.bindings", bindings), ("cuda.bindings.runtime", made)):
+    for name, module in (
+        ("cuda", ModuleType("cuda")),
+        ("cuda.bindings", bindings),
+        ("cuda.bindings.runtime", made),
+    ):
         monkeypatch.setitem(sys.modules, name, module)
     return made
 
@@ -101,12 +107,19 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 def test_the_gpu_is_described(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_kernel_driver", lambda: "550.54")
     info = CudaDevice().info()
-    assert (info.name, info.compute_capability, info.cuda, info.driver) == ("Fake H200", "9.0", "12.4", "550.54")
+    assert (info.name, info.compute_capability, info.cuda, info.driver) == (
+        "Fake H200",
+        "9.0",
+        "12.4",
+        "550.54",
+    )
 
 
 def test_no_gpu_is_a_typed_error(runtime: Runtime) -> None:
     runtime.devices = 0
-    with pytest.raises(BackendUnavailableError, match=r"CUDA says: cudaErrorNoDevice\. Check nvidia-smi"):
+    with pytest.raises(
+        BackendUnavailableError, match=r"CUDA says: cudaErrorNoDevice\. Check nvidia-smi"
+    ):
         CudaDevice().info()
 
 
@@ -124,7 +137,9 @@ def test_out_of_memory_gives_advice(runtime: Runtime) -> None:
 
 def test_other_failures_carry_their_name(runtime: Runtime) -> None:
     runtime.status = Status.cudaErrorNoDevice
-    with pytest.raises(EngineError, match="CUDA failed in cudaStreamSynchronize: cudaErrorNoDevice"):
+    with pytest.raises(
+        EngineError, match="CUDA failed in cudaStreamSynchronize: cudaErrorNoDevice"
+    ):
         CudaDevice().synchronize(1)
 
 
@@ -160,6 +175,8 @@ def test_a_whole_request(runtime: Runtime) -> None:
 
 
 def test_kernel_driver_version_is_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    text = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    )
     monkeypatch.setattr(cuda, "Path", lambda _: SimpleNamespace(read_text=lambda: text))
     assert cuda._kernel_driver() == "550.54.15"

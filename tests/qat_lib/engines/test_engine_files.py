@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qat_lib.engines import BuildSpec, EngineArtifact, build_engine, files, load_engine, manifest_path, read_manifest
+from qat_lib.engines import (
+    BuildSpec,
+    EngineArtifact,
+    build_engine,
+    files,
+    load_engine,
+    manifest_path,
+    read_manifest,
+)
 from qat_lib.engines.manifest import seal
 from qat_lib.errors import EngineBuildError, EngineLoadError
 
@@ -89,7 +97,11 @@ def foreign_architecture(values: dict[str, Any]) -> None:
     ],
 )
 def test_engine_of_elsewhere_is_refused_or_rebuilt(
-    engine_copy: Path, built: EngineArtifact, edit: Edit, message: str, caplog: pytest.LogCaptureFixture
+    engine_copy: Path,
+    built: EngineArtifact,
+    edit: Edit,
+    message: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     edit_manifest(engine_copy, edit)
     before = engine_copy.read_bytes()
@@ -99,7 +111,9 @@ def test_engine_of_elsewhere_is_refused_or_rebuilt(
         assert "It is rebuilt from" in caplog.text
         assert rebuilt.manifest.backend_version == original.manifest.backend_version
         batch = original.random_batch(3)
-        np.testing.assert_array_equal(rebuilt.infer(batch)["logits"], original.infer(batch)["logits"])
+        np.testing.assert_array_equal(
+            rebuilt.infer(batch)["logits"], original.infer(batch)["logits"]
+        )
     assert engine_copy.read_bytes() == before
 
 
@@ -117,13 +131,17 @@ def test_no_rebuild_from_another_onnx(engine_copy: Path, tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------------- writing
-def test_disk_full_leaves_nothing(int8_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_leaves_nothing(
+    int8_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(EngineBuildError, match="disk or its quota is full"):
-        build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "out" / "model.engine")
+        build_engine(
+            int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "out" / "model.engine"
+        )
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -144,7 +162,9 @@ except EngineBuildError as error:
 def test_a_limit_of_the_operating_system_leaves_nothing(tmp_path: Path) -> None:
     """The same with a write that the kernel refuses halfway."""
     target = tmp_path / "model.engine"
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(target)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(target)], capture_output=True, text=True, check=True
+    )
     assert "disk or its quota is full (File too large)" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -153,7 +173,9 @@ def test_an_old_engine_survives_a_failed_build(
     engine_copy: Path, int8_onnx: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = engine_copy.read_bytes()
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EPERM, "denied")))
+    monkeypatch.setattr(
+        os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EPERM, "denied"))
+    )
     with pytest.raises(EngineBuildError, match="choose a directory that can be written"):
         build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=engine_copy)
     assert engine_copy.read_bytes() == before
@@ -163,7 +185,9 @@ def test_an_old_engine_survives_a_failed_build(
 def test_output_below_a_file_is_an_error(int8_onnx: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EngineBuildError, match="choose a directory"):
-        build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "file" / "model.engine")
+        build_engine(
+            int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "file" / "model.engine"
+        )
 
 
 def test_files_get_the_usual_permissions(engine_copy: Path) -> None:
@@ -175,7 +199,9 @@ def test_files_get_the_usual_permissions(engine_copy: Path) -> None:
     assert engine_copy.stat().st_mode & 0o777 == 0o640
 
 
-def test_files_without_a_name_are_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_a_name_are_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NFS and others have none: then the draft has a name, and goes where the writing fails."""
     monkeypatch.setattr(files, "_open_nameless", lambda directory: None)
     one, two = tmp_path / "one", tmp_path / "two"
@@ -224,9 +250,13 @@ def test_a_disk_that_is_really_full_leaves_nothing(tmp_path: Path) -> None:
     tmp_path.mkdir()
     mount = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     script = (
-        f"mount -t tmpfs -o size=64k none {tmp_path} && {sys.executable} -c '{FULL}' {tmp_path} && ls -A {tmp_path}"
+        f"mount -t tmpfs -o size=64k none {tmp_path} && "
+        f"{sys.executable} -c '{FULL}' {tmp_path} && ls -A {tmp_path}"
     )
-    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("no file system can be mounted here")
     done = subprocess.run([*mount, script], capture_output=True, text=True, check=False, timeout=60)
     if "permission denied" in done.stderr:
@@ -266,7 +296,9 @@ def test_two_processes_build_the_same_engine(int8_onnx: Path, tmp_path: Path) ->
     """Each loads what is there after each of its builds: engine and manifest always belong together."""
     output = tmp_path / "model.engine"
     command = [sys.executable, "-c", BUILDER, str(int8_onnx), str(output)]
-    running = [subprocess.Popen([*command, seed], stderr=subprocess.PIPE, text=True) for seed in ("a", "b")]
+    running = [
+        subprocess.Popen([*command, seed], stderr=subprocess.PIPE, text=True) for seed in ("a", "b")
+    ]
     for process in running:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
@@ -291,7 +323,11 @@ def test_engines_import_no_training_framework(int8_onnx: Path, tmp_path: Path) -
         "training = {'tensorflow', 'keras', 'torch', 'kfp', 'mlflow'} & set(sys.modules)\n"
         "assert not training, training\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(int8_onnx), str(tmp_path / "m.engine")], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", code, str(int8_onnx), str(tmp_path / "m.engine")],
+        check=True,
+        timeout=60,
+    )
 
 
 def test_ten_thousand_requests_leave_memory_flat(built: EngineArtifact) -> None:

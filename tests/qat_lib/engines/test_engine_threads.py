@@ -27,11 +27,18 @@ Load = Callable[..., Engine]
 
 @pytest.fixture(scope="module")
 def qdq_onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_network(tmp_path_factory.mktemp("onnx") / "qdq.onnx", ResidualNetwork(), "int8", weights="qdq")
+    return write_network(
+        tmp_path_factory.mktemp("onnx") / "qdq.onnx", ResidualNetwork(), "int8", weights="qdq"
+    )
 
 
-@pytest.fixture(scope="module", params=["openvino", "onnxruntime", *(f"tensorrt {version}" for version in VERSIONS)])
-def load(request: pytest.FixtureRequest, qdq_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+@pytest.fixture(
+    scope="module",
+    params=["openvino", "onnxruntime", *(f"tensorrt {version}" for version in VERSIONS)],
+)
+def load(
+    request: pytest.FixtureRequest, qdq_onnx: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Load]:
     """``load(limits)`` loads an engine of one backend; TensorRT is the strict fake of each version."""
     name, _, version = request.param.partition(" ")
     output = tmp_path_factory.mktemp(name) / "m.engine"
@@ -118,7 +125,9 @@ def test_close_waits_for_those_who_came_before(load: Load, monkeypatch: pytest.M
         closing.result(30)
 
 
-def test_callers_that_are_too_many_or_wait_too_long(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_that_are_too_many_or_wait_too_long(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with load(parallel=1, waiting=1, timeout=0.3) as engine, ThreadPoolExecutor(2) as threads:
         batch = engine.random_batch(1)
         go_on = slow_down(engine, monkeypatch)
@@ -154,7 +163,10 @@ def test_failed_request_gives_its_place_back(load: Load, monkeypatch: pytest.Mon
 
 
 def test_gpu_memory_for_one_context_is_enough(
-    qdq_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    qdq_onnx: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fake = install_fake("10.16", monkeypatch)
     build_engine(qdq_onnx, BuildSpec(backend="tensorrt", max_batch=4), output=tmp_path / "m.engine")
@@ -167,7 +179,9 @@ def test_gpu_memory_for_one_context_is_enough(
     assert fake.device.leaked == 0
 
 
-def test_one_thread_needs_one_context(qdq_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_needs_one_context(
+    qdq_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = install_fake("11.4", monkeypatch)
     build_engine(qdq_onnx, BuildSpec(backend="tensorrt", max_batch=4), output=tmp_path / "m.engine")
     fake.calls.clear()

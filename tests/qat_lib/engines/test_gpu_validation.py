@@ -32,7 +32,11 @@ def script() -> Any:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_script_writes_complete_results(
-    script: Any, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Any,
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fake = FakeTensorRT(version, FakeDevice())
     monkeypatch.setattr(backend_module, "import_tensorrt", lambda: fake.module)
@@ -46,7 +50,9 @@ def test_the_script_writes_complete_results(
     assert results["device"]["name"] == "Fake A100"
     rows = {row["precision"]: row for row in results["engines"]}
     assert set(rows) == {"fp32", "fp16", "int8"}
-    assert rows["fp16"]["onnx"] == ("default-fp32.onnx" if version == "8.6" else "default-fp16.onnx")
+    assert rows["fp16"]["onnx"] == (
+        "default-fp32.onnx" if version == "8.6" else "default-fp16.onnx"
+    )
     assert rows["int8"]["check"]["passed"]
     assert rows["int8"]["prediction"]["matched"] > 0
     assert [latency["batch_size"] for latency in rows["int8"]["latency"]] == [1, 4]
@@ -54,7 +60,9 @@ def test_the_script_writes_complete_results(
     assert fake.device.leaked == 0
 
 
-def test_a_machine_without_a_driver_is_told_so(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_a_driver_is_told_so(
+    script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(script, "find_tensorrt_here", lambda: "no tensorrt")
     monkeypatch.setattr(script, "has_driver", lambda: False)
     with pytest.raises(SystemExit, match="no NVIDIA driver"):

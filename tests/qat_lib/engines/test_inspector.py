@@ -8,7 +8,11 @@ import pytest
 
 from qat_lib.engines.tensorrt.inspector import is_detailed, read_layers
 
-INT8, FP16, FP32 = "Thirty-two wide channel vectorized row major Int8 format", "Row major linear FP16 format", "Half"
+INT8, FP16, FP32 = (
+    "Thirty-two wide channel vectorized row major Int8 format",
+    "Row major linear FP16 format",
+    "Half",
+)
 NODES = {name: name for name in ("q", "conv1", "conv2", "add", "relu", "pool", "fc", "softmax")}
 WEIGHTED = ("conv1", "conv2", "fc")
 
@@ -41,13 +45,19 @@ def test_fused_layer_named_by_its_nodes() -> None:
 
 
 def test_prefixed_weights_of_a_conv_with_a_pool() -> None:
-    (found,) = read(layer("conv1 + pool", "ConvActPool", INT8, INT8, ConvWeights={"Type": "Int8", "Count": 9}))
+    (found,) = read(
+        layer("conv1 + pool", "ConvActPool", INT8, INT8, ConvWeights={"Type": "Int8", "Count": 9})
+    )
     assert (found.precision, found.weighted, found.nodes) == ("int8", True, ("conv1", "pool"))
 
 
 def test_metadata_decides_where_it_is_given() -> None:
     """Since 10: kernels of the new compiler have names of their own, the nodes are in the metadata."""
-    (found,) = read(layer("__myl_Fc_0", "gemm", "Half", "Half", Metadata="[ONNX Layer: fc]\x1e[ONNX Layer: relu]"))
+    (found,) = read(
+        layer(
+            "__myl_Fc_0", "gemm", "Half", "Half", Metadata="[ONNX Layer: fc]\x1e[ONNX Layer: relu]"
+        )
+    )
     assert found.nodes == ("fc", "relu")
     assert (found.precision, found.weighted) == ("fp16", True)
 
@@ -59,13 +69,21 @@ def test_int8_input_makes_a_gemm_int8() -> None:
 
 def test_int8_weights_under_a_float_input_are_no_int8_layer() -> None:
     (found,) = read(
-        layer("conv1", "CaskConvolution", "Row major linear FP32", "Float", Weights={"Type": "Int8", "Count": 9})
+        layer(
+            "conv1",
+            "CaskConvolution",
+            "Row major linear FP32",
+            "Float",
+            Weights={"Type": "Int8", "Count": 9},
+        )
     )
     assert found.precision == "fp32"
 
 
 def test_reformats_are_not_weighted_though_they_name_a_convolution() -> None:
-    (found,) = read(layer("conv1", "Reformat", "Row major linear FP32", INT8, Metadata="[ONNX Layer: conv1]"))
+    (found,) = read(
+        layer("conv1", "Reformat", "Row major linear FP32", INT8, Metadata="[ONNX Layer: conv1]")
+    )
     assert (found.weighted, found.precision) == (False, "int8")
 
 

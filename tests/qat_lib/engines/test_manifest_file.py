@@ -24,7 +24,9 @@ Values = dict[str, Any]
 @pytest.fixture(scope="module")
 def built_once(int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("engine") / "model.engine"
-    return build_engine(int8_onnx, BuildSpec(backend="onnxruntime", max_batch=8), output=output).path
+    return build_engine(
+        int8_onnx, BuildSpec(backend="onnxruntime", max_batch=8), output=output
+    ).path
 
 
 @pytest.fixture
@@ -81,16 +83,23 @@ def test_broken_manifest_is_named(engine: Path, content: str, message: str) -> N
 def test_manifest_of_an_older_version_says_rebuild(engine: Path) -> None:
     """Format 1 had no digest."""
     write_sealed(engine, set_value("format", 1))
-    with pytest.raises(EngineLoadError, match=r"has format 1, expected 2\. Build the engine again with this version"):
+    with pytest.raises(
+        EngineLoadError,
+        match=r"has format 1, expected 2\. Build the engine again with this version",
+    ):
         load_engine(engine)
 
 
-@pytest.mark.parametrize("path", ["inputs.0.name", "classes", "device.name", "spec.threads", "created"])
+@pytest.mark.parametrize(
+    "path", ["inputs.0.name", "classes", "device.name", "spec.threads", "created"]
+)
 def test_one_changed_value_is_noticed(engine: Path, path: str) -> None:
     values = json.loads(manifest_path(engine).read_text())
     set_value(path, "changed")(values)
     manifest_path(engine).write_text(json.dumps(values))
-    with pytest.raises(EngineLoadError, match="was changed since it was written: its digest differs"):
+    with pytest.raises(
+        EngineLoadError, match="was changed since it was written: its digest differs"
+    ):
         load_engine(engine)
 
 
@@ -105,16 +114,28 @@ def test_layout_of_the_json_does_not_matter(engine: Path) -> None:
     [
         ("inputs", [], "inputs is empty"),
         ("inputs", {}, "inputs: input should be a valid array"),
-        ("inputs.0.shape", [None, "1", 8, 8], r"inputs\.0\.shape\.1: input should be a valid integer"),
+        (
+            "inputs.0.shape",
+            [None, "1", 8, 8],
+            r"inputs\.0\.shape\.1: input should be a valid integer",
+        ),
         ("inputs.0.shape", [None, 1, 8, -8], "negative dimension"),
         ("inputs.0.shape", [None, 1, 8, 9], "does not fit the input input"),
         ("inputs.0.shape", [None, 1, 64], "does not fit the input input"),
         ("inputs.0.dtype", "object", "no NumPy number"),
         ("inputs.0.dtype", "float31", "no NumPy number"),
-        ("inputs.0.name", "image", r"spec\.shapes has a profile for each of the inputs \['image'\]"),
+        (
+            "inputs.0.name",
+            "image",
+            r"spec\.shapes has a profile for each of the inputs \['image'\]",
+        ),
         ("outputs", [], "outputs is empty"),
         ("outputs", None, "outputs: input should be a valid array. Received: None"),
-        ("backend", "tpu", "for the backend 'tpu', expected one of tensorrt, openvino, onnxruntime"),
+        (
+            "backend",
+            "tpu",
+            "for the backend 'tpu', expected one of tensorrt, openvino, onnxruntime",
+        ),
         ("backend", 3, "backend: input should be a valid string. Received: 3"),
         ("backend", "openvino", "spec.backend is 'openvino'. Received: 'onnxruntime'"),
         ("digest", "abc", "64 hexadecimal digits"),
@@ -129,14 +150,22 @@ def test_layout_of_the_json_does_not_matter(engine: Path) -> None:
         ("classes", "0123", "classes: input should be a valid array"),
         ("spec", {}, r"spec\.backend is 'onnxruntime'\. Received: 'auto'"),
         ("spec.shapes", ["input"], r"spec\.shapes: input should be an object"),
-        ("spec.shapes", {"input": "1x1x8x8,4x...", "mask": "1,2"}, "spec is no build spec: A profile is one shape"),
+        (
+            "spec.shapes",
+            {"input": "1x1x8x8,4x...", "mask": "1,2"},
+            "spec is no build spec: A profile is one shape",
+        ),
         ("spec.shapes", {"input": 3}, r"spec\.shapes\.input: input should be a valid string"),
         ("spec.threads", "two", r"spec\.threads: input should be a valid integer"),
         ("spec.threads", -2, "spec is no build spec: threads is 0"),
         ("spec.threads", 1.5, r"spec\.threads: input should be a valid integer"),
         ("spec.unknown", 1, r"spec\.unknown: extra inputs are not permitted"),
         ("nodes", {"a": 1}, r"nodes\.a: input should be a valid string"),
-        ("build_seconds", "x" * 10_000, r"build_seconds: input should be a valid number\. Received: 'x+…"),
+        (
+            "build_seconds",
+            "x" * 10_000,
+            r"build_seconds: input should be a valid number\. Received: 'x+…",
+        ),
     ],
 )
 def test_wrong_value_is_named(engine: Path, path: str, value: Any, message: str) -> None:
@@ -181,8 +210,12 @@ def widen_image(values: Values) -> None:
     values["spec"]["shapes"]["input"] = "1x1x9x9,8x1x9x9,8x1x9x9"
 
 
-@pytest.mark.parametrize("edit", [rename_output, widen_output, second_output, narrow_input, widen_image])
-def test_manifest_of_another_engine_is_refused(engine_copy: Path, edit: Callable[[Values], None]) -> None:
+@pytest.mark.parametrize(
+    "edit", [rename_output, widen_output, second_output, narrow_input, widen_image]
+)
+def test_manifest_of_another_engine_is_refused(
+    engine_copy: Path, edit: Callable[[Values], None]
+) -> None:
     """It is right in itself, but not what the library says of the engine."""
     write_sealed(engine_copy, edit)
     with pytest.raises(EngineLoadError, match="The manifest does not belong to the engine"):
@@ -208,7 +241,9 @@ def make_loop(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [make_pipe, make_directory, make_device_link, make_loop])
 @pytest.mark.parametrize("which", ["engine", "manifest"])
-def test_what_is_no_file_is_refused_at_once(engine: Path, make: Callable[[Path], None], which: str) -> None:
+def test_what_is_no_file_is_refused_at_once(
+    engine: Path, make: Callable[[Path], None], which: str
+) -> None:
     path = engine if which == "engine" else manifest_path(engine)
     path.unlink()
     make(path)

@@ -14,7 +14,9 @@ def test_classes_of_another_producer_are_not_taken(
 ) -> None:
     model = onnx.load(fp32_onnx)
     del model.metadata_props[:]
-    onnx.helper.set_model_props(model, {f"{prefix}classes": '["cat", "dog"]', f"{prefix}preprocessing": "null"})
+    onnx.helper.set_model_props(
+        model, {f"{prefix}classes": '["cat", "dog"]', f"{prefix}preprocessing": "null"}
+    )
     onnx.save(model, tmp_path / "model.onnx")
     spec = BuildSpec(backend="onnxruntime")
     built = build_engine(tmp_path / "model.onnx", spec, output=tmp_path / "model.engine")

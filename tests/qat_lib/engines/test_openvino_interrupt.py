@@ -29,6 +29,9 @@ except KeyboardInterrupt:
 def test_interrupt_after_openvino_engines_is_a_keyboard_interrupt(tmp_path: Path) -> None:
     write_network(tmp_path / "model.onnx", ResidualNetwork(), "int8")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "model.onnx")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "model.onnx")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr

@@ -16,7 +16,9 @@ from qat_lib.errors import ConfigError, EngineBusyError, EngineError, EngineLoad
 
 def make_pool(parallel: int = 1, *, waiting: int = 8, timeout: float = 30.0) -> RequestPool[int]:
     numbers = itertools.count()
-    return RequestPool(lambda: next(numbers), parallel, RequestLimits(waiting=waiting, timeout=timeout))
+    return RequestPool(
+        lambda: next(numbers), parallel, RequestLimits(waiting=waiting, timeout=timeout)
+    )
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -26,7 +28,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("wrong", [{"parallel": 0}, {"waiting": -1}, {"timeout": 0.0}, {"timeout": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"parallel": 0}, {"waiting": -1}, {"timeout": 0.0}, {"timeout": float("nan")}]
+)
 def test_limits_out_of_range(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="Received"):
         RequestLimits(**wrong)  # type: ignore[arg-type]

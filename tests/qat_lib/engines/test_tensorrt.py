@@ -19,7 +19,13 @@ from qat_lib.engines.tensorrt import backend as backend_module
 from qat_lib.engines.tensorrt.backend import TensorRTBackend
 from qat_lib.engines.tensorrt.capabilities import TABLE, capabilities_of
 from qat_lib.engines.tensorrt.runtime import TensorRTEngine
-from qat_lib.errors import BackendUnavailableError, ConfigError, EngineBuildError, EngineError, EngineLoadError
+from qat_lib.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    EngineBuildError,
+    EngineError,
+    EngineLoadError,
+)
 
 
 @pytest.fixture(params=VERSIONS)
@@ -34,17 +40,25 @@ def trt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fake
 @pytest.fixture(scope="session")
 def qdq_onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An INT8 graph with weights as FP32 + Q + DQ, which every version takes."""
-    return write_network(tmp_path_factory.mktemp("onnx") / "qdq.onnx", ResidualNetwork(), "int8", weights="qdq")
+    return write_network(
+        tmp_path_factory.mktemp("onnx") / "qdq.onnx", ResidualNetwork(), "int8", weights="qdq"
+    )
 
 
 def build(onnx: Path, tmp_path: Path, **spec: Any) -> EngineArtifact:
-    return build_engine(onnx, BuildSpec(backend="tensorrt", **{"max_batch": 8, **spec}), output=tmp_path / "m.engine")
+    return build_engine(
+        onnx,
+        BuildSpec(backend="tensorrt", **{"max_batch": 8, **spec}),
+        output=tmp_path / "m.engine",
+    )
 
 
 # ---------------------------------------------------------------------- build
 def test_build_and_run(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
     artifact = build(qdq_onnx, tmp_path)
-    assert artifact.manifest.precision.int8_layers == artifact.manifest.precision.weighted_layers == 7
+    assert (
+        artifact.manifest.precision.int8_layers == artifact.manifest.precision.weighted_layers == 7
+    )
     assert artifact.manifest.device["name"] == "Fake A100"
     assert artifact.manifest.device["compute_capability"] == "8.0"
     assert artifact.manifest.inputs[0].shape == (None, 1, 8, 8)
@@ -91,7 +105,9 @@ def test_flags_of_each_version(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
         assert trt.config.__dict__["flags"] == []
 
 
-def test_fp16_is_a_flag_on_8_and_a_graph_property_later(trt: FakeTensorRT, fp32_onnx: Path, tmp_path: Path) -> None:
+def test_fp16_is_a_flag_on_8_and_a_graph_property_later(
+    trt: FakeTensorRT, fp32_onnx: Path, tmp_path: Path
+) -> None:
     if trt.module.__version__.startswith("8"):
         build(fp32_onnx, tmp_path, float_precision="fp16")
         assert trt.config.__dict__["flags"] == ["FP16"]
@@ -111,13 +127,20 @@ def test_int8_initializers_need_10(trt: FakeTensorRT, int8_onnx: Path, tmp_path:
 
 def test_profiles_reach_the_builder(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
     build(qdq_onnx, tmp_path, shapes=parse_shapes("input:2x1x8x8,4x...,16x..."))
-    assert trt.config.__dict__["profiles"] == [{"input": ((2, 1, 8, 8), (4, 1, 8, 8), (16, 1, 8, 8))}]
-    with load_engine(tmp_path / "m.engine") as engine, pytest.raises(EngineError, match="takes shapes from"):
+    assert trt.config.__dict__["profiles"] == [
+        {"input": ((2, 1, 8, 8), (4, 1, 8, 8), (16, 1, 8, 8))}
+    ]
+    with (
+        load_engine(tmp_path / "m.engine") as engine,
+        pytest.raises(EngineError, match="takes shapes from"),
+    ):
         engine.infer(np.zeros((1, 1, 8, 8), np.float32))
 
 
 def test_options_reach_the_config(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
-    build(qdq_onnx, tmp_path, optimization_level=5, hardware_compatible=True, version_compatible=True)
+    build(
+        qdq_onnx, tmp_path, optimization_level=5, hardware_compatible=True, version_compatible=True
+    )
     config = trt.config
     assert config.builder_optimization_level == 5
     assert config.hardware_compatibility_level == trt.module.HardwareCompatibilityLevel.AMPERE_PLUS
@@ -128,8 +151,18 @@ def test_options_reach_the_config(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: P
 # ---------------------------------------------------------------------- failures
 def test_parser_errors_are_translated(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
     trt.parser_errors = [
-        {"desc": "Scale coefficients must all be positive", "index": 0, "name": "q1", "operator": "QuantizeLinear"},
-        {"desc": "No importer registered for op: Foo", "index": 1, "name": "foo", "operator": "Foo"},
+        {
+            "desc": "Scale coefficients must all be positive",
+            "index": 0,
+            "name": "q1",
+            "operator": "QuantizeLinear",
+        },
+        {
+            "desc": "No importer registered for op: Foo",
+            "index": 1,
+            "name": "foo",
+            "operator": "Foo",
+        },
     ]
     with pytest.raises(EngineBuildError) as caught:
         build(qdq_onnx, tmp_path)
@@ -154,7 +187,9 @@ def test_parser_errors_are_translated(trt: FakeTensorRT, qdq_onnx: Path, tmp_pat
         ("Internal error 42", "TensorRT built no engine. Internal error 42"),
     ],
 )
-def test_no_plan_is_explained(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path, logged: str, message: str) -> None:
+def test_no_plan_is_explained(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path, logged: str, message: str
+) -> None:
     trt.plan, trt.logged = None, [("ERROR", logged)]
     with pytest.raises(EngineBuildError, match=message):
         build(qdq_onnx, tmp_path)
@@ -168,7 +203,9 @@ def test_null_builder_means_no_gpu(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: 
     assert kind == "TypeError"
 
     def refuse(builder: Any, logger: Any) -> None:
-        logger.log(trt.module.ILogger.Severity.WARNING, "CUDA initialization failure with error: 35.")
+        logger.log(
+            trt.module.ILogger.Severity.WARNING, "CUDA initialization failure with error: 35."
+        )
         raise TypeError(text)
 
     trt.script.behaviours["Builder"] = refuse
@@ -177,15 +214,24 @@ def test_null_builder_means_no_gpu(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: 
     assert "error: 35" in str(caught.value)
 
 
-def test_without_a_gpu_tensorrt_is_not_even_touched(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
+def test_without_a_gpu_tensorrt_is_not_even_touched(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
     trt.device._info = None
     with pytest.raises(BackendUnavailableError, match="needs an NVIDIA GPU"):
         build(qdq_onnx, tmp_path)
     assert trt.calls == []
 
 
-def test_warnings_are_summarized_and_the_log_is_kept(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
-    trt.logged = [("WARNING", "slow tactic"), ("VERBOSE", "chatter"), ("WARNING", "slow tactic"), ("INFO", "done")]
+def test_warnings_are_summarized_and_the_log_is_kept(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
+    trt.logged = [
+        ("WARNING", "slow tactic"),
+        ("VERBOSE", "chatter"),
+        ("WARNING", "slow tactic"),
+        ("INFO", "done"),
+    ]
     artifact = build(qdq_onnx, tmp_path)
     assert artifact.warnings == ("slow tactic (2 times)",)
     log = (tmp_path / "m.build.log").read_text()
@@ -200,7 +246,9 @@ def test_progress_and_cancellation(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: 
     build_engine(qdq_onnx, spec, output=output, on_progress=lambda *step: seen.append(step))
     monitored = not trt.module.__version__.startswith("8")
     assert seen == (
-        [("Building", 0, 2), ("Building", 1, 2), ("Building", 2, 2), ("Building", 2, 2)] if monitored else []
+        [("Building", 0, 2), ("Building", 1, 2), ("Building", 2, 2), ("Building", 2, 2)]
+        if monitored
+        else []
     )
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(EngineBuildError, match="cancelled"):
@@ -208,7 +256,9 @@ def test_progress_and_cancellation(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_ctrl_c_inside_a_callback_stops_the_build(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
+def test_ctrl_c_inside_a_callback_stops_the_build(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
     if trt.module.__version__.startswith("8"):
         pytest.skip("TensorRT 8.6 has no progress monitor to stop a build with")
 
@@ -221,13 +271,20 @@ def test_ctrl_c_inside_a_callback_stops_the_build(trt: FakeTensorRT, qdq_onnx: P
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        build_engine(qdq_onnx, BuildSpec(backend="tensorrt"), output=tmp_path / "m.engine", cancelled=interrupt)
+        build_engine(
+            qdq_onnx,
+            BuildSpec(backend="tensorrt"),
+            output=tmp_path / "m.engine",
+            cancelled=interrupt,
+        )
     assert trt.asked_to_stop
     assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------------- timing cache
-def test_timing_cache_is_read_merged_and_written(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
+def test_timing_cache_is_read_merged_and_written(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
     cache = tmp_path / "caches" / "timing.bin"
     build(qdq_onnx, tmp_path, timing_cache=cache)
     assert cache.read_bytes() == b"cache:qdq.onnx"
@@ -261,7 +318,9 @@ def test_damaged_timing_cache_is_started_anew(
 
 
 # ---------------------------------------------------------------------- load and run
-def test_other_versions_and_gpus_are_refused(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
+def test_other_versions_and_gpus_are_refused(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
     artifact = build(qdq_onnx, tmp_path)
     path = artifact.path.with_name("m.engine.json")
     original = json.loads(path.read_text())
@@ -278,7 +337,9 @@ def test_other_versions_and_gpus_are_refused(trt: FakeTensorRT, qdq_onnx: Path, 
         assert "Build the engine again" in str(caught.value)
 
 
-def test_compatible_engines_run_elsewhere(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
+def test_compatible_engines_run_elsewhere(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
     artifact = build(qdq_onnx, tmp_path, hardware_compatible=True, version_compatible=True)
     path = artifact.path.with_name("m.engine.json")
     values = json.loads(path.read_text())
@@ -302,7 +363,9 @@ def test_an_engine_that_tensorrt_refuses(trt: FakeTensorRT, qdq_onnx: Path, tmp_
     assert trt.device.leaked == 0
 
 
-def test_out_of_memory_frees_what_was_taken(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
+def test_out_of_memory_frees_what_was_taken(
+    trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
+) -> None:
     artifact = build(qdq_onnx, tmp_path)
     trt.device.limit = 100  # bytes: not even the input's buffer fits
     with pytest.raises(EngineError, match="out of memory"):
@@ -343,14 +406,21 @@ def test_timed_layers(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None
         assert all(layer.time_ms is None for layer in engine.layers())
 
 
-# ---------------------------------------------------------------------- versions and the fake itself
-@pytest.mark.parametrize("version", ["7.2.3", "8.5.1", "9.3.0", "10.0.1", "10.11.0.33", "12.0.0", "unknown"])
+# ---------------------------------------------------------------------- versions and the fake
+# itself
+@pytest.mark.parametrize(
+    "version", ["7.2.3", "8.5.1", "9.3.0", "10.0.1", "10.11.0.33", "12.0.0", "unknown"]
+)
 def test_unsupported_versions_are_named(version: str) -> None:
-    with pytest.raises(BackendUnavailableError, match=r"supported are 8\.6, 10\.12 and newer, and 11"):
+    with pytest.raises(
+        BackendUnavailableError, match=r"supported are 8\.6, 10\.12 and newer, and 11"
+    ):
         capabilities_of(version)
 
 
-@pytest.mark.parametrize(("version", "major"), [("8.6.0", 8), ("8.6.1.6", 8), ("10.12.0.36", 10), ("11.4.0.106", 11)])
+@pytest.mark.parametrize(
+    ("version", "major"), [("8.6.0", 8), ("8.6.1.6", 8), ("10.12.0.36", 10), ("11.4.0.106", 11)]
+)
 def test_supported_versions_find_their_row(version: str, major: int) -> None:
     assert capabilities_of(version).major == major
 

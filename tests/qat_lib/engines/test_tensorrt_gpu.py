@@ -29,7 +29,9 @@ def version() -> str:
 
 @pytest.fixture(scope="module")
 def onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_network(tmp_path_factory.mktemp("gpu") / "int8.onnx", NETWORK, "int8", weights="qdq")
+    return write_network(
+        tmp_path_factory.mktemp("gpu") / "int8.onnx", NETWORK, "int8", weights="qdq"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,5 +74,10 @@ def test_timing_cache_is_filled(engine_path: Path) -> None:
 
 def test_cancelled_build_leaves_nothing(onnx: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cancelled"):
-        build_engine(onnx, BuildSpec(backend="tensorrt"), output=tmp_path / "m.engine", cancelled=lambda: True)
+        build_engine(
+            onnx,
+            BuildSpec(backend="tensorrt"),
+            output=tmp_path / "m.engine",
+            cancelled=lambda: True,
+        )
     assert list(tmp_path.iterdir()) == []

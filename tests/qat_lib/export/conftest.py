@@ -17,7 +17,9 @@ class Lab:
 
     def build(self, text: str, *, opset: int = 17, **constants: Any) -> ir.Model:
         """Return the graph ``text`` with ``constants`` as initializers and a layer's name at each node."""
-        proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> agraph {text}')
+        proto = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : {opset}]> agraph {text}'
+        )
         for name, value in constants.items():
             proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
         for output in proto.graph.output:
@@ -36,7 +38,9 @@ class Lab:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         return [np.asarray(y) for y in session.run(None, inputs)]
 
     def ops(self, model: ir.Model) -> Counter[str]:
@@ -51,27 +55,41 @@ class Lab:
         """Return one of the nodes of an operator."""
         return [node for node in model.graph if node.op_type == op_type][index]
 
-    def formula(self, text: str, inputs: dict[str, Any], *, opset: int = 17, **constants: Any) -> ir.Model:
+    def formula(
+        self, text: str, inputs: dict[str, Any], *, opset: int = 17, **constants: Any
+    ) -> ir.Model:
         """Return the graph of expressions such as ``Add(Conv(x, w), b)``, with the constants that they name.
 
-        Several results are separated by semicolons; ``c = Conv(x, w)`` names what is read more than once. ``inputs``
-        maps the names of the inputs to arrays.
+        Several results are separated by semicolons; ``c = Conv(x, w)`` names what is read more than
+        once. ``inputs`` maps the names of the inputs to arrays.
         """
         lines: list[str] = []
         results: list[str] = []
         for statement in text.split(";"):
             name, expression = re.fullmatch(r"(?:\s*(\w+) = )?(.*)", statement, re.DOTALL).groups()
             while call := re.search(r"\w+(<(?:->|[^<>])*>)?\([^()]*\)", expression):
-                target = f"t{len(lines)}" if call[0] != expression.strip() else name or f"y{len(results)}"
+                target = (
+                    f"t{len(lines)}"
+                    if call[0] != expression.strip()
+                    else name or f"y{len(results)}"
+                )
                 lines.append(f"{target} = {call[0]}")
                 expression = expression[: call.start()] + target + expression[call.end() :]
             if name is None:
                 results.append(f"float {expression.strip()}")
-        used = {key: value for key, value in constants.items() if re.search(rf"\b{key}\b(?! =)", text)}
+        used = {
+            key: value for key, value in constants.items() if re.search(rf"\b{key}\b(?! =)", text)
+        }
         kinds = {key: onnx.helper.np_dtype_to_tensor_dtype(x.dtype) for key, x in inputs.items()}
         names = {key: onnx.TensorProto.DataType.Name(kind).lower() for key, kind in kinds.items()}
-        declared = ", ".join(f"{names[key]}[{','.join(map(str, x.shape))}] {key}" for key, x in inputs.items())
-        return self.build(f"({declared}) => ({', '.join(results)}) {{ {chr(10).join(lines)} }}", opset=opset, **used)
+        declared = ", ".join(
+            f"{names[key]}[{','.join(map(str, x.shape))}] {key}" for key, x in inputs.items()
+        )
+        return self.build(
+            f"({declared}) => ({', '.join(results)}) {{ {chr(10).join(lines)} }}",
+            opset=opset,
+            **used,
+        )
 
     def results(self, model: ir.Model) -> list[str]:
         """Return each output as an expression over inputs and constants: ``["Add(Conv(x, w), b)"]``."""
@@ -81,9 +99,12 @@ class Lab:
             if value is None or node is None:
                 return "" if value is None else str(value.name)
             attributes = {
-                a.name: list(a.value) if isinstance(a.value, tuple) else a.value for a in node.attributes.values()
+                a.name: list(a.value) if isinstance(a.value, tuple) else a.value
+                for a in node.attributes.values()
             }
-            given = ", ".join(f"{key} = {content!r}" for key, content in attributes.items()).replace("'", '"')
+            given = ", ".join(
+                f"{key} = {content!r}" for key, content in attributes.items()
+            ).replace("'", '"')
             call = f"{node.op_type}<{given}>" if given else node.op_type
             output = f"[{value.index()}]" if value.index() else ""
             return f"{call}({', '.join(map(written, node.inputs))}){output}"
@@ -107,7 +128,9 @@ class Lab:
         before = ir.to_proto(model).SerializeToString(deterministic=True)
         expected = self.run(model, **inputs)
         lowered = lowering(model)
-        assert ir.to_proto(model).SerializeToString(deterministic=True) == before, "the pass changed its argument"
+        assert ir.to_proto(model).SerializeToString(deterministic=True) == before, (
+            "the pass changed its argument"
+        )
         for want, got in zip(expected, self.run(lowered, **inputs), strict=True):
             np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
         return lowered

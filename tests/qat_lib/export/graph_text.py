@@ -10,7 +10,11 @@ from qat_lib.export.graph import constant, dims
 
 def describe(model):
     """Return a line for each node that an output needs; names of tensors between the nodes mean nothing."""
-    lines, numbers, named = [], itertools.count(), {None: "-"} | {value: value.name for value in model.graph.inputs}
+    lines, numbers, named = (
+        [],
+        itertools.count(),
+        {None: "-"} | {value: value.name for value in model.graph.inputs},
+    )
 
     def name(value):
         if value not in named and (array := constant(value)) is not None:
@@ -33,24 +37,33 @@ def build(lab, text, constants, opset=17):
     """Return the graph with those of the constants that its text reads."""
     made = re.findall(r"(?:^|\{)\s*(\w+) =", text, re.MULTILINE)
     read = set(re.findall(r"\w+", text)) - set(made)
-    return lab.build(text, opset=opset, **{name: value for name, value in constants.items() if name in read})
+    return lab.build(
+        text, opset=opset, **{name: value for name, value in constants.items() if name in read}
+    )
 
 
 def random_inputs(model):
     """Return a random array for each float input of a model, with 2 for an open size."""
     rng = np.random.default_rng(3)
-    shapes = {value.name: [2 if d is None else d for d in dims(value)] for value in model.graph.inputs}
+    shapes = {
+        value.name: [2 if d is None else d for d in dims(value)] for value in model.graph.inputs
+    }
     return {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def check_rewrite(lab, lowering, signature, before, after=None, *, opset=17, tolerance=1e-6, **constants):
+def check_rewrite(
+    lab, lowering, signature, before, after=None, *, opset=17, tolerance=1e-6, **constants
+):
     """Require that a pass turns one body of a graph into another, shapes included, and that both give the same.
 
     Without ``after`` the graph must stay as it is. Returns the rewritten model.
     """
     model = build(lab, f"{signature} {{ {before} }}", constants, opset)
     lowered = lowering(model)
-    assert_same(lowered, build(lab, f"{signature} {{ {before if after is None else after} }}", constants, opset))
+    assert_same(
+        lowered,
+        build(lab, f"{signature} {{ {before if after is None else after} }}", constants, opset),
+    )
     if after is not None:
         lab.check(model, lowering, random_inputs(model), rtol=tolerance, atol=tolerance)
     return lowered
@@ -60,10 +73,17 @@ def assert_same(received, expected):
     """Require that two graphs differ in the names of their inner tensors at most, and that nothing idle is left."""
     lines, wanted = describe(received), describe(expected)
     assert lines == wanted, "\n".join(["expected:", *wanted, "received:", *lines])
-    assert len(received.graph) == len(lines) - len(received.graph.outputs), "a node is left that no output needs"
-    values = [*received.graph.inputs, *(output for node in received.graph for output in node.outputs)]
+    assert len(received.graph) == len(lines) - len(received.graph.outputs), (
+        "a node is left that no output needs"
+    )
+    values = [
+        *received.graph.inputs,
+        *(output for node in received.graph for output in node.outputs),
+    ]
     readers = [use.node for value in values for use in value.uses()]
-    assert all(node.graph is received.graph for node in readers), "a node that was removed still reads a tensor"
+    assert all(node.graph is received.graph for node in readers), (
+        "a node that was removed still reads a tensor"
+    )
 
 
 def floats(*shape):

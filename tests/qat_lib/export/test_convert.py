@@ -26,7 +26,9 @@ def run(model: ir.Model, *inputs: np.ndarray) -> list[np.ndarray]:
     proto = ir.to_proto(model)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     names = [each.name for each in session.get_inputs()]
     return [np.asarray(y) for y in session.run(None, dict(zip(names, inputs, strict=True)))]
 
@@ -34,7 +36,9 @@ def run(model: ir.Model, *inputs: np.ndarray) -> list[np.ndarray]:
 def check(model: keras.Model, *inputs: np.ndarray, **options: Any) -> ir.Model:
     """Convert a model; require that the graph gives what the model gives."""
     converted = convert(model, **{"opset": 17, **options})
-    expected = keras.tree.flatten(model(list(inputs) if len(inputs) > 1 else inputs[0], training=False))
+    expected = keras.tree.flatten(
+        model(list(inputs) if len(inputs) > 1 else inputs[0], training=False)
+    )
     for want, got in zip(expected, run(converted, *inputs), strict=True):
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-5)
     return converted
@@ -74,7 +78,10 @@ def test_convert_names_inputs_outputs_and_open_dimensions(batch: int | None, fir
     y = layers.Dense(3, name="y")(sequence)
     model = keras.Model([second, sequence], [y, layers.ReLU(name="z")(second)])
     converted = check(model, normal(5, 2), normal(5, 7, 4), batch=batch)
-    assert shapes(converted.graph.inputs) == [("second", [first, 2]), ("first", [first, "first_dim_1", 4])]
+    assert shapes(converted.graph.inputs) == [
+        ("second", [first, 2]),
+        ("first", [first, "first_dim_1", 4]),
+    ]
     assert shapes(converted.graph.outputs) == [("y", [first, "y_dim_1", 3]), ("z", [first, 2])]
 
 
@@ -89,7 +96,11 @@ def test_convert_binds_weights_in_their_own_layout() -> None:
     converted = check(model, normal(4, 3))
     assert [v.name for v in converted.graph.inputs] == ["x"]
     stored = [v for v in converted.graph.initializers.values() if v.name and v.name.startswith("w")]
-    found = {tuple(v.shape): np.asarray(v.const_value.numpy()) for v in stored if v.const_value is not None}
+    found = {
+        tuple(v.shape): np.asarray(v.const_value.numpy())
+        for v in stored
+        if v.const_value is not None
+    }
     np.testing.assert_array_equal(found[3, 2], model.layers[-1].kernel)
     np.testing.assert_array_equal(found[2,], model.layers[-1].bias)
 
@@ -97,12 +108,19 @@ def test_convert_binds_weights_in_their_own_layout() -> None:
 def test_convert_says_of_each_node_and_tensor_which_layer_it_is_of() -> None:
     x = keras.Input((3,), name="x")
     inner_input = keras.Input((3,))
-    inner = keras.Model(inner_input, layers.Dense(2, name="dense", activation="relu")(inner_input), name="inner")
+    inner = keras.Model(
+        inner_input, layers.Dense(2, name="dense", activation="relu")(inner_input), name="inner"
+    )
     converted = check(keras.Model(x, layers.Softmax(name="probs")(inner(x))), normal(4, 3))
     found = {node.op_type: node.meta.get("keras_layer") for node in converted.graph}
     assert {found[op] for op in ("MatMul", "Relu")} == {"inner/dense"}
     assert found["Softmax"] == "probs"
-    tensors = {v.meta["keras_tensor"] for n in converted.graph for v in n.outputs if "keras_tensor" in v.meta}
+    tensors = {
+        v.meta["keras_tensor"]
+        for n in converted.graph
+        for v in n.outputs
+        if "keras_tensor" in v.meta
+    }
     assert "inner/dense" in tensors
     (relu,) = (node for node in converted.graph if node.op_type == "Relu")
     assert relu.outputs[0].meta["keras_tensor"] == "inner/dense"
@@ -119,7 +137,12 @@ def test_convert_puts_a_pair_in_the_place_of_each_quantizer() -> None:
         ("QuantizeLinear", "y_quantizer"),
         ("DequantizeLinear", "y_quantizer"),
     ]
-    assert [node.meta["keras_layer"] for node in pairs] == ["x_quantizer", "x_quantizer", "y_quantizer", "y_quantizer"]
+    assert [node.meta["keras_layer"] for node in pairs] == [
+        "x_quantizer",
+        "x_quantizer",
+        "y_quantizer",
+        "y_quantizer",
+    ]
     for quantize, dequantize in (pairs[:2], pairs[2:]):
         assert quantize.outputs[0].dtype == ir.DataType.INT8
         assert dequantize.outputs[0].dtype == ir.DataType.FLOAT
@@ -134,7 +157,11 @@ def test_convert_puts_a_pair_in_the_place_of_each_quantizer() -> None:
 
 def norms(model: keras.Model) -> dict[str, Any]:
     converted = convert(model, opset=17)
-    return {n.meta["keras_layer"]: n.meta["batch_norm"] for n in converted.graph if "batch_norm" in n.meta}
+    return {
+        n.meta["keras_layer"]: n.meta["batch_norm"]
+        for n in converted.graph
+        if "batch_norm" in n.meta
+    }
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -176,7 +203,9 @@ def test_convert_looks_for_one_batch_normalization_in_a_layer(count: int, known:
 def test_convert_leaves_the_reshapes_of_tf2onnx() -> None:
     """It makes one of a depthwise kernel, of which TensorFlow knows nothing."""
     x = keras.Input((4, 4, 2), name="x")
-    converted = check(keras.Model(x, layers.DepthwiseConv2D(2, depth_multiplier=2)(x)), normal(2, 4, 4, 2))
+    converted = check(
+        keras.Model(x, layers.DepthwiseConv2D(2, depth_multiplier=2)(x)), normal(2, 4, 4, 2)
+    )
     assert "Reshape" in {node.op_type for node in converted.graph}
 
 
@@ -185,12 +214,17 @@ def test_convert_gives_a_reshape_the_shape_that_tensorflow_knows() -> None:
     y = layers.Reshape((3, 8), name="r")(x)
     converted = check(keras.Model(x, layers.Dense(2)(layers.Flatten()(y))), normal(2, 4, 6))
     found = [node.outputs[0] for node in converted.graph if node.op_type == "Reshape"]
-    assert [[d if isinstance(d, int) else None for d in v.shape] for v in found] == [[None, 3, 8], [None, 24]]
+    assert [[d if isinstance(d, int) else None for d in v.shape] for v in found] == [
+        [None, 3, 8],
+        [None, 24],
+    ]
     assert {v.dtype for v in found} == {ir.DataType.FLOAT}
 
 
 @pytest.mark.parametrize(
-    ("message", "runs"), [("the kernel must be Const here", 2), ("something else", 1)], ids=["constants", "else"]
+    ("message", "runs"),
+    [("the kernel must be Const here", 2), ("something else", 1)],
+    ids=["constants", "else"],
 )
 def test_convert_tries_once_more_with_weights_in_the_graph(
     monkeypatch: pytest.MonkeyPatch, message: str, runs: int
@@ -209,13 +243,18 @@ def test_convert_tries_once_more_with_weights_in_the_graph(
 
 def converted_to(monkeypatch: pytest.MonkeyPatch, *nodes: tuple[str, str]) -> None:
     """Let tf2onnx give a graph of operators ``(domain, type)``."""
-    made = [onnx.helper.make_node(op, ["x"], [f"y{i}"], f"n{i}", domain=d) for i, (d, op) in enumerate(nodes)]
+    made = [
+        onnx.helper.make_node(op, ["x"], [f"y{i}"], f"n{i}", domain=d)
+        for i, (d, op) in enumerate(nodes)
+    ]
     proto = onnx.helper.make_model(onnx.helper.make_graph(made, "g", [], []))
     monkeypatch.setattr(conversion, "_process", lambda *_: proto)
 
 
 def test_convert_names_operators_without_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
-    converted_to(monkeypatch, ("", "Relu"), ("ai.onnx", "NoSuch"), ("other", "Relu"), ("ai.onnx.ml", "Alike"))
+    converted_to(
+        monkeypatch, ("", "Relu"), ("ai.onnx", "NoSuch"), ("other", "Relu"), ("ai.onnx.ml", "Alike")
+    )
     with pytest.raises(ExportError) as raised:
         convert(dense(), opset=17)
     assert "in operator set 17 for: Relu (n2), Alike (n3), NoSuch (n1)." in str(raised.value)
@@ -229,7 +268,9 @@ def test_convert_names_eight_operators_at_most(monkeypatch: pytest.MonkeyPatch) 
     assert "Op8" not in str(raised.value)
 
 
-def test_convert_goes_by_the_operator_set_that_tf2onnx_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convert_goes_by_the_operator_set_that_tf2onnx_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Gelu is an operator since set 20: a node of that name in set 18 is none of ONNX's."""
     converted_to(monkeypatch, ("", "Gelu"))
     with pytest.raises(ExportError, match=r"operator set 20 for: Gelu \(n0\)"):
@@ -243,7 +284,9 @@ def test_convert_tells_what_the_version_converter_refuses(monkeypatch: pytest.Mo
             raise error
 
         monkeypatch.setattr(onnx.version_converter, "convert_version", refuse)
-        with pytest.raises(ExportError, match=r"to operator set 21: no way\. Export with operator set 18 or older"):
+        with pytest.raises(
+            ExportError, match=r"to operator set 21: no way\. Export with operator set 18 or older"
+        ):
             convert(dense(), opset=21)
 
 

@@ -33,8 +33,18 @@ PASSES = [
     "pull_strides_up", "quantize_unsigned", "let_quantizers_clamp", "take_channels_first", "store_float_weights",
     "convert_remainder_to_half", "name_canonically",
 ]  # fmt: skip
-OPENVINO = {"quantize_before_max_pools", "pull_strides_up", "quantize_unsigned", "let_quantizers_clamp"}
-OPTIONAL = {"embed_preprocessing", "take_channels_first", "store_float_weights", "convert_remainder_to_half"} | OPENVINO
+OPENVINO = {
+    "quantize_before_max_pools",
+    "pull_strides_up",
+    "quantize_unsigned",
+    "let_quantizers_clamp",
+}
+OPTIONAL = {
+    "embed_preprocessing",
+    "take_channels_first",
+    "store_float_weights",
+    "convert_remainder_to_half",
+} | OPENVINO
 IMAGES = Preprocessing(image_shape=(4, 4, 1))
 
 
@@ -57,7 +67,9 @@ def test_lower_runs_the_passes_that_the_options_ask_for(
 ) -> None:
     ran: list[str] = []
     for name in set(PASSES):
-        monkeypatch.setattr(export.passes, name, lambda model, *_, name=name: ran.append(name) or model)
+        monkeypatch.setattr(
+            export.passes, name, lambda model, *_, name=name: ran.append(name) or model
+        )
     graph = ir.Model(ir.Graph([], [], nodes=[]), ir_version=8)
     assert export.lower(graph, {}, ExportOptions(**options), preprocessing) is graph
     assert ran == [name for name in PASSES if name not in OPTIONAL - more]
@@ -79,7 +91,9 @@ def quantized(count: int = 1, *, unsigned: bool = False) -> keras.Model:
 
 def image_model() -> keras.Model:
     image, vector = keras.Input((4, 4, 1), name="image"), keras.Input((3,), name="vector")
-    return keras.Model([image, vector], [layers.Conv2D(2, 2, name="y")(image), layers.ReLU(name="z")(vector)])
+    return keras.Model(
+        [image, vector], [layers.Conv2D(2, 2, name="y")(image), layers.ReLU(name="z")(vector)]
+    )
 
 
 def metadata_of(path: Path) -> dict[str, str]:
@@ -87,7 +101,11 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def test_export_has_the_defaults_that_it_documents() -> None:
-    defaults = {n: p.default for n, p in inspect.signature(export_onnx).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    defaults = {
+        n: p.default
+        for n, p in inspect.signature(export_onnx).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }
     assert defaults == {
         "target": "tensorrt",
         "opset": 17,
@@ -132,13 +150,20 @@ def test_export_raises_the_operator_set_for_half_precision_only(
 def test_export_records_what_the_file_is(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     export_onnx(
-        image_model(), path, target="onnxruntime", metadata={"classes": ["a", "b"], "note": "text", "best": 0.5}
+        image_model(),
+        path,
+        target="onnxruntime",
+        metadata={"classes": ["a", "b"], "note": "text", "best": 0.5},
     )
     found = metadata_of(path)
     assert (found["target"], found["preprocessing_embedded"]) == ("onnxruntime", "false")
     assert json.loads(found["layout"]) == {"image": "NHWC"}
     assert json.loads(found["tensors"]).keys() >= {"y", "z"}
-    assert (found["note"], json.loads(found["classes"]), json.loads(found["best"])) == ("text", ["a", "b"], 0.5)
+    assert (found["note"], json.loads(found["classes"]), json.loads(found["best"])) == (
+        "text",
+        ["a", "b"],
+        0.5,
+    )
     assert found["version"]
     assert not {"preprocessing", "plan_digest"} & set(found)
 
@@ -162,14 +187,18 @@ def test_export_needs_the_preprocessing_that_it_embeds(tmp_path: Path) -> None:
         export_onnx(dense(), tmp_path / "model.onnx", embed_preprocessing=True)
 
 
-@pytest.mark.parametrize("key", ["target", "version", "tensors", "layout", "quantizers", "preprocessing_embedded"])
+@pytest.mark.parametrize(
+    "key", ["target", "version", "tensors", "layout", "quantizers", "preprocessing_embedded"]
+)
 def test_export_keeps_its_own_metadata(tmp_path: Path, key: str) -> None:
     with pytest.raises(ExportError, match=f"Received: '{key}'"):
         export_onnx(dense(), tmp_path / "model.onnx", metadata={"note": "", key: "mine"})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_of_a_source_tree_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_of_a_source_tree_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> str:
         raise export.PackageNotFoundError(name)
 
@@ -181,7 +210,12 @@ def test_export_of_a_source_tree_that_is_not_installed(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("target", ["openvino", "onnxruntime", "tensorrt"])
 def test_export_refuses_unsigned_quantizers_for_tensorrt(tmp_path: Path, target: Any) -> None:
     if target != "tensorrt":
-        assert export_onnx(quantized(2, unsigned=True), tmp_path / "model.onnx", target=target).quantizers == 2
+        assert (
+            export_onnx(
+                quantized(2, unsigned=True), tmp_path / "model.onnx", target=target
+            ).quantizers
+            == 2
+        )
         return
     with pytest.raises(ExportError, match=r"Received 2 unsigned ones, such as 'q0'"):
         export_onnx(quantized(2, unsigned=True), tmp_path / "model.onnx", target=target)
@@ -212,7 +246,9 @@ def verification(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[An
     return asked
 
 
-def test_export_verifies_the_draft_against_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_verifies_the_draft_against_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warning = finding("warning", "W1")
     asked = verification(monkeypatch, warning)
     report = export_onnx(dense(), tmp_path / "model.onnx", plan=PLAN)
@@ -228,11 +264,15 @@ def test_export_that_is_not_what_it_should_be_leaves_the_old_file(
 ) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")
-    verification(monkeypatch, *(finding("error", f"E{i}") for i in range(4)), finding("warning", "W1"))
+    verification(
+        monkeypatch, *(finding("error", f"E{i}") for i in range(4)), finding("warning", "W1")
+    )
     with pytest.raises(VerificationError) as raised:
         export_onnx(dense(), path)
     text = str(raised.value)
-    assert text.startswith("The exported graph of model.onnx is not what it should be (4 errors). First: ")
+    assert text.startswith(
+        "The exported graph of model.onnx is not what it should be (4 errors). First: "
+    )
     assert [code for code in ("E0", "E1", "E2", "E3", "W1") if code in text] == ["E0", "E1", "E2"]
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
@@ -249,7 +289,9 @@ def test_export_puts_weights_beyond_the_limit_into_a_file_of_their_own(
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == (["model.onnx", "model.onnx.data"] if external else ["model.onnx"])
     assert report.bytes == sum(p.stat().st_size for p in tmp_path.iterdir())
-    (stored,) = (t for t in onnx.load(path).graph.initializer if t.data_type == onnx.TensorProto.FLOAT)
+    (stored,) = (
+        t for t in onnx.load(path).graph.initializer if t.data_type == onnx.TensorProto.FLOAT
+    )
     assert onnx.numpy_helper.to_array(stored).size == 12
 
 
@@ -269,12 +311,16 @@ def test_export_into_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> 
         export_onnx(dense(), tmp_path / "file" / "model.onnx")
 
 
-def test_export_tells_what_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_tells_what_the_disk_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(export.ir, "save", full)
-    with pytest.raises(ExportError, match=r"write .*model\.onnx\. It failed: No space left on device\."):
+    with pytest.raises(
+        ExportError, match=r"write .*model\.onnx\. It failed: No space left on device\."
+    ):
         export_onnx(dense(), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 

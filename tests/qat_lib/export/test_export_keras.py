@@ -34,11 +34,15 @@ def build_network():
     gate = layers.Conv2D(16, 1, activation="sigmoid", name="excite")(gate)
     x = layers.Multiply(name="gate")([x, gate])
     x = layers.Conv2DTranspose(4, 2, strides=2, name="up")(x)
-    x = layers.Concatenate(name="concat")([x, layers.AveragePooling2D(3, strides=1, padding="same", name="blur")(x)])
+    x = layers.Concatenate(name="concat")(
+        [x, layers.AveragePooling2D(3, strides=1, padding="same", name="blur")(x)]
+    )
     x = layers.Flatten(name="flatten")(x)
     x = layers.Dropout(0.5, name="drop")(x)
     x = layers.BatchNormalization(name="dense_bn")(layers.Dense(16, name="dense")(x))
-    return keras.Model(image, layers.Dense(5, activation="softmax", name="probs")(x), name="network")
+    return keras.Model(
+        image, layers.Dense(5, activation="softmax", name="probs")(x), name="network"
+    )
 
 
 def stir(model, rng):
@@ -49,7 +53,11 @@ def stir(model, rng):
             layer.moving_mean.assign(rng.normal(0, 0.2, n))
             layer.moving_variance.assign(rng.uniform(0.5, 1.5, n))
             if layer.scale:
-                layer.gamma.assign(np.where(np.arange(n) == 1, 0, rng.uniform(0.5, 1.5, n) * rng.choice([1, -1], n)))
+                layer.gamma.assign(
+                    np.where(
+                        np.arange(n) == 1, 0, rng.uniform(0.5, 1.5, n) * rng.choice([1, -1], n)
+                    )
+                )
             if layer.center:
                 layer.beta.assign(rng.normal(0, 0.2, n))
 
@@ -104,7 +112,9 @@ def test_the_graph_is_what_tensorrt_likes(exported, plan):
     assert found.count("Transpose") == 1
     assert not {"Shape", "Pad", "BatchNormalization"} & set(found)
     assert found.count("Mul") == 1  # the gate, no piece of a BatchNormalization
-    assert found.count("QuantizeLinear") == len(plan.by_kind("activation")) + len(plan.by_kind("internal"))
+    assert found.count("QuantizeLinear") == len(plan.by_kind("activation")) + len(
+        plan.by_kind("internal")
+    )
     proto = onnx.load(exported)
     made = {output: node for node in proto.graph.node for output in node.output}
     constants = {tensor.name for tensor in proto.graph.initializer}
@@ -120,7 +130,10 @@ def test_the_graph_is_what_tensorrt_likes(exported, plan):
 
 
 def test_the_int8_weights_are_keras_own(exported, quantized):
-    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(exported).graph.initializer}
+    tensors = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(exported).graph.initializer
+    }
     layer = quantized.get_layer("quant_stem")
     kernel = np.asarray(layer.layer.kernel)
     scale = np.abs(kernel).max(axis=(0, 1, 2)) / np.float32(127)
@@ -130,7 +143,9 @@ def test_the_int8_weights_are_keras_own(exported, quantized):
     np.testing.assert_array_equal(tensors["stem_kernel_quantizer/integers"], integers * sign)
 
 
-def test_layer_by_layer_comparison_names_where_a_difference_starts(exported, quantized, images, tmp_path):
+def test_layer_by_layer_comparison_names_where_a_difference_starts(
+    exported, quantized, images, tmp_path
+):
     report = qat_lib.check_parity(quantized, exported, images[:8], layers=True)
     assert {"stem_bn", "gate", "quant_probs"} <= {entry.layer for entry in report.layers}
     proto = onnx.load(exported)
@@ -176,7 +191,9 @@ def test_every_option_gives_the_same_answers(quantized, plan, images, tmp_path, 
     assert (dim.dim_value or dim.dim_param) == options.get("batch", "batch")
 
 
-def test_a_half_remainder_halves_and_agrees_within_halfs_rounding(quantized, plan, images, tmp_path):
+def test_a_half_remainder_halves_and_agrees_within_halfs_rounding(
+    quantized, plan, images, tmp_path
+):
     path = tmp_path / "half.onnx"
     report = qat_lib.export_onnx(quantized, path, plan=plan, remainder="fp16")
     assert report.opset == 19
@@ -190,7 +207,9 @@ def test_a_half_remainder_halves_and_agrees_within_halfs_rounding(quantized, pla
 def test_raw_images_can_go_in(quantized, plan, tmp_path):
     preprocessing = Preprocessing(image_shape=(12, 12, 3), mean=(0.5,), std=(0.5,))
     path = tmp_path / "raw.onnx"
-    qat_lib.export_onnx(quantized, path, plan=plan, preprocessing=preprocessing, embed_preprocessing=True)
+    qat_lib.export_onnx(
+        quantized, path, plan=plan, preprocessing=preprocessing, embed_preprocessing=True
+    )
     assert onnx.load(path).graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8
     raw = np.random.default_rng(0).integers(0, 256, (8, 12, 12, 3)).astype(np.uint8)
     assert qat_lib.check_parity(quantized, path, raw).passed
@@ -228,12 +247,18 @@ def test_a_disabled_quantizer_is_not_in_the_graph(network, plan, images, tmp_pat
     qat_lib.export_onnx(model, path, plan=plan)
     assert not any(node.name.startswith(name) for node in onnx.load(path).graph.node)
     findings = qat_lib.verify_onnx(path, plan)
-    assert [(f.code, f.severity, f.node) for f in findings if f.code == "Q01"] == [("Q01", "info", name)]
+    assert [(f.code, f.severity, f.node) for f in findings if f.code == "Q01"] == [
+        ("Q01", "info", name)
+    ]
 
 
 def test_shared_layers_nested_models_and_several_inputs_and_outputs(tmp_path):
     inner_input = keras.Input((6, 6, 2))
-    inner = keras.Model(inner_input, layers.Conv2D(2, 3, padding="same", name="inner_conv")(inner_input), name="inner")
+    inner = keras.Model(
+        inner_input,
+        layers.Conv2D(2, 3, padding="same", name="inner_conv")(inner_input),
+        name="inner",
+    )
     one, two = keras.Input((6, 6, 2), name="one"), keras.Input((6, 6, 2), name="two")
     shared = layers.Conv2D(2, 1, name="shared")
     both = layers.Add(name="both")([shared(inner(one)), shared(two)])
@@ -248,7 +273,10 @@ def test_shared_layers_nested_models_and_several_inputs_and_outputs(tmp_path):
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(4, 6, 6, 2)).astype(np.float32) for _ in range(2)]
     assert qat_lib.check_parity(model, path, data).passed
-    assert qat_lib.check_parity(model, path, {"two": data[1], "one": data[0]}).largest_difference < 1e-5
+    assert (
+        qat_lib.check_parity(model, path, {"two": data[1], "one": data[0]}).largest_difference
+        < 1e-5
+    )
     with pytest.raises(ExportError, match="for the inputs"):
         qat_lib.check_parity(model, path, {"one": data[0], "three": data[1]})
     with pytest.raises(ExportError, match="as many samples"):
@@ -257,7 +285,9 @@ def test_shared_layers_nested_models_and_several_inputs_and_outputs(tmp_path):
 
 def test_inputs_in_a_dict_are_found_by_their_names(tmp_path):
     first, second = keras.Input((3,), name="z"), keras.Input((3,), name="a")
-    model = keras.Model({"z": first, "a": second}, layers.Dense(2)(layers.Subtract()([first, second])))
+    model = keras.Model(
+        {"z": first, "a": second}, layers.Dense(2)(layers.Subtract()([first, second]))
+    )
     qat_lib.export_onnx(model, tmp_path / "dict.onnx")
     rng = np.random.default_rng(0)
     data = {name: rng.normal(size=(4, 3)).astype(np.float32) for name in ("z", "a")}
@@ -304,11 +334,36 @@ def subclassed():
     [
         (subclassed, {}, UnsupportedModelError, "Functional or Sequential"),
         (lambda: keras.Sequential([layers.Dense(2)]), {}, UnsupportedModelError, "built model"),
-        (lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]), {"opset": 12}, ExportError, "opset from 13"),
-        (lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]), {"opset": 99}, ExportError, "opset from 13"),
-        (lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]), {"weights": "int4"}, ExportError, "weights"),
-        (lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]), {"target": "tpu"}, ExportError, "target"),
-        (lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]), {"batch": 0}, ExportError, "batch size"),
+        (
+            lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]),
+            {"opset": 12},
+            ExportError,
+            "opset from 13",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]),
+            {"opset": 99},
+            ExportError,
+            "opset from 13",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]),
+            {"weights": "int4"},
+            ExportError,
+            "weights",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]),
+            {"target": "tpu"},
+            ExportError,
+            "target",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]),
+            {"batch": 0},
+            ExportError,
+            "batch size",
+        ),
         (
             lambda: keras.Sequential([keras.Input((2,)), layers.Dense(2)]),
             {"embed_preprocessing": True},
@@ -359,7 +414,9 @@ def test_a_file_in_the_place_of_the_folder_is_said(network, tmp_path):
         qat_lib.export_onnx(network, tmp_path / "file" / "model.onnx")
 
 
-def test_weights_past_the_limit_go_into_a_file_of_their_own(quantized, plan, images, tmp_path, monkeypatch):
+def test_weights_past_the_limit_go_into_a_file_of_their_own(
+    quantized, plan, images, tmp_path, monkeypatch
+):
     from qat_lib.export import export
 
     monkeypatch.setattr(export, "EXTERNAL_DATA_ABOVE", 100)
@@ -379,7 +436,9 @@ def test_a_layer_comparison_leaves_the_weights_outside(quantized, exported, tmp_
     from qat_lib.export import session
 
     path = tmp_path / "big.onnx"
-    onnx.save(onnx.load(exported), path, save_as_external_data=True, location="big.data", size_threshold=0)
+    onnx.save(
+        onnx.load(exported), path, save_as_external_data=True, location="big.data", size_threshold=0
+    )
     small = path.stat().st_size
     text, added = session._with_outputs(path, ("stem/Conv:0", "quant_stem/Conv:0"))
     assert (len(text) - small, len(added)) < (1000, 3)
@@ -387,11 +446,15 @@ def test_a_layer_comparison_leaves_the_weights_outside(quantized, exported, tmp_
 
 @pytest.mark.slow
 def test_more_than_two_gigabytes(tmp_path):
-    available = int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
+    available = (
+        int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
+    )
     if available < 14e9:
         pytest.skip(f"needs 14 GB of free memory, {available / 1e9:.1f} GB are there")
     x = keras.Input((8,), dtype="int32")
-    y = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(540_000, 1024, embeddings_initializer="ones")(x))
+    y = keras.layers.GlobalAveragePooling1D()(
+        keras.layers.Embedding(540_000, 1024, embeddings_initializer="ones")(x)
+    )
     model = keras.Model(x, keras.layers.Dense(4)(keras.layers.Dense(32, activation="relu")(y)))
     data = np.arange(64, dtype=np.int32).reshape(8, 8)
     quantized = qat_lib.quantize_model(model)
@@ -411,7 +474,9 @@ def test_parity_needs_data_that_fit(quantized, exported, images):
         qat_lib.check_parity(quantized, exported, [images, images])
 
 
-@pytest.mark.parametrize("data", [np.zeros((4, 3, 12, 3), "f4"), np.zeros((4, 12), "f4"), np.full((2, 12, 12, 3), "a")])
+@pytest.mark.parametrize(
+    "data", [np.zeros((4, 3, 12, 3), "f4"), np.zeros((4, 12), "f4"), np.full((2, 12, 12, 3), "a")]
+)
 def test_parity_says_what_data_the_model_takes(quantized, exported, data):
     with pytest.raises(ExportError, match="for the input 'image'"):
         qat_lib.check_parity(quantized, exported, data)
@@ -431,7 +496,9 @@ def edited(exported, tmp_path):
         change(proto)
         path = Path(tmp_path / "edited.onnx")
         onnx.save(proto, path)
-        return {finding.code for finding in qat_lib.verify_onnx(path) if finding.severity == "error"}
+        return {
+            finding.code for finding in qat_lib.verify_onnx(path) if finding.severity == "error"
+        }
 
     return edit
 
@@ -479,17 +546,23 @@ def turn_the_axis(name):
 def put_an_operator_between(proto):
     dequantize = next(n for n in proto.graph.node if n.name == "pad_quantizer/DequantizeLinear")
     index = list(proto.graph.node).index(dequantize)
-    proto.graph.node.insert(index, onnx.helper.make_node("Identity", [dequantize.input[0]], ["between"], "between"))
+    proto.graph.node.insert(
+        index, onnx.helper.make_node("Identity", [dequantize.input[0]], ["between"], "between")
+    )
     dequantize.input[0] = "between"
 
 
 def let_one_reader_pass_by(proto):
     """Give one of two readers the floating-point tensor; the other one still reads the pair."""
     made = {n.output[0]: n for n in proto.graph.node if n.op_type == "QuantizeLinear"}
-    for dequantize in (n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in made):
+    for dequantize in (
+        n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in made
+    ):
         readers = [n for n in proto.graph.node if dequantize.output[0] in n.input]
         if len(readers) > 1:
-            readers[0].input[list(readers[0].input).index(dequantize.output[0])] = made[dequantize.input[0]].input[0]
+            readers[0].input[list(readers[0].input).index(dequantize.output[0])] = made[
+                dequantize.input[0]
+            ].input[0]
             return
     raise LookupError("no tensor has two readers")
 
@@ -500,7 +573,11 @@ def quantize_once_more(proto):
     readers = [n for n in proto.graph.node if dequantize.output[0] in n.input]
     more = []
     for node, source, output in ((quantize, dequantize.output[0], "q2"), (dequantize, "q2", "dq2")):
-        more.append(onnx.helper.make_node(node.op_type, [source, *node.input[1:]], [output], f"{node.name}_1", axis=1))
+        more.append(
+            onnx.helper.make_node(
+                node.op_type, [source, *node.input[1:]], [output], f"{node.name}_1", axis=1
+            )
+        )
     for node in readers:
         node.input[list(node.input).index(dequantize.output[0])] = "dq2"
     index = list(proto.graph.node).index(dequantize) + 1
@@ -569,8 +646,13 @@ def test_a_float_export_that_another_tool_quantized_is_a_foreign_file(network, p
     for name, value in (("s", np.float32(0.1)), ("z", np.int8(0))):
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
     node = next(n for n in proto.graph.node if n.op_type == "Conv")
-    for op_type, source, output in (("QuantizeLinear", node.input[0], "q"), ("DequantizeLinear", "q", "dq")):
-        made = onnx.helper.make_node(op_type, [source, "s", "z"], [output], f"added_{op_type}", axis=1)
+    for op_type, source, output in (
+        ("QuantizeLinear", node.input[0], "q"),
+        ("DequantizeLinear", "q", "dq"),
+    ):
+        made = onnx.helper.make_node(
+            op_type, [source, "s", "z"], [output], f"added_{op_type}", axis=1
+        )
         proto.graph.node.insert(list(proto.graph.node).index(node), made)
     node.input[0] = "dq"
     onnx.save(proto, path)

@@ -13,20 +13,52 @@ IMAGE = (8, 8, 4)
 NETWORKS = {
     "embedding": ((5,), lambda x: L.GlobalAveragePooling1D()(L.Embedding(10, 4)(x)), "int32"),
     "lstm": ((5, 4), lambda x: L.LSTM(3)(x), "float32"),
-    "attention": ((6, 8), lambda x: L.LayerNormalization()(x + L.MultiHeadAttention(2, 4)(x, x)), "float32"),
-    "conv1d": ((16, 4), lambda x: L.BatchNormalization()(L.Conv1D(6, 3, dilation_rate=2)(x)), "float32"),
-    "conv3d": ((6, 6, 6, 2), lambda x: L.MaxPooling3D(2)(L.BatchNormalization()(L.Conv3D(3, 3)(x))), "float32"),
-    "resizing": (IMAGE, lambda x: L.Resizing(5, 5)(L.UpSampling2D(2, interpolation="bilinear")(x)), "float32"),
-    "transposed": (IMAGE, lambda x: L.Conv2DTranspose(4, 3, strides=2, padding="same")(x), "float32"),
-    "prelu": (IMAGE, lambda x: L.PReLU(shared_axes=[1, 2])(L.Conv2D(4, 3, dilation_rate=2)(x)), "float32"),
+    "attention": (
+        (6, 8),
+        lambda x: L.LayerNormalization()(x + L.MultiHeadAttention(2, 4)(x, x)),
+        "float32",
+    ),
+    "conv1d": (
+        (16, 4),
+        lambda x: L.BatchNormalization()(L.Conv1D(6, 3, dilation_rate=2)(x)),
+        "float32",
+    ),
+    "conv3d": (
+        (6, 6, 6, 2),
+        lambda x: L.MaxPooling3D(2)(L.BatchNormalization()(L.Conv3D(3, 3)(x))),
+        "float32",
+    ),
+    "resizing": (
+        IMAGE,
+        lambda x: L.Resizing(5, 5)(L.UpSampling2D(2, interpolation="bilinear")(x)),
+        "float32",
+    ),
+    "transposed": (
+        IMAGE,
+        lambda x: L.Conv2DTranspose(4, 3, strides=2, padding="same")(x),
+        "float32",
+    ),
+    "prelu": (
+        IMAGE,
+        lambda x: L.PReLU(shared_axes=[1, 2])(L.Conv2D(4, 3, dilation_rate=2)(x)),
+        "float32",
+    ),
     "operations": (
         IMAGE,
         lambda x: keras.ops.mean(keras.ops.transpose(x * 2 + 1, (0, 3, 1, 2)), axis=(2, 3)),
         "float32",
     ),
     "group norm": (IMAGE, lambda x: L.GroupNormalization(2)(L.Conv2D(4, 3)(x)), "float32"),
-    "two norms": (IMAGE, lambda x: L.BatchNormalization()(L.BatchNormalization()(L.Conv2D(4, 3)(x))), "float32"),
-    "softmax of pixels": (IMAGE, lambda x: L.Softmax()(L.Conv2D(4, 1)(L.Concatenate()([x, x]))), "float32"),
+    "two norms": (
+        IMAGE,
+        lambda x: L.BatchNormalization()(L.BatchNormalization()(L.Conv2D(4, 3)(x))),
+        "float32",
+    ),
+    "softmax of pixels": (
+        IMAGE,
+        lambda x: L.Softmax()(L.Conv2D(4, 1)(L.Concatenate()([x, x]))),
+        "float32",
+    ),
     "the input itself": ((4,), lambda x: x, "float32"),
 }
 
@@ -58,7 +90,9 @@ def test_a_gate_leaves_no_shape_arithmetic(opset, tmp_path):
     found = [node.op_type for node in onnx.load(path).graph.node]
     assert not {"Shape", "Gather", "Slice", "Concat", "Pad"} & set(found)
     assert found.count("Transpose") == found.count("Reshape") == 1
-    assert qat_lib.check_parity(model, path, np.random.default_rng(0).normal(size=(3, *IMAGE)).astype("f4")).passed
+    assert qat_lib.check_parity(
+        model, path, np.random.default_rng(0).normal(size=(3, *IMAGE)).astype("f4")
+    ).passed
 
 
 def test_an_open_image_size_stays_open(tmp_path):

@@ -35,7 +35,12 @@ def dense(policy):
 
 @pytest.mark.parametrize(
     ("policy", "stored"),
-    [("mixed_float16", "float32"), ("mixed_bfloat16", "float32"), ("float16", "float16"), ("float64", "float64")],
+    [
+        ("mixed_float16", "float32"),
+        ("mixed_bfloat16", "float32"),
+        ("float16", "float16"),
+        ("float64", "float64"),
+    ],
 )
 def test_layers_compute_in_float32_within_the_block(policy, stored):
     layer, other = dense(policy), dense("float32")
@@ -87,7 +92,13 @@ def test_an_unbuilt_normalization_has_no_constants():
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    [("float16", "float32"), ("float64", "float32"), ("float32", "float32"), ("int64", "int64"), ("bool", "bool")],
+    [
+        ("float16", "float32"),
+        ("float64", "float32"),
+        ("float32", "float32"),
+        ("int64", "int64"),
+        ("bool", "bool"),
+    ],
 )
 def test_float32_array(dtype, expected):
     array = float32_array(np.asarray([[0, 1]], dtype))
@@ -109,7 +120,9 @@ def test_float32_for_other_floats():
 
 def nodes_of(function, *specs):
     """Return a function's graph in float32."""
-    graph_def = tf.function(function).get_concrete_function(*specs).graph.as_graph_def(add_shapes=True)
+    graph_def = (
+        tf.function(function).get_concrete_function(*specs).graph.as_graph_def(add_shapes=True)
+    )
     use_float32(graph_def)
     return graph_def
 
@@ -128,7 +141,9 @@ FLOAT32 = int(tf.float32.as_datatype_enum)
 
 def kinds(graph_def, *, op):
     return [
-        {key: attr.type for key, attr in node.attr.items() if attr.type} for node in graph_def.node if node.op == op
+        {key: attr.type for key, attr in node.attr.items() if attr.type}
+        for node in graph_def.node
+        if node.op == op
     ]
 
 
@@ -136,7 +151,8 @@ def kinds(graph_def, *, op):
 def test_operators_and_constants_are_written_in_float32(name):
     kind = tf.as_dtype(name)
     graph_def = nodes_of(
-        lambda x: tf.add(x, tf.constant([1.5, 2.5], kind), name="sum"), tf.TensorSpec([2], kind, name="x")
+        lambda x: tf.add(x, tf.constant([1.5, 2.5], kind), name="sum"),
+        tf.TensorSpec([2], kind, name="x"),
     )
     assert kinds(graph_def, op="AddV2") == [{"T": FLOAT32}]
     (constant,) = [node.attr["value"].tensor for node in graph_def.node if node.op == "Const"]
@@ -149,7 +165,11 @@ def test_other_types_and_attributes_stay():
     def function(x):
         return tf.concat([tf.cast(x > 1.0, tf.int64), tf.constant([3], tf.int64)], axis=0)
 
-    before = tf.function(function).get_concrete_function(tf.TensorSpec([2], tf.float32)).graph.as_graph_def()
+    before = (
+        tf.function(function)
+        .get_concrete_function(tf.TensorSpec([2], tf.float32))
+        .graph.as_graph_def()
+    )
     after = type(before)()
     after.CopyFrom(before)
     use_float32(after)
@@ -157,7 +177,9 @@ def test_other_types_and_attributes_stay():
 
 
 def test_lists_of_types_are_written_in_float32():
-    graph_def = nodes_of(lambda x: tf.identity_n([x, tf.constant([1])])[0], tf.TensorSpec([2], tf.float16, name="x"))
+    graph_def = nodes_of(
+        lambda x: tf.identity_n([x, tf.constant([1])])[0], tf.TensorSpec([2], tf.float16, name="x")
+    )
     (node,) = [node for node in graph_def.node if node.op == "IdentityN"]
     assert list(node.attr["T"].list.type) == [FLOAT32, tf.int32.as_datatype_enum]
 
@@ -168,7 +190,9 @@ def test_functions_within_are_written_in_float32():
         return x + tf.constant(1.5, tf.float16), n
 
     inner.get_concrete_function(tf.TensorSpec([2], tf.float16), tf.TensorSpec([], tf.int32))
-    graph_def = nodes_of(lambda x: inner(x, tf.constant(3))[0], tf.TensorSpec([2], tf.float16, name="x"))
+    graph_def = nodes_of(
+        lambda x: inner(x, tf.constant(3))[0], tf.TensorSpec([2], tf.float16, name="x")
+    )
     (function,) = graph_def.library.function
     arguments = [*function.signature.input_arg, *function.signature.output_arg]
     assert [argument.type for argument in arguments] == [FLOAT32, tf.int32.as_datatype_enum] * 2
@@ -203,12 +227,17 @@ def test_readers_of_a_cast_that_waits_for_something_read_its_data():
             inner = tf.cast(x, tf.float16, name="cast")
         return tf.negative(inner, name="negative")
 
-    nodes = {node.name: node for node in nodes_of(function, tf.TensorSpec([2], tf.float32, name="x")).node}
+    nodes = {
+        node.name: node
+        for node in nodes_of(function, tf.TensorSpec([2], tf.float32, name="x")).node
+    }
     assert list(nodes["cast"].input) == ["x", "^first"]
     assert list(nodes["negative"].input) == ["x"]
 
 
 def test_operators_that_are_no_casts_stay():
     """A Cast is told by its operator: others may have the attributes of one."""
-    graph_def = nodes_of(lambda x: tf.bitcast(x, tf.int32, name="bits"), tf.TensorSpec([2], tf.float32, name="x"))
+    graph_def = nodes_of(
+        lambda x: tf.bitcast(x, tf.int32, name="bits"), tf.TensorSpec([2], tf.float32, name="x")
+    )
     assert [node.op for node in graph_def.node if node.name == "bits"] == ["Bitcast"]

@@ -59,7 +59,12 @@ VALUES = {
 
 @pytest.mark.parametrize("text", VALUES)
 def test_fold_constants_computes(lab, text):
-    model = lab.formula(f"Identity(Identity({text})); Relu(x)", {"x": np.float32([1])}, **CONSTANTS, i2=np.asarray([0]))
+    model = lab.formula(
+        f"Identity(Identity({text})); Relu(x)",
+        {"x": np.float32([1])},
+        **CONSTANTS,
+        i2=np.asarray([0]),
+    )
     lowered = passes.fold_constants(model)
     ((name, value),) = lab.constants(lowered).items()
     assert lab.results(lowered) == [f"Identity({name})", "Relu(x)"]
@@ -93,7 +98,8 @@ def test_fold_constants_leaves(lab, text):
 
 def test_fold_constants_leaves_operators_of_several_outputs(lab):
     model = lab.build(
-        "(float[1] x) => (float y, float z) { p, q = Split<axis = 0>(a)\n y = Exp(p)\n z = Add(q, x) }", a=A[:, 0]
+        "(float[1] x) => (float y, float z) { p, q = Split<axis = 0>(a)\n y = Exp(p)\n z = Add(q, x) }",
+        a=A[:, 0],
     )
     assert lab.ops(passes.fold_constants(model)) == {"Split": 1, "Exp": 1, "Add": 1}
 
@@ -102,7 +108,11 @@ def test_fold_constants_leaves_operators_of_other_domains(lab):
     model = lab.formula("Exp(Neg(a)); Exp(Neg(b))", {}, **CONSTANTS)
     lab.node(model, "Neg").domain = "custom"
     lowered = passes.fold_constants(model)
-    assert [(node.op_type, node.domain) for node in lowered.graph] == [("Neg", "custom"), ("Exp", ""), ("Exp", "")]
+    assert [(node.op_type, node.domain) for node in lowered.graph] == [
+        ("Neg", "custom"),
+        ("Exp", ""),
+        ("Exp", ""),
+    ]
 
 
 def test_fold_constants_takes_the_long_name_of_the_standard_domain(lab):
@@ -114,7 +124,8 @@ def test_fold_constants_takes_the_long_name_of_the_standard_domain(lab):
 def test_fold_constants_leaves_branches(lab):
     branch = "{} = g{} () => (float[2,3] o{}) {{ o{} = Neg({}) }}"
     branches = ", ".join(
-        branch.format(key, name, name, name, name) for key, name in (("then_branch", "a"), ("else_branch", "b"))
+        branch.format(key, name, name, name, name)
+        for key, name in (("then_branch", "a"), ("else_branch", "b"))
     )
     model = lab.build(
         f"""(float[1] x) => (float y, float z) {{
@@ -141,11 +152,22 @@ LIMIT = 1 << 20
 
 @pytest.mark.parametrize(
     ("size", "times", "stays"),
-    [(1, LIMIT, False), (1, LIMIT + 1, True), (LIMIT, 1, False), (LIMIT, 2, False), (LIMIT, 3, True), (1, 100, False)],
+    [
+        (1, LIMIT, False),
+        (1, LIMIT + 1, True),
+        (LIMIT, 1, False),
+        (LIMIT, 2, False),
+        (LIMIT, 3, True),
+        (1, 100, False),
+    ],
 )
 def test_fold_constants_writes_out_no_large_repetition(lab, size, times, stays):
     model = lab.formula(
-        "Neg(Tile(c, n)); Exp(Neg(b))", {}, c=np.ones(size, np.int8), n=np.asarray([times]), **CONSTANTS
+        "Neg(Tile(c, n)); Exp(Neg(b))",
+        {},
+        c=np.ones(size, np.int8),
+        n=np.asarray([times]),
+        **CONSTANTS,
     )
     lowered = passes.fold_constants(model)
     assert lab.ops(lowered)["Tile"] == stays
@@ -158,10 +180,13 @@ def test_fold_constants_keeps_the_tensors_names(lab):
 
 
 @pytest.mark.parametrize(
-    ("opset", "call"), [(12, "ReduceSum<axes = [0], keepdims = 0>(a)"), (13, "ReduceSum<keepdims = 0>(a, first)")]
+    ("opset", "call"),
+    [(12, "ReduceSum<axes = [0], keepdims = 0>(a)"), (13, "ReduceSum<keepdims = 0>(a, first)")],
 )
 def test_fold_constants_computes_by_the_models_operator_set(lab, opset, call):
-    model = lab.formula(f"Add(x, {call})", {"x": A}, opset=opset, first=np.asarray([0]), **CONSTANTS)
+    model = lab.formula(
+        f"Add(x, {call})", {"x": A}, opset=opset, first=np.asarray([0]), **CONSTANTS
+    )
     (value,) = lab.constants(passes.fold_constants(model)).values()
     np.testing.assert_array_equal(value, A.sum(axis=0))
 
@@ -170,7 +195,11 @@ def test_fold_constants_computes_by_the_models_operator_set(lab, opset, call):
 def test_fold_constants_keeps_the_type(lab, kind):
     x = {"x": A.astype(kind)}
     model = lab.formula(
-        "Add(x, Mul(Sub(a, b), Transpose(c)))", x, a=A.astype(kind), b=B.astype(kind), c=A.T.astype(kind)
+        "Add(x, Mul(Sub(a, b), Transpose(c)))",
+        x,
+        a=A.astype(kind),
+        b=B.astype(kind),
+        c=A.T.astype(kind),
     )
     (value,) = lab.constants(passes.fold_constants(model)).values()
     assert value.dtype == kind

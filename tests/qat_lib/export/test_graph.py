@@ -50,13 +50,20 @@ def test_a_pass_leaves_its_argument_as_it_was(lab):
     @lowering_pass
     def halve(model, kind, *, name):
         """Say it in half."""
-        for value in (*model.graph.inputs, *model.graph.initializers.values(), model.graph[0].outputs[0]):
+        for value in (
+            *model.graph.inputs,
+            *model.graph.initializers.values(),
+            model.graph[0].outputs[0],
+        ):
             value.dtype = kind
         model.graph[0].name = name
 
     model = lab.formula("Relu(Add(x, c))", X, c=np.float32([1]))
     lowered = halve(model, ir.DataType.FLOAT16, name="changed")
-    for graph, kind, name in ((model.graph, "FLOAT", "node_0"), (lowered.graph, "FLOAT16", "changed")):
+    for graph, kind, name in (
+        (model.graph, "FLOAT", "node_0"),
+        (lowered.graph, "FLOAT16", "changed"),
+    ):
         values = (*graph.inputs, *graph.initializers.values(), graph[0].outputs[0])
         assert [value.dtype.name for value in values] == [kind] * 3
         assert graph[0].name == name
@@ -118,12 +125,19 @@ def test_operand_and_producer(lab):
     assert operand(clip, 1) is None
     assert operand(clip, 2) is model.graph.initializers["c"]
     assert operand(clip, 3) is operand(clip, 5) is None
-    assert [producer(value) for value in (*clip.inputs, model.graph.inputs[0])] == [exp, None, None, None]
+    assert [producer(value) for value in (*clip.inputs, model.graph.inputs[0])] == [
+        exp,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_constant_and_scalar(lab):
     arrays = {"a": np.float32([[4]]), "b": np.float32(5), "c": np.float32([6, 7])}
-    model = lab.formula("Add(Add(Exp(x), Constant<value_float = 3.0>()), a); Add(b, c)", X, **arrays)
+    model = lab.formula(
+        "Add(Add(Exp(x), Constant<value_float = 3.0>()), a); Add(b, c)", X, **arrays
+    )
     made = {node.op_type: node.outputs[0] for node in model.graph}
     assert constant(None) is constant(model.graph.inputs[0]) is constant(made["Exp"]) is None
     assert scalar(None) is scalar(model.graph.inputs[0]) is scalar(made["Exp"]) is None
@@ -138,7 +152,10 @@ def test_constant_and_scalar(lab):
 
 def test_add_constant_makes_the_name_unique(lab):
     graph = lab.formula("Add(x, w)", X, w=np.float32([1])).graph
-    made = [add_constant(graph, array, "w") for array in (np.int8([[1, 2]]), np.float32(3), np.arange(3))]
+    made = [
+        add_constant(graph, array, "w")
+        for array in (np.int8([[1, 2]]), np.float32(3), np.arange(3))
+    ]
     assert [value.name for value in made] == ["w_1", "w_2", "w_3"]
     assert add_constant(graph, np.float32(3), "v").name == "v"
     assert [value.dtype.name for value in made] == ["INT8", "FLOAT", "INT64"]
@@ -149,7 +166,10 @@ def test_add_constant_makes_the_name_unique(lab):
 
 def test_attribute(lab):
     node = lab.formula(
-        'Resize<axes = [2, 3], mode = "linear", cubic_coeff_a = -0.5>(x, , s)', X, opset=18, s=np.float32([1, 1])
+        'Resize<axes = [2, 3], mode = "linear", cubic_coeff_a = -0.5>(x, , s)',
+        X,
+        opset=18,
+        s=np.float32([1, 1]),
     ).graph[0]
     assert attribute(node, "axes") == [2, 3]
     assert attribute(node, "mode") == "linear"
@@ -189,7 +209,9 @@ def test_only_consumer(lab, text, op_type):
     assert (None if found is None else found.op_type) == op_type
 
 
-@pytest.mark.parametrize(("shape", "sizes"), [((), []), ((3,), [3]), (("b", 4, None), [None, 4, None]), (None, None)])
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [((), []), ((3,), [3]), (("b", 4, None), [None, 4, None]), (None, None)]
+)
 def test_rank_and_dims(shape, sizes):
     value = ir.Value(shape=None if shape is None else ir.Shape(shape))
     assert dims(value) == sizes
@@ -267,7 +289,9 @@ def test_new_node_has_the_type_of_its_origins_first_output():
 
 @pytest.mark.parametrize("shape", [[1, "n", None], ir.Shape([1, "n", None])])
 def test_new_node_says_shape_and_type(shape):
-    output = new_node("Add", [], origin=ir.node("Mul", []), shape=shape, dtype=ir.DataType.INT8).outputs[0]
+    output = new_node(
+        "Add", [], origin=ir.node("Mul", []), shape=shape, dtype=ir.DataType.INT8
+    ).outputs[0]
     assert output.shape == ir.Shape([1, "n", None])
     assert output.dtype.name == "INT8"
     assert new_node("Add", [], origin=ir.node("Mul", [])).outputs[0].dtype is None

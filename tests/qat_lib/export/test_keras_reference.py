@@ -50,7 +50,10 @@ def test_batches_cut_an_array(size: int, whole: bool, sizes: list[int]) -> None:
 
 
 def test_batches_of_many_samples_are_whole() -> None:
-    assert shapes(batches(one_input(), np.zeros((700, 2)), 300, whole=True)) == [[(300, 2)], [(300, 2)]]
+    assert shapes(batches(one_input(), np.zeros((700, 2)), 300, whole=True)) == [
+        [(300, 2)],
+        [(300, 2)],
+    ]
 
 
 @pytest.mark.parametrize("form", [list, tuple])
@@ -93,7 +96,10 @@ def test_batches_take_the_names_of_the_inputs_where_those_of_the_dict_differ() -
 def test_batches_refuse_other_names(names: list[str]) -> None:
     with pytest.raises(ExportError) as raised:
         list(batches(two_inputs(), dict.fromkeys(names, A), 8, whole=False))
-    assert str(raised.value) == f"Expected arrays for the inputs ['first', 'second']. Received: {names}."
+    assert (
+        str(raised.value)
+        == f"Expected arrays for the inputs ['first', 'second']. Received: {names}."
+    )
 
 
 def test_batches_refuse_inputs_of_other_lengths() -> None:
@@ -146,7 +152,10 @@ def test_keras_reference_without_layers_is_the_model_itself() -> None:
     reference = KerasReference(model, [])
     assert reference.model is model
     assert reference.layers == []
-    assert [y.tolist() for y in reference.run([np.ones((1, 4), np.float32)])] == [[[23, 23]], [[18, 18]]]
+    assert [y.tolist() for y in reference.run([np.ones((1, 4), np.float32)])] == [
+        [[23, 23]],
+        [[18, 18]],
+    ]
 
 
 @pytest.mark.parametrize("form", [list, tuple, dict])
@@ -160,13 +169,18 @@ def test_keras_reference_gives_each_input_its_array(form: Any) -> None:
 @pytest.mark.parametrize("listed", [False, True])
 def test_keras_reference_runs_models_of_one_input(listed: bool) -> None:
     x = keras.Input((2,), name="x")
-    for model in (keras.Sequential([x, layers.Identity()]), keras.Model([x] if listed else x, layers.Identity()(x))):
+    for model in (
+        keras.Sequential([x, layers.Identity()]),
+        keras.Model([x] if listed else x, layers.Identity()(x)),
+    ):
         np.testing.assert_array_equal(KerasReference(model, []).run([A])[0], A)
 
 
 def test_keras_reference_runs_in_inference() -> None:
     x = keras.Input((64,))
-    (y,) = KerasReference(keras.Model(x, layers.Dropout(0.5)(x)), []).run([np.ones((2, 64), np.float32)])
+    (y,) = KerasReference(keras.Model(x, layers.Dropout(0.5)(x)), []).run(
+        [np.ones((2, 64), np.float32)]
+    )
     assert y.tolist() == np.ones((2, 64)).tolist()
 
 

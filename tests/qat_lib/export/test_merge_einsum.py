@@ -6,12 +6,23 @@ import pytest
 from qat_lib.export import passes
 
 X = {"x": (2, 3, 4), "u": (2, 3, 4, 5), "v": (2, 4)}
-W = {"w": (4, 6), "wt": (6, 4), "heads": (4, 6, 7), "merge": (4, 5, 6), "merget": (5, 6, 4), "cube": (2, 4, 6)}
+W = {
+    "w": (4, 6),
+    "wt": (6, 4),
+    "heads": (4, 6, 7),
+    "merge": (4, 5, 6),
+    "merget": (5, 6, 4),
+    "cube": (2, 4, 6),
+}
 
 
 def build(lab, rng, text, **more):
     arrays = {key: rng.normal(size=shape).astype(np.float32) for key, shape in {**X, **W}.items()}
-    inputs = {key: arrays[key] for key in X if f"({key})" in text or f"({key}," in text or f" {key})" in text}
+    inputs = {
+        key: arrays[key]
+        for key in X
+        if f"({key})" in text or f"({key}," in text or f" {key})" in text
+    }
     constants = {key: arrays[key] for key in W} | more
     return lab.formula(text, inputs, **constants), inputs
 
@@ -31,7 +42,13 @@ MERGED = [
     ("abc,dc->abd", "x", "wt", "MatMul(x, Transpose<perm = [1, 0]>(wt))", []),
     ("abc,cd->abd", "x", QDQ, f"MatMul(x, {QDQ})", []),
     ("abc,cd->abd", "Relu(x)", "w", "MatMul(Relu(x), w)", []),
-    ("abc,cde->abde", "x", "heads", "Reshape(MatMul(x, Reshape(heads, 0)), 1)", [[4, 42], [0, 0, 6, 7]]),
+    (
+        "abc,cde->abde",
+        "x",
+        "heads",
+        "Reshape(MatMul(x, Reshape(heads, 0)), 1)",
+        [[4, 42], [0, 0, 6, 7]],
+    ),
     (
         "abc,cde->abed",
         "x",
@@ -39,7 +56,13 @@ MERGED = [
         "Reshape(MatMul(x, Reshape(Transpose<perm = [0, 2, 1]>(heads), 0)), 1)",
         [[4, 42], [0, 0, 7, 6]],
     ),
-    ("abde,dec->abc", "u", "merge", "MatMul(Reshape(u, 1), Reshape(merge, 0))", [[20, 6], [0, 0, 20]]),
+    (
+        "abde,dec->abc",
+        "u",
+        "merge",
+        "MatMul(Reshape(u, 1), Reshape(merge, 0))",
+        [[20, 6], [0, 0, 20]],
+    ),
     (
         "abde,ecd->abc",
         "u",
@@ -73,7 +96,11 @@ def test_merge_einsum(lab, rng, equation, data, weight, result, targets):
     assert lab.results(lowered) == [result]
     assert [lab.constants(lowered)[name].tolist() for name in names] == targets
     # The shapes said are those that ONNX infers: check_model compares them.
-    assert all(value.shape is not None and value.dtype is not None for node in lowered.graph for value in node.outputs)
+    assert all(
+        value.shape is not None and value.dtype is not None
+        for node in lowered.graph
+        for value in node.outputs
+    )
 
 
 STAYS = [
@@ -114,7 +141,10 @@ def test_merge_einsum_leaves(lab, rng, text):
     }
     more |= {"s": np.float32(0.02), "z": np.int8(0), "shape": np.asarray([2, 3, 4])}
     behind = einsum("abc,cd->abd", "Exp(x)", "w")
-    inputs = {"x": rng.normal(size=X["x"]).astype(np.float32), "v": rng.normal(size=X["v"]).astype(np.float32)}
+    inputs = {
+        "x": rng.normal(size=X["x"]).astype(np.float32),
+        "v": rng.normal(size=X["v"]).astype(np.float32),
+    }
     constants = {key: rng.normal(size=shape).astype(np.float32) for key, shape in W.items()}
     model = lab.formula(f"{text}; {behind}; Neg(v)", inputs, **constants, **more)
     lowered = passes.merge_einsum(model)
@@ -128,7 +158,8 @@ def test_merge_einsum_needs_the_rank_of_the_data(lab, rng):
 
 
 @pytest.mark.parametrize(
-    ("equation", "weight", "shape"), [("abc,cde->abde", "heads", [2, None, 6, 7]), ("abc,cd->abd", "w", [2, None, 6])]
+    ("equation", "weight", "shape"),
+    [("abc,cde->abde", "heads", [2, None, 6, 7]), ("abc,cd->abd", "w", [2, None, 6])],
 )
 def test_merge_einsum_keeps_open_axes(lab, rng, equation, weight, shape):
     model, _ = build(lab, rng, einsum(equation, "Relu(x)", weight))
@@ -143,5 +174,7 @@ def test_merge_einsum_needs_as_many_axes_as_the_data_have(lab, rng):
     for equation in ("ab,bc->ac", "abcd,de->abce"):
         model, _ = build(lab, rng, einsum("abc,cd->abd", "x", "w"))
         attributes = model.graph[0].attributes
-        attributes["equation"] = type(attributes["equation"])("equation", attributes["equation"].type, equation)
+        attributes["equation"] = type(attributes["equation"])(
+            "equation", attributes["equation"].type, equation
+        )
         assert lab.ops(passes.merge_einsum(model)) == {"Einsum": 1}

@@ -20,7 +20,11 @@ from qat_lib.export.metadata import (
 
 def record() -> Recorded:
     weight = RecordedWeight(
-        quantizer="k", scale=np.float32([0.5, 2.0]), factor=np.float32([1.0, -1.0]), digest="0" * 64, axis=1
+        quantizer="k",
+        scale=np.float32([0.5, 2.0]),
+        factor=np.float32([1.0, -1.0]),
+        digest="0" * 64,
+        axis=1,
     )
     return Recorded(
         activations={"x": 0.25},
@@ -64,7 +68,16 @@ def test_recorded_keeps_names_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "null", "[]", "{}", "[" * 50_000, '{"activations": 3}', '{"activations": {"x": "y"}, "weights": {}}']
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "[" * 50_000,
+        '{"activations": 3}',
+        '{"activations": {"x": "y"}, "weights": {}}',
+    ],
 )
 def test_recorded_refuses_what_is_no_record(text: str) -> None:
     with pytest.raises(ExportError, match=r"qatline\.quantizers"):
@@ -118,7 +131,9 @@ def test_integer_digest_takes_channels_of_factor_zero_as_zeros(axis: int) -> Non
     dead[(1,) if axis == 0 else (slice(None), 1)] = 0
     assert integer_digest(integers, factor, axis) == integer_digest(dead, None, axis)
     assert integer_digest(integers, factor, axis) != integer_digest(integers, None, axis)
-    assert integer_digest(integers, np.abs(factor) + 1, axis) == integer_digest(integers, None, axis)
+    assert integer_digest(integers, np.abs(factor) + 1, axis) == integer_digest(
+        integers, None, axis
+    )
 
 
 def test_integer_digest_takes_a_scalar() -> None:

@@ -38,7 +38,9 @@ def test_a_bias_behind_a_squeeze_joins_its_convolution(lab, rng):
     }
     x = {"x": rng.normal(size=(2, 3, 1, 8)).astype(np.float32)}
     model = lab.build(text, **constants)
-    lowered = lab.check(model, lambda m: passes.merge_bias(passes.remove_thin_reshapes(m)), x, atol=1e-6)
+    lowered = lab.check(
+        model, lambda m: passes.merge_bias(passes.remove_thin_reshapes(m)), x, atol=1e-6
+    )
     assert lab.order(lowered) == ["Conv", "Squeeze", "Relu"]
 
 
@@ -108,16 +110,22 @@ TRANSPOSED = {
 @pytest.mark.parametrize("options", TRANSPOSED.values(), ids=list(TRANSPOSED))
 def test_a_transposed_convolution_with_an_open_batch(tmp_path, dimensions, options):
     keras.utils.set_random_seed(3)
-    layer = getattr(L, f"Conv{dimensions}DTranspose")(4, **{"kernel_size": 3, **options}, bias_initializer="normal")
+    layer = getattr(L, f"Conv{dimensions}DTranspose")(
+        4, **{"kernel_size": 3, **options}, bias_initializer="normal"
+    )
     inputs = keras.Input((*(5, 6, 4)[:dimensions], 3))
     model = keras.Model(inputs, layer(inputs))
     path = tmp_path / "transposed.onnx"
     assert qat_lib.export_onnx(model, path).findings == ()
     ops = Counter(node.op_type for node in onnx.load(path).graph.node)
     assert ops["ConvTranspose"] == 1
-    assert ops.keys() <= {"ConvTranspose", "Transpose", "Unsqueeze", "Squeeze", "Add", "Reshape"}, ops
+    assert ops.keys() <= {"ConvTranspose", "Transpose", "Unsqueeze", "Squeeze", "Add", "Reshape"}, (
+        ops
+    )
     for batch in (1, 3):
-        data = np.random.default_rng(batch).normal(size=(batch, *inputs.shape[1:])).astype(np.float32)
+        data = (
+            np.random.default_rng(batch).normal(size=(batch, *inputs.shape[1:])).astype(np.float32)
+        )
         assert qat_lib.check_parity(model, path, data).passed
 
 

@@ -10,8 +10,17 @@ from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET, ExportOptions
 
 def test_export_options_by_default() -> None:
     options = ExportOptions()
-    assert (options.target, options.opset, options.weights, options.remainder) == ("tensorrt", 17, "int8", "fp32")
-    assert (options.channels_first_input, options.batch, options.embed_preprocessing) == (False, None, False)
+    assert (options.target, options.opset, options.weights, options.remainder) == (
+        "tensorrt",
+        17,
+        "int8",
+        "fp32",
+    )
+    assert (options.channels_first_input, options.batch, options.embed_preprocessing) == (
+        False,
+        None,
+        False,
+    )
     assert OLDEST_OPSET == 13
     assert NEWEST_OPSET == 21
 
@@ -36,7 +45,10 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
         ({"target": "tvm"}, "target to be one of tensorrt, openvino, onnxruntime. Received: 'tvm'"),
         ({"weights": "fp8"}, "weights to be one of int8, qdq. Received: 'fp8'"),
         ({"remainder": "bf16"}, "remainder to be one of fp32, fp16. Received: 'bf16'"),
-        *(({"batch": batch}, f"from 1 to 65536.*{batch!r}") for batch in (0, -1, 65537, True, False)),
+        *(
+            ({"batch": batch}, f"from 1 to 65536.*{batch!r}")
+            for batch in (0, -1, 65537, True, False)
+        ),
     ],
 )
 def test_export_options_refuse(options: dict[str, Any], message: str) -> None:

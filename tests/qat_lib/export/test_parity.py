@@ -16,7 +16,10 @@ from qat_lib.errors import ExportError
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.parity import LayerDifference, ParityReport
 
-KINDS = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.float16): onnx.TensorProto.FLOAT16}
+KINDS = {
+    np.dtype(np.float32): onnx.TensorProto.FLOAT,
+    np.dtype(np.float16): onnx.TensorProto.FLOAT16,
+}
 QUANTIZED = Recorded(activations={"q": 0.5})
 
 
@@ -41,11 +44,15 @@ def compare(
         for side, x in zip("er", pair, strict=True)
     }
     inputs = {name: keras.Input(x.shape[1:], name=name) for name, x in data.items()}
-    outputs: list[Any] = [layers.Rescaling(scale, offset, name=f"y{i}")(inputs[f"e{i}"]) for i in range(len(pairs))]
+    outputs: list[Any] = [
+        layers.Rescaling(scale, offset, name=f"y{i}")(inputs[f"e{i}"]) for i in range(len(pairs))
+    ]
     if half:
         outputs = [keras.ops.cast(y, "float16") for y in outputs]
     model = keras.Model(list(inputs.values()), outputs)
-    path = write(folder / "model.onnx", data, len(pairs), fixed=fixed, quantizers=quantizers, tensors=tensors)
+    path = write(
+        folder / "model.onnx", data, len(pairs), fixed=fixed, quantizers=quantizers, tensors=tensors
+    )
     return check_parity(model, path, list(data.values()), **options)
 
 
@@ -60,7 +67,10 @@ def write(
 ) -> Path:
     """Write a graph in which the output ``y<i>`` is the input ``r<i>``, and ``t<i>`` that one too."""
     float32, batch = onnx.TensorProto.FLOAT, fixed or "batch"
-    values = {n: onnx.helper.make_tensor_value_info(n, float32, [batch, *x.shape[1:]]) for n, x in data.items()}
+    values = {
+        n: onnx.helper.make_tensor_value_info(n, float32, [batch, *x.shape[1:]])
+        for n, x in data.items()
+    }
     made = [onnx.helper.make_tensor_value_info(f"y{i}", float32, None) for i in range(outputs)]
     nodes = [onnx.helper.make_node("Identity", [f"r{i}"], [f"t{i}"]) for i in range(outputs)]
     nodes += [onnx.helper.make_node("Identity", [f"t{i}"], [f"y{i}"]) for i in range(outputs)]
@@ -83,7 +93,13 @@ def test_parity_measures_over_all_batches_and_outputs(tmp_path: Path) -> None:
     report = compare(tmp_path, first, second, batch_size=2)
     assert (report.samples, report.largest_difference, report.magnitude) == (3, 1.5, 4.0)
     assert report.mean_difference == pytest.approx((0.5 + 0.25 + 1.5) / 6)
-    assert (report.labels_equal, report.ties, report.mismatches, report.step, report.noise) == (None, 0, 0, 0, 0)
+    assert (report.labels_equal, report.ties, report.mismatches, report.step, report.noise) == (
+        None,
+        0,
+        0,
+        0,
+        0,
+    )
     assert not report.passed
     assert report.layers == ()
 
@@ -94,9 +110,16 @@ def test_parity_cuts_batches_of_32_by_default() -> None:
 
 
 @pytest.mark.parametrize(("fixed", "compared"), [(2, 4), (5, 5), (1, 5), (None, 5)])
-def test_parity_compares_whole_batches_of_a_fixed_size(tmp_path: Path, fixed: int | None, compared: int) -> None:
+def test_parity_compares_whole_batches_of_a_fixed_size(
+    tmp_path: Path, fixed: int | None, compared: int
+) -> None:
     values = np.arange(5.0)[:, None]
-    report = compare(tmp_path, (values, values + np.float32([[0], [0], [0], [0], [9]])), fixed=fixed, batch_size=3)
+    report = compare(
+        tmp_path,
+        (values, values + np.float32([[0], [0], [0], [0], [9]])),
+        fixed=fixed,
+        batch_size=3,
+    )
     assert report.samples == compared
     assert report.largest_difference == (9 if compared == 5 else 0)
 
@@ -117,7 +140,11 @@ def test_parity_takes_a_tie_within_one_quantization_step(tmp_path: Path) -> None
         expected = [[127 - gap, 127.0]]
         report = compare(tmp_path, (expected, [[127.0, 0.0]]), quantizers=QUANTIZED)
         assert report.passed is passed
-        assert (report.labels_equal, report.ties, report.mismatches) == (0, int(passed), int(not passed))
+        assert (report.labels_equal, report.ties, report.mismatches) == (
+            0,
+            int(passed),
+            int(not passed),
+        )
 
 
 def test_parity_takes_a_tie_of_floats_within_a_hundred_thousandth(tmp_path: Path) -> None:
@@ -128,7 +155,9 @@ def test_parity_takes_a_tie_of_floats_within_a_hundred_thousandth(tmp_path: Path
 
 
 @pytest.mark.parametrize(("gap", "ties"), [(2, 1), (3, 0)])
-def test_parity_widens_a_tie_by_twice_the_noise_of_keras(tmp_path: Path, gap: int, ties: int) -> None:
+def test_parity_widens_a_tie_by_twice_the_noise_of_keras(
+    tmp_path: Path, gap: int, ties: int
+) -> None:
     """Keras's logits are ``(x - 1) * 2**16``: inputs that move by 2**-20 of their value move them by 1/16."""
     expected = 1 + np.float32([[0, gap]]) * np.float32(2.0**-20)
     report = compare(tmp_path, (expected, [[9.0, 0.0]]), scale=2.0**16, offset=-(2.0**16))
@@ -153,7 +182,9 @@ def test_parity_measures_noise_of_the_outputs_with_labels(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("shape", "labels"), [((3, 1), None), ((3, 2), 3), ((3, 2, 2), None)])
-def test_parity_takes_labels_from_outputs_of_classes(tmp_path: Path, shape: tuple[int, ...], labels: Any) -> None:
+def test_parity_takes_labels_from_outputs_of_classes(
+    tmp_path: Path, shape: tuple[int, ...], labels: Any
+) -> None:
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     assert compare(tmp_path, (x, x)).labels_equal == labels
 
@@ -177,7 +208,9 @@ def test_parity_counts_the_labels_of_every_output(tmp_path: Path) -> None:
         ([0.125, 0.125, 0.75], np.log(6) * 2 / 3),
     ],
 )
-def test_parity_takes_the_logarithm_of_probabilities(tmp_path: Path, row: list[float], logit: float) -> None:
+def test_parity_takes_the_logarithm_of_probabilities(
+    tmp_path: Path, row: list[float], logit: float
+) -> None:
     report = compare(tmp_path, ([row], [row]))
     assert report.step == pytest.approx(logit * 1e-5, rel=1e-6)
 
@@ -247,23 +280,37 @@ def test_parity_of_outputs_without_values_is_whole(tmp_path: Path) -> None:
     report = compare(tmp_path, (nothing, nothing), layers=True, tensors={"y0": "t0"})
     assert (report.largest_difference, report.mean_difference, report.magnitude) == (0.0, 0.0, 0.0)
     assert (report.samples, report.passed, report.labels_equal) == (3, True, None)
-    assert report.layers == (LayerDifference(layer="y0", tensor="t0", largest=0.0, mean=0.0, magnitude=0.0),)
+    assert report.layers == (
+        LayerDifference(layer="y0", tensor="t0", largest=0.0, mean=0.0, magnitude=0.0),
+    )
 
 
-def one_layer(folder: Path, expected: Any, received: Any, **options: Any) -> tuple[LayerDifference, ...]:
-    return compare(folder, (expected, received), layers=True, tensors={"y0": "t0", "gone": "t0"}, **options).layers
+def one_layer(
+    folder: Path, expected: Any, received: Any, **options: Any
+) -> tuple[LayerDifference, ...]:
+    return compare(
+        folder, (expected, received), layers=True, tensors={"y0": "t0", "gone": "t0"}, **options
+    ).layers
 
 
 def test_parity_compares_layers_over_all_batches(tmp_path: Path) -> None:
-    expected, received = [[1.0, -8.0], [0.0, 2.0], [1.0, 4.0]], [[1.0, -8.5], [0.25, 2.0], [1.0, 4.0]]
+    expected, received = (
+        [[1.0, -8.0], [0.0, 2.0], [1.0, 4.0]],
+        [[1.0, -8.5], [0.25, 2.0], [1.0, 4.0]],
+    )
     (found,) = one_layer(tmp_path, expected, received, batch_size=2)
-    assert found == LayerDifference(layer="y0", tensor="t0", largest=0.5, mean=0.75 / 6, magnitude=8.0)
+    assert found == LayerDifference(
+        layer="y0", tensor="t0", largest=0.5, mean=0.75 / 6, magnitude=8.0
+    )
 
 
 def test_parity_compares_each_layer_with_its_tensor(tmp_path: Path) -> None:
     pairs = [([[1.0], [2.0]], [[1.0], [2.5]]), ([[4.0], [3.0]], [[3.0], [3.0]])]
     found = compare(tmp_path, *pairs, layers=True, tensors={"y1": "t1", "y0": "t0"}).layers
-    assert [(x.layer, x.tensor, x.largest, x.magnitude) for x in found] == [("y1", "t1", 1, 4), ("y0", "t0", 0.5, 2)]
+    assert [(x.layer, x.tensor, x.largest, x.magnitude) for x in found] == [
+        ("y1", "t1", 1, 4),
+        ("y0", "t0", 0.5, 2),
+    ]
     found = compare(tmp_path, *pairs, layers=True, tensors={"y0": "y0", "y1": "y0"}).layers
     assert [(x.layer, x.largest) for x in found] == [("y0", 0.5), ("y1", 3.0)]
     assert compare(tmp_path, *pairs, tensors={"y0": "t0"}).layers == ()
@@ -272,7 +319,9 @@ def test_parity_compares_each_layer_with_its_tensor(tmp_path: Path) -> None:
 SOME = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
 
 
-def layer_report(folder: Path, expected: np.ndarray, received: np.ndarray) -> tuple[LayerDifference, ...]:
+def layer_report(
+    folder: Path, expected: np.ndarray, received: np.ndarray
+) -> tuple[LayerDifference, ...]:
     """Compare a layer's output with a tensor of another shape; the model's own output stands beside them."""
     names = {"e0": expected, "r0": received}
     inputs = {name: keras.Input(x.shape[1:], name=name) for name, x in names.items()}
@@ -300,7 +349,18 @@ def layer_report(folder: Path, expected: np.ndarray, received: np.ndarray) -> tu
         (SOME, SOME.reshape(2, -1)),
         (SOME[:, 0, 0], SOME[:, 0, 0]),
     ],
-    ids=["nhwc", "nchw", "square", "ncw", "nwc", "flat of nchw", "flat", "rows of nchw", "from flat", "vector"],
+    ids=[
+        "nhwc",
+        "nchw",
+        "square",
+        "ncw",
+        "nwc",
+        "flat of nchw",
+        "flat",
+        "rows of nchw",
+        "from flat",
+        "vector",
+    ],
 )
 def test_parity_takes_a_layers_tensor_in_either_order_of_axes(
     tmp_path: Path, expected: np.ndarray, received: np.ndarray
@@ -367,9 +427,16 @@ def test_a_report_is_plain_data_and_one_sentence() -> None:
     layer = LayerDifference(layer="a", tensor="t", largest=1.0, mean=0.5, magnitude=2.0)
     plain = report(layers=(layer,)).to_dict()
     assert plain["samples"] == 4
-    assert plain["layers"] == ({"layer": "a", "tensor": "t", "largest": 1.0, "mean": 0.5, "magnitude": 2.0},)
-    assert str(report(largest_difference=0.12345)) == "agrees with Keras on 4 samples: largest difference 0.123"
-    text = "does NOT agree with Keras on 4 samples: largest difference 3, labels equal on 2 (1 ties)"
+    assert plain["layers"] == (
+        {"layer": "a", "tensor": "t", "largest": 1.0, "mean": 0.5, "magnitude": 2.0},
+    )
+    assert (
+        str(report(largest_difference=0.12345))
+        == "agrees with Keras on 4 samples: largest difference 0.123"
+    )
+    text = (
+        "does NOT agree with Keras on 4 samples: largest difference 3, labels equal on 2 (1 ties)"
+    )
     assert str(report(largest_difference=3.0, labels_equal=2, ties=1)) == text
 
 

@@ -27,7 +27,9 @@ CONSTANTS = {
 
 
 def check(lab, signature, before, after=None, **more):
-    check_rewrite(lab, merge_batched_dense, signature, before, after, tolerance=1e-5, **{**CONSTANTS, **more})
+    check_rewrite(
+        lab, merge_batched_dense, signature, before, after, tolerance=1e-5, **{**CONSTANTS, **more}
+    )
 
 
 def test_a_dense_layer_becomes_one_product(lab):
@@ -51,13 +53,21 @@ STAY = {
         BODY,
         {"rows": ints(2, 12), "back": ints(2, 4, 5), "w": floats(12, 20)},
     ),
-    "features that only return together": ("(float[2,4,3] x) => (float y)", BODY, {"back": ints(2, 4, 5, 1)}),
+    "features that only return together": (
+        "(float[2,4,3] x) => (float y)",
+        BODY,
+        {"back": ints(2, 4, 5, 1)},
+    ),
     "other outputs": ("(float[2,4,3] x) => (float y)", BODY, {"back": ints(2, 20)}),
     "another operator than MatMul": (OPEN, BODY.replace("MatMul", "Gemm"), {}),
     "another operator in front": (OPEN, BODY.replace("Reshape(x, rows)", "Flatten<axis=2>(x)"), {}),
     "another operator behind": (OPEN, BODY.replace("Reshape(m, back)", "Unsqueeze(m, first)"), {}),
     "a computed weight": (OPEN, "v = Exp(w)\n" + BODY.replace("(a, w)", "(a, v)"), {}),
-    "a weight of three axes": ("(float[2,4,3] x) => (float y)", BODY, {"w": floats(1, 3, 5), "back": ints(2, 4, 5)}),
+    "a weight of three axes": (
+        "(float[2,4,3] x) => (float y)",
+        BODY,
+        {"w": floats(1, 3, 5), "back": ints(2, 4, 5)},
+    ),
     "a vector": ("(float[2,4,3] x) => (float y)", BODY, {"w": floats(3), "back": ints(2, 4, 1)}),
 }
 
@@ -86,9 +96,18 @@ def test_the_next_product_is_met_after_one_that_stays(lab):
     second = "c = Reshape(x, rows)\n n = MatMul(c, w)\n z = Reshape(n, back)\n"
     for first, constants in (
         ("y = MatMul(x, w)\n", {}),
-        ("a = Reshape(x, rows)\n m = MatMul(a, w)\n b = Reshape(m, back)\n s = ReduceMax(a)\n y = Add(b, s)\n", {}),
-        ("a = Reshape(x, rows)\n m = MatMul(a, v)\n y = Reshape(m, again)\n", {"v": floats(3, 3), "again": ints(4, 6)}),
-        ("a = Reshape(x, rows)\n m = MatMul(a, v)\n y = Reshape(m, again)\n", {"v": floats(3), "again": ints(4, 2)}),
+        (
+            "a = Reshape(x, rows)\n m = MatMul(a, w)\n b = Reshape(m, back)\n s = ReduceMax(a)\n y = Add(b, s)\n",
+            {},
+        ),
+        (
+            "a = Reshape(x, rows)\n m = MatMul(a, v)\n y = Reshape(m, again)\n",
+            {"v": floats(3, 3), "again": ints(4, 6)},
+        ),
+        (
+            "a = Reshape(x, rows)\n m = MatMul(a, v)\n y = Reshape(m, again)\n",
+            {"v": floats(3), "again": ints(4, 2)},
+        ),
     ):
         check(lab, signature, first + second, first + "z = MatMul(x, w)", **constants)
 

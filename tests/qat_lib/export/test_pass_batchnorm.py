@@ -55,7 +55,12 @@ def build(lab, rng, text, **more):
 def test_batch_norm_of_reads_parameters_and_attributes(lab, rng):
     model, _ = build(lab, rng, f"BatchNormalization<epsilon = 0.5>(Conv(x, w), {NORM})")
     norm = batch_norm_of(lab.node(model, "BatchNormalization"))
-    for key, value in {"gamma": norm.gamma, "beta": norm.beta, "mean": norm.mean, "var": norm.variance}.items():
+    for key, value in {
+        "gamma": norm.gamma,
+        "beta": norm.beta,
+        "mean": norm.mean,
+        "var": norm.variance,
+    }.items():
         np.testing.assert_array_equal(value, FOUR[key])
     assert norm.epsilon == 0.5
     np.testing.assert_allclose(norm.factor, FOUR["gamma"] / np.sqrt(FOUR["var"] + 0.5), rtol=1e-6)
@@ -74,7 +79,9 @@ def test_batch_norm_of_asks_nothing_of_the_data(lab, rng):
 
 @pytest.mark.parametrize("name", ["gamma", "beta", "mean", "var"])
 def test_batch_norm_of_needs_constants(lab, rng, name):
-    model, _ = build(lab, rng, f"BatchNormalization(Conv(x, w), {NORM.replace(name, f'Abs({name})')})")
+    model, _ = build(
+        lab, rng, f"BatchNormalization(Conv(x, w), {NORM.replace(name, f'Abs({name})')})"
+    )
     assert batch_norm_of(lab.node(model, "BatchNormalization")) is None
 
 
@@ -89,7 +96,10 @@ FOLDED = {
     "with a bias": ("Conv(x, w, b)", "Conv(x, W, B)"),
     "depthwise": ("Conv<group = 2>(x, g)", "Conv<group = 2>(x, W, B)"),
     "transposed": ("ConvTranspose(x, t)", "ConvTranspose(x, W, B)"),
-    "transposed, one group": ("ConvTranspose<group = 1>(x, t, b)", "ConvTranspose<group = 1>(x, W, B)"),
+    "transposed, one group": (
+        "ConvTranspose<group = 1>(x, t, b)",
+        "ConvTranspose<group = 1>(x, W, B)",
+    ),
     "transposed, groups": ("ConvTranspose<group = 2>(x, t2)", None),
     "MatMul": ("MatMul(m, k)", "Gemm(m, W, B)"),
     "MatMul of rank three": ("MatMul(n, k)", None),
@@ -97,13 +107,19 @@ FOLDED = {
     "Gemm with one bias": ("Gemm(m, k, one)", "Gemm(m, W, B)"),
     "Gemm without bias": ("Gemm(m, k)", "Gemm(m, W, B)"),
     "Gemm, transposed": ("Gemm<transB = 1>(m, kt)", "Gemm<transB = 1>(m, W, B)"),
-    "Gemm, factors of one": ("Gemm<alpha = 1.0, beta = 1.0>(m, k, b)", "Gemm<alpha = 1.0, beta = 1.0>(m, W, B)"),
+    "Gemm, factors of one": (
+        "Gemm<alpha = 1.0, beta = 1.0>(m, k, b)",
+        "Gemm<alpha = 1.0, beta = 1.0>(m, W, B)",
+    ),
     "Gemm, factor of the product": ("Gemm<alpha = 2.0>(m, k, b)", None),
     "Gemm, factor of the bias": ("Gemm<beta = 2.0>(m, k, b)", None),
     "computed bias": ("Conv(x, w, Abs(b))", None),
     "computed weight": ("Conv(x, Abs(w))", None),
     "no layer": ("Relu(Conv(x, w))", None),
-    "dequantized": ("Conv(x, DequantizeLinear(i, s, z))", "Conv(x, DequantizeLinear<axis = 0>(I, S, Z), B)"),
+    "dequantized": (
+        "Conv(x, DequantizeLinear(i, s, z))",
+        "Conv(x, DequantizeLinear<axis = 0>(I, S, Z), B)",
+    ),
     "dequantized product": (
         "MatMul(m, DequantizeLinear(ik, s4, z4))",
         "Gemm(m, DequantizeLinear<axis = 1>(I, S, Z), B)",
@@ -124,10 +140,19 @@ def test_fold_batchnorm(lab, rng, case):
         assert lab.results(lowered) == [f"BatchNormalization({before}, {NORM})"]
         assert lab.constants(lowered).keys() == lab.constants(model).keys()
         return
-    written = {key: name for name in lab.constants(lowered) for key, end in WRITTEN.items() if name.endswith(end)}
-    assert lab.results(lowered) == [re.sub(r"\b[WBISZ]\b", lambda letter: written[letter[0]], after)]
+    written = {
+        key: name
+        for name in lab.constants(lowered)
+        for key, end in WRITTEN.items()
+        if name.endswith(end)
+    }
+    assert lab.results(lowered) == [
+        re.sub(r"\b[WBISZ]\b", lambda letter: written[letter[0]], after)
+    ]
     # Weights, biases and parameters that were folded in are no longer there.
-    assert lab.constants(lowered).keys() == {written[key] for key in re.findall(r"\b[WBISZ]\b", after)}
+    assert lab.constants(lowered).keys() == {
+        written[key] for key in re.findall(r"\b[WBISZ]\b", after)
+    }
 
 
 def test_fold_batchnorm_needs_as_many_channels(lab, rng):
@@ -149,7 +174,11 @@ def test_fold_batchnorm_goes_on_behind_what_it_leaves(lab, rng):
     left = f"BatchNormalization(MatMul({left}, DequantizeLinear<axis = 0>(i4, s4)), {NORM})"
     integers = rng.integers(-127, 128, (4, 4)).astype(np.int8)
     model, inputs = build(
-        lab, rng, f"BatchNormalization(Gemm({left}, k4, b), {NORM})", i4=integers, k4=random(rng, 4, 4)
+        lab,
+        rng,
+        f"BatchNormalization(Gemm({left}, k4, b), {NORM})",
+        i4=integers,
+        k4=random(rng, 4, 4),
     )
     lowered = lab.check(model, passes.fold_batchnorm, inputs, rtol=2e-5, atol=2e-4)
     (result,) = lab.results(lowered)
@@ -205,7 +234,9 @@ def test_fold_batchnorm_keeps_the_trained_integers(lab, rng, gamma, scale, new_s
     lowered = passes.fold_batchnorm(model)
     node = lab.node(lowered, "DequantizeLinear")
     integers, found, zero_point = (np.asarray(value.const_value) for value in node.inputs)
-    np.testing.assert_array_equal(integers, [[127 * signs[0], -127 * signs[1]], [3 * signs[0], -5 * signs[1]]])
+    np.testing.assert_array_equal(
+        integers, [[127 * signs[0], -127 * signs[1]], [3 * signs[0], -5 * signs[1]]]
+    )
     np.testing.assert_array_equal(found, np.float32(new_scale))
     assert (integers.dtype, found.dtype, zero_point.dtype) == (np.int8, np.float32, np.int8)
     np.testing.assert_array_equal(zero_point, [0, 0])
@@ -214,7 +245,9 @@ def test_fold_batchnorm_keeps_the_trained_integers(lab, rng, gamma, scale, new_s
     assert ("q" in lowered.graph.initializers) == (signs == [1, 1])
 
 
-@pytest.mark.parametrize(("gamma", "folded"), [([-1.0, 1.0], False), ([1.0, -1.0], True), ([1.0, 1.0], True)])
+@pytest.mark.parametrize(
+    ("gamma", "folded"), [([-1.0, 1.0], False), ([1.0, -1.0], True), ([1.0, 1.0], True)]
+)
 def test_fold_batchnorm_leaves_a_least_integer_whose_sign_would_change(lab, rng, gamma, folded):
     model = quantized(lab, rng, gamma, [0.25, 0.5], [[-128, -127], [3, -5]])
     lowered = lab.check(model, passes.fold_batchnorm, {"v": random(rng, 3, 2)}, rtol=1e-6)
@@ -239,7 +272,9 @@ def test_fold_batchnorm_multiplies_the_factors_of_two(lab, rng):
 
 @pytest.mark.parametrize("readers", [2, 3])
 def test_fold_batchnorm_gives_a_shared_weight_a_copy(lab, rng, readers):
-    others = "".join(f"; MatMul(m, w{index})".replace(f"w{index}", "d") for index in range(readers - 1))
+    others = "".join(
+        f"; MatMul(m, w{index})".replace(f"w{index}", "d") for index in range(readers - 1)
+    )
     text = f"d = DequantizeLinear<axis = 1>(ik, s4, z4); BatchNormalization(MatMul(m, d), {NORM}){others}"
     model, inputs = build(lab, rng, text)
     lab.node(model, "DequantizeLinear").meta[FACTOR] = np.ones(4)
@@ -248,9 +283,12 @@ def test_fold_batchnorm_gives_a_shared_weight_a_copy(lab, rng, readers):
     assert results[1:] == ["MatMul(m, DequantizeLinear<axis = 1>(ik, s4, z4))"] * (readers - 1)
     assert lab.ops(lowered)["DequantizeLinear"] == 2
     copy, kept = sorted(
-        (n for n in lowered.graph if n.op_type == "DequantizeLinear"), key=lambda n: n.inputs[1].name == "s4"
+        (n for n in lowered.graph if n.op_type == "DequantizeLinear"),
+        key=lambda n: n.inputs[1].name == "s4",
     )
     assert kept.meta[FACTOR].tolist() == [1, 1, 1, 1]
-    np.testing.assert_allclose(copy.meta[FACTOR], FOUR["gamma"] / np.sqrt(FOUR["var"] + 1e-5), rtol=1e-6)
+    np.testing.assert_allclose(
+        copy.meta[FACTOR], FOUR["gamma"] / np.sqrt(FOUR["var"] + 1e-5), rtol=1e-6
+    )
     assert list(copy.outputs[0].shape) == [6, 4]
     assert copy.outputs[0].dtype == kept.outputs[0].dtype

@@ -8,7 +8,14 @@ import pytest
 
 from qat_lib.export import passes
 from qat_lib.export.graph import LAYER
-from qat_lib.export.passes.bias import channel_axis, output_axis, output_channels, per_channel, set_bias, weight_shape
+from qat_lib.export.passes.bias import (
+    channel_axis,
+    output_axis,
+    output_channels,
+    per_channel,
+    set_bias,
+    weight_shape,
+)
 
 SHAPES = [
     ("float[1,2,5,5]", "Conv(x, w)", (4, 2, 3, 3), 0, 4),
@@ -30,11 +37,22 @@ def random(rng, *shape):
 
 @pytest.mark.parametrize("source", ["initializer", "dequantized", "computed"])
 @pytest.mark.parametrize(("data", "call", "shape", "axis", "channels"), SHAPES)
-def test_output_channels_are_those_of_a_constant_weight(lab, source, data, call, shape, axis, channels):
-    weights = {"dequantized": "w = DequantizeLinear(i, s)\n", "computed": "w = Relu(v)\n", "initializer": ""}
+def test_output_channels_are_those_of_a_constant_weight(
+    lab, source, data, call, shape, axis, channels
+):
+    weights = {
+        "dequantized": "w = DequantizeLinear(i, s)\n",
+        "computed": "w = Relu(v)\n",
+        "initializer": "",
+    }
     text = f"({data} x) => (float y) {{ {weights[source]} y = {call} }}"
-    arrays = {"w" if source == "initializer" else "v": np.ones(shape, np.float32), "s": np.float32(1)}
-    node = lab.node(lab.build(text, i=np.ones(shape, np.int8), **arrays), call.split("<")[0].split("(")[0])
+    arrays = {
+        "w" if source == "initializer" else "v": np.ones(shape, np.float32),
+        "s": np.float32(1),
+    }
+    node = lab.node(
+        lab.build(text, i=np.ones(shape, np.int8), **arrays), call.split("<")[0].split("(")[0]
+    )
     known = source != "computed"
     assert weight_shape(node) == (shape if known else None)
     assert channel_axis(node) == axis
@@ -64,7 +82,9 @@ def test_output_channels_are_those_of_a_constant_weight(lab, source, data, call,
 )
 def test_per_channel_takes_what_broadcasts_along_the_channels(lab, shape, size, axis, fits):
     array = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
-    value = lab.build("(float[1] x) => (float[1] y) { y = Add(x, c) }", c=array).graph.initializers["c"]
+    value = lab.build("(float[1] x) => (float[1] y) { y = Add(x, c) }", c=array).graph.initializers[
+        "c"
+    ]
     found = per_channel(value, 3, size, axis)
     assert (found is not None) == fits
     if found is not None:
@@ -77,7 +97,8 @@ def test_per_channel_needs_a_constant(lab):
 
 
 @pytest.mark.parametrize(
-    ("op", "axes"), [("Conv", (1, 1)), ("ConvTranspose", (1, 1)), ("Gemm", (1, 3)), ("MatMul", (1, 3))]
+    ("op", "axes"),
+    [("Conv", (1, 1)), ("ConvTranspose", (1, 1)), ("Gemm", (1, 3)), ("MatMul", (1, 3))],
 )
 def test_output_axis_is_the_second_of_a_convolution_and_the_last_of_a_product(op, axes):
     node = ir.node(op, [])
@@ -110,7 +131,10 @@ MERGED = {
     "constant first": ("Add(c1, Conv(x, w))", "Conv(x, w, layer_0/bias)"),
     "with a bias": ("Add(Conv(x, w, b), c1)", "Conv(x, w, layer_0/bias)"),
     "one number": ("Add(Conv(x, w, b), one)", "Conv(x, w, layer_0/bias)"),
-    "dequantized": ("Add(Conv(x, DequantizeLinear(i, s), b), c1)", "Conv(x, DequantizeLinear(i, s), layer_1/bias)"),
+    "dequantized": (
+        "Add(Conv(x, DequantizeLinear(i, s), b), c1)",
+        "Conv(x, DequantizeLinear(i, s), layer_1/bias)",
+    ),
     "transposed": ("Add(ConvTranspose(x, t, b), c1)", "ConvTranspose(x, t, layer_0/bias)"),
     "product": ("Add(MatMul(m, k), d)", "Gemm(m, k, layer_0/bias)"),
     "product, constant first": ("Add(d, MatMul(m, k))", "Gemm(m, k, layer_0/bias)"),
@@ -138,7 +162,9 @@ MERGED = {
 @pytest.mark.parametrize("case", MERGED)
 def test_merge_bias_moves_a_constant_per_channel_into_the_operator(lab, rng, case):
     before, after = MERGED[case]
-    inputs = {key: random(rng, *shape) for key, shape in DATA.items() if re.search(rf"\b{key}\b", before)}
+    inputs = {
+        key: random(rng, *shape) for key, shape in DATA.items() if re.search(rf"\b{key}\b", before)
+    }
     model = lab.formula(before, inputs, **constants(rng))
     assert lab.results(model) == [before]
     lowered = lab.check(model, passes.merge_bias, inputs, rtol=1e-5, atol=1e-5)
@@ -157,7 +183,11 @@ def test_merge_bias_goes_on_behind_what_it_leaves(lab, rng):
     """An operator without weight, one without Add, one whose Add is no bias, and one that can't take it."""
     before = "Add(Gemm(Add(Gemm<beta = 2.0>(Add(Gemm(Gemm(Relu(m), k, e), q, e), column), q, e), d), q, e), d)"
     model = lab.formula(
-        before, {"m": random(rng, 2, 6)}, q=random(rng, 5, 5), column=random(rng, 2, 1), **constants(rng)
+        before,
+        {"m": random(rng, 2, 6)},
+        q=random(rng, 5, 5),
+        column=random(rng, 2, 1),
+        **constants(rng),
     )
     lowered = lab.check(model, passes.merge_bias, {"m": random(rng, 2, 6)}, rtol=1e-5, atol=1e-5)
     begin, end = before.rsplit("e), d)", 1)
@@ -165,7 +195,12 @@ def test_merge_bias_goes_on_behind_what_it_leaves(lab, rng):
 
 
 @pytest.mark.parametrize(
-    "text", ["c = Conv(x, w); Add(c, c1); Relu(c)", "c = Conv(x, w); c; Add(c, c1)", "c = Conv(x, w); Add(c, c)"]
+    "text",
+    [
+        "c = Conv(x, w); Add(c, c1); Relu(c)",
+        "c = Conv(x, w); c; Add(c, c1)",
+        "c = Conv(x, w); Add(c, c)",
+    ],
 )
 def test_merge_bias_leaves_a_tensor_that_something_else_reads(lab, rng, text):
     inputs = {"x": random(rng, 1, 2, 5, 5)}
@@ -187,9 +222,13 @@ def test_merge_bias_keeps_the_name_and_the_layer_of_a_product(lab, rng):
 
 
 @pytest.mark.parametrize("bias", [0, 1])
-@pytest.mark.parametrize(("known", "written"), [("FLOAT16", "float16"), ("FLOAT", "float32"), (None, "float32")])
+@pytest.mark.parametrize(
+    ("known", "written"), [("FLOAT16", "float16"), ("FLOAT", "float32"), (None, "float32")]
+)
 def test_set_bias_writes_in_the_type_of_the_input(lab, rng, known, written, bias):
-    model = lab.formula("Conv(x, w, b)" if bias else "Conv(x, w)", {"x": random(rng, 1, 2, 5, 5)}, **constants(rng))
+    model = lab.formula(
+        "Conv(x, w, b)" if bias else "Conv(x, w)", {"x": random(rng, 1, 2, 5, 5)}, **constants(rng)
+    )
     model.graph.inputs[0].dtype = None if known is None else ir.DataType[known]
     node = model.graph[0]
     set_bias(model.graph, node, np.arange(4.0))

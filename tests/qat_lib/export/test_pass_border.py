@@ -37,7 +37,11 @@ def test_what_is_not_int8_becomes_half(lab, rng):
 
 
 def test_a_constant_beyond_half_is_refused_but_a_bound_is_clamped(lab):
-    model = lab.build("(float[2] x) => (float[2] y) { y = Add(x, big) }", opset=19, big=np.asarray(1e6, np.float32))
+    model = lab.build(
+        "(float[2] x) => (float[2] y) { y = Add(x, big) }",
+        opset=19,
+        big=np.asarray(1e6, np.float32),
+    )
     with pytest.raises(ExportError, match="float16's range"):
         passes.convert_remainder_to_half(model)
     bound = lab.build(
@@ -46,10 +50,14 @@ def test_a_constant_beyond_half_is_refused_but_a_bound_is_clamped(lab):
         low=np.asarray(0, np.float32),
         big=np.asarray(1e6, np.float32),
     )
-    assert lab.run(passes.convert_remainder_to_half(bound), x=np.asarray([-1, 7], np.float32))[0].tolist() == [0, 7]
+    assert lab.run(passes.convert_remainder_to_half(bound), x=np.asarray([-1, 7], np.float32))[
+        0
+    ].tolist() == [0, 7]
 
 
-@pytest.mark.parametrize(("operator", "expected"), [("Min(x, big)", [3, 4]), ("Where(mask, x, big)", [3, 65504])])
+@pytest.mark.parametrize(
+    ("operator", "expected"), [("Min(x, big)", [3, 4]), ("Where(mask, x, big)", [3, 65504])]
+)
 def test_masks_beyond_half_saturate(lab, operator, expected):
     constants = {"big": np.float32(1e38), "mask": np.asarray([1, 0], bool)}
     model = lab.build(f"(float[2] x) => (float[2] y) {{ y = {operator} }}", opset=19, **constants)
@@ -68,7 +76,9 @@ def test_half_additive_masks_stay_finite(lab, operands):
         large=np.float32(-2.4e38),
     )
     half = passes.convert_remainder_to_half(model)
-    scores = lab.run(half, x=np.asarray([-32, -32], np.float32), hidden=np.asarray([True, False]))[0]
+    scores = lab.run(half, x=np.asarray([-32, -32], np.float32), hidden=np.asarray([True, False]))[
+        0
+    ]
     assert scores.tolist() == [-30032, -32]
 
 
@@ -84,7 +94,9 @@ def test_half_keeps_a_masks_factor_that_it_can_hold(lab, factor):
 
 
 def test_half_other_products_with_large_constants_are_refused(lab):
-    model = lab.build("(float[2] x) => (float[2] y) { y = Mul(x, large) }", opset=19, large=np.float32(-2.4e38))
+    model = lab.build(
+        "(float[2] x) => (float[2] y) { y = Mul(x, large) }", opset=19, large=np.float32(-2.4e38)
+    )
     with pytest.raises(ExportError, match="float16's range"):
         passes.convert_remainder_to_half(model)
 
@@ -108,7 +120,9 @@ def test_raw_images_go_through_the_same_arithmetic_as_numpy(lab, rng):
     # The Transpose then goes to the raw image, where a channels-first input takes it off.
     first = passes.take_channels_first(passes.remove_transposes(embedded))
     assert lab.ops(first)["Transpose"] == 0
-    np.testing.assert_array_equal(lab.run(first, x=np.ascontiguousarray(raw.transpose(0, 3, 1, 2)))[0], expected)
+    np.testing.assert_array_equal(
+        lab.run(first, x=np.ascontiguousarray(raw.transpose(0, 3, 1, 2)))[0], expected
+    )
 
 
 def test_preprocessing_for_another_image_is_refused(lab, rng):
@@ -133,7 +147,9 @@ def test_channels_first_input_with_another_reader_keeps_that_reader_right(lab, r
     x = rng.normal(size=(2, 4, 6, 3)).astype(np.float32)
     first = passes.take_channels_first(model)
     for want, got in zip(
-        lab.run(model, x=x), lab.run(first, x=np.ascontiguousarray(x.transpose(0, 3, 1, 2))), strict=True
+        lab.run(model, x=x),
+        lab.run(first, x=np.ascontiguousarray(x.transpose(0, 3, 1, 2))),
+        strict=True,
     ):
         np.testing.assert_array_equal(got, want)
 
@@ -155,7 +171,9 @@ def test_names_say_layer_and_quantizer_and_are_unique(lab, rng):
         node.meta[LAYER] = "quant_conv1"
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             node.meta[QUANTIZER] = "image_quantizer"
-    named = lab.check(model, passes.name_canonically, {"image": rng.normal(size=(1, 2, 4, 4)).astype(np.float32)})
+    named = lab.check(
+        model, passes.name_canonically, {"image": rng.normal(size=(1, 2, 4, 4)).astype(np.float32)}
+    )
     assert [node.name for node in named.graph] == [
         "image_quantizer/QuantizeLinear",
         "image_quantizer/DequantizeLinear",
@@ -163,7 +181,9 @@ def test_names_say_layer_and_quantizer_and_are_unique(lab, rng):
         "quant_conv1/Relu_1",
         "quant_conv1/Conv",
     ]
-    assert {"quant_conv1/weight", "quant_conv1/bias", "image_quantizer/scale"} <= set(named.graph.initializers)
+    assert {"quant_conv1/weight", "quant_conv1/bias", "image_quantizer/scale"} <= set(
+        named.graph.initializers
+    )
     assert [v.name for v in (*named.graph.inputs, *named.graph.outputs)] == ["image", "probs"]
     again = passes.name_canonically(named)
     assert [node.name for node in again.graph] == [node.name for node in named.graph]

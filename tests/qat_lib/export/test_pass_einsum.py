@@ -39,7 +39,9 @@ def test_other_products_stay(lab, rng, equation):
     weight = (3, 4, 5) if "bcd" in equation else (4, 5)
     result = np.einsum(equation, np.empty((2, 3, 4)), np.empty(weight)).shape
     text = f"(float[2,3,4] x) => (float[{','.join(map(str, result))}] y)"
-    model = lab.build(text + f' {{ y = Einsum<equation = "{equation}">(x, w) }}', w=np.ones(weight, np.float32))
+    model = lab.build(
+        text + f' {{ y = Einsum<equation = "{equation}">(x, w) }}', w=np.ones(weight, np.float32)
+    )
     assert lab.ops(passes.merge_einsum(model))["Einsum"] == 1
 
 
@@ -48,7 +50,9 @@ def sequence(kind, length):
     x = keras.Input((length, 16), name="x")
     y = start = L.ReLU(name="start")(L.Dense(16, name="in")(x))
     if kind == "heads":
-        y = L.EinsumDense("abc,cde->abde", output_shape=(None, 2, 8), bias_axes="de", name="split")(y)
+        y = L.EinsumDense("abc,cde->abde", output_shape=(None, 2, 8), bias_axes="de", name="split")(
+            y
+        )
         y = L.EinsumDense("abde,dec->abc", output_shape=(None, 16), bias_axes="c", name="main")(y)
     elif kind == "ellipsis":
         y = L.EinsumDense("...c,cd->...d", output_shape=(16,), bias_axes="d", name="main")(y)
@@ -63,7 +67,9 @@ def sequence(kind, length):
 @pytest.mark.parametrize("length", [6, None])
 @pytest.mark.parametrize("kind", ["dense", "einsum", "ellipsis", "heads"])
 def test_residual_of_a_sequence_fuses_in_int8(kind, length, rng, tmp_path):
-    model = qat_lib.quantize_model(sequence(kind, length), custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
+    model = qat_lib.quantize_model(
+        sequence(kind, length), custom_qdq_cases=[qat_lib.TensorRTQDQCase()]
+    )
     data = rng.normal(size=(3, 6, 16)).astype(np.float32)
     qat_lib.calibrate(model, data)
     path = tmp_path / "sequence.onnx"

@@ -36,7 +36,10 @@ CONSTANTS = {
 PRODUCTS = {
     "MatMul": ("y = MatMul(f, w)", "y = MatMul(f, m)"),
     "Gemm": ("y = Gemm(f, w, bias)", "y = Gemm(f, m, bias)"),
-    "Gemm, not transposed": ("y = Gemm<transA = 0, transB = 0>(f, w)", "y = Gemm<transA = 0, transB = 0>(f, m)"),
+    "Gemm, not transposed": (
+        "y = Gemm<transA = 0, transB = 0>(f, w)",
+        "y = Gemm<transA = 0, transB = 0>(f, m)",
+    ),
     "activations": (
         "a = Relu(f)\n b = Clip(a, s, six)\n c = Identity(b)\n y = MatMul(c, w)",
         "a = Relu(f)\n b = Clip(a, s, six)\n c = Identity(b)\n y = MatMul(c, m)",
@@ -71,11 +74,22 @@ PRODUCTS = {
 @pytest.mark.parametrize("case", PRODUCTS)
 def test_a_weight_takes_features_as_the_convolution_gives_them(lab, case):
     before, after = PRODUCTS[case]
-    check_rewrite(lab, reorder_flattened_weights, IMAGE, FRONT + before, PLAIN + after, tolerance=1e-4, **CONSTANTS)
+    check_rewrite(
+        lab,
+        reorder_flattened_weights,
+        IMAGE,
+        FRONT + before,
+        PLAIN + after,
+        tolerance=1e-4,
+        **CONSTANTS,
+    )
 
 
 def test_a_flatten_is_as_good_as_a_reshape(lab):
-    before, after = FRONT.replace("Reshape(t, flat)", "Flatten(t)"), PLAIN.replace("Reshape(x, flat)", "Flatten(x)")
+    before, after = (
+        FRONT.replace("Reshape(t, flat)", "Flatten(t)"),
+        PLAIN.replace("Reshape(x, flat)", "Flatten(x)"),
+    )
     before, after = before + "y = MatMul(f, w)", after + "y = MatMul(f, m)"
     check_rewrite(lab, reorder_flattened_weights, IMAGE, before, after, tolerance=1e-4, **CONSTANTS)
 
@@ -89,7 +103,9 @@ def test_rows_follow_any_permutation_of_the_features(lab, perm):
 
 
 def test_a_moved_weight_keeps_its_name(lab):
-    model = build(lab, f"{IMAGE} {{ {FRONT} y = MatMul(f, kernel) }}", {**CONSTANTS, "kernel": WEIGHT})
+    model = build(
+        lab, f"{IMAGE} {{ {FRONT} y = MatMul(f, kernel) }}", {**CONSTANTS, "kernel": WEIGHT}
+    )
     assert lab.node(reorder_flattened_weights(model), "MatMul").inputs[1].name.startswith("kernel")
 
 
@@ -108,10 +124,13 @@ STAY = {
     "both operands": FRONT + "y = MatMul(f, f)",
     "a computed weight": FRONT + "k = Exp(w)\n y = MatMul(f, k)",
     "scales of rows": FRONT + "k = DequantizeLinear<axis = 0>(i, s24, z24)\n y = MatMul(f, k)",
-    "scales of rows, counted from the end": FRONT + "k = DequantizeLinear<axis = -2>(i, s24, z24)\n y = MatMul(f, k)",
-    "integers of three axes": FRONT + "k = DequantizeLinear<axis = 2>(n, s5, z5)\n y = MatMul(f, k)",
+    "scales of rows, counted from the end": FRONT
+    + "k = DequantizeLinear<axis = -2>(i, s24, z24)\n y = MatMul(f, k)",
+    "integers of three axes": FRONT
+    + "k = DequantizeLinear<axis = 2>(n, s5, z5)\n y = MatMul(f, k)",
     "integers of one axis": FRONT + "k = DequantizeLinear(h, s, z)\n y = MatMul(f, k)",
-    "computed integers": FRONT + "n8 = Cast<to = 3>(w)\n k = DequantizeLinear(n8, s5, z5)\n y = MatMul(f, k)",
+    "computed integers": FRONT
+    + "n8 = Cast<to = 3>(w)\n k = DequantizeLinear(n8, s5, z5)\n y = MatMul(f, k)",
     "the batch moves": "t = Transpose<perm = [1,0,2,3]>(x)\n f = Reshape(t, flat)\n y = MatMul(f, w)",
     "other rows": "t = Transpose<perm = [0,2,3,1]>(x)\n f = Reshape(t, short)\n y = MatMul(f, less)",
     "three axes": "t = Transpose<perm = [0,2,3,1]>(x)\n f = Reshape(t, long)\n y = MatMul(f, less)",
@@ -181,30 +200,44 @@ def test_the_next_transpose_is_met_after_one_that_stays(lab):
     before = "a = Transpose<perm = [1,0,2,3]>(x)\n z = Exp(a)\n" + FRONT + "y = MatMul(f, w)"
     after = "a = Transpose<perm = [1,0,2,3]>(x)\n z = Exp(a)\n" + PLAIN + "y = MatMul(f, m)"
     check_rewrite(lab, reorder_flattened_weights, TWO, before, after, tolerance=1e-4, **CONSTANTS)
-    before = FRONT + "y = MatMul(f, v)\n b = Transpose<perm = [0,2,3,1]>(x)\n g = Reshape(b, flat)\n z = MatMul(g, w)"
+    before = (
+        FRONT
+        + "y = MatMul(f, v)\n b = Transpose<perm = [0,2,3,1]>(x)\n g = Reshape(b, flat)\n z = MatMul(g, w)"
+    )
     after = FRONT + "y = MatMul(f, v)\n g = Reshape(x, flat)\n z = MatMul(g, m)"
     check_rewrite(lab, reorder_flattened_weights, TWO, before, after, tolerance=1e-4, **CONSTANTS)
     before = before.replace("y = MatMul(f, v)", "y = Exp(f)")
     after = after.replace("y = MatMul(f, v)", "y = Exp(f)")
     check_rewrite(lab, reorder_flattened_weights, TWO, before, after, tolerance=1e-4, **CONSTANTS)
-    before = before.replace("0,2,3,1]>(x)\n f", "1,0,2,3]>(x)\n f").replace("y = Exp(f)", "y = MatMul(f, w)")
+    before = before.replace("0,2,3,1]>(x)\n f", "1,0,2,3]>(x)\n f").replace(
+        "y = Exp(f)", "y = MatMul(f, w)"
+    )
     model = build(lab, f"{TWO} {{ {before} }}", {**CONSTANTS})
     assert lab.ops(reorder_flattened_weights(model))["Transpose"] == 1
 
 
 def test_reordered_tensors_lose_the_name_of_their_layer(lab):
     model = build(
-        lab, f"{IMAGE} {{ e = Exp(x)\n {FRONT.replace('(x)', '(e)')} a = Relu(f)\n y = MatMul(a, w) }}", CONSTANTS
+        lab,
+        f"{IMAGE} {{ e = Exp(x)\n {FRONT.replace('(x)', '(e)')} a = Relu(f)\n y = MatMul(a, w) }}",
+        CONSTANTS,
     )
     for node in model.graph:
         node.outputs[0].meta[TENSOR] = node.op_type
     lowered = reorder_flattened_weights(model)
-    assert [node.outputs[0].meta.get(TENSOR) for node in lowered.graph] == ["Exp", None, None, "MatMul"]
+    assert [node.outputs[0].meta.get(TENSOR) for node in lowered.graph] == [
+        "Exp",
+        None,
+        None,
+        "MatMul",
+    ]
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_moved_integers_keep_what_is_known_of_them(lab, known):
-    model = build(lab, f"{IMAGE} {{ {FRONT} k = DequantizeLinear(i, s5, z5)\n y = MatMul(f, k) }}", CONSTANTS)
+    model = build(
+        lab, f"{IMAGE} {{ {FRONT} k = DequantizeLinear(i, s5, z5)\n y = MatMul(f, k) }}", CONSTANTS
+    )
     meta = lab.node(model, "DequantizeLinear").meta
     if known:
         meta[ORIGINAL], meta[QUANTIZER] = INTEGERS + 1, "dense"
@@ -216,6 +249,8 @@ def test_moved_integers_keep_what_is_known_of_them(lab, known):
 
 
 def test_a_weight_into_which_a_factor_was_folded_stays(lab):
-    model = build(lab, f"{IMAGE} {{ {FRONT} k = DequantizeLinear(i, s5, z5)\n y = MatMul(f, k) }}", CONSTANTS)
+    model = build(
+        lab, f"{IMAGE} {{ {FRONT} k = DequantizeLinear(i, s5, z5)\n y = MatMul(f, k) }}", CONSTANTS
+    )
     lab.node(model, "DequantizeLinear").meta[FACTOR] = np.ones(5)
     assert_same(reorder_flattened_weights(model), model)

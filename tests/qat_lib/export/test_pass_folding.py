@@ -13,7 +13,9 @@ def image(rng, *shape):
 
 def norm(rng, channels, gamma=None):
     return BatchNorm(
-        gamma=rng.uniform(0.5, 2, channels).astype(np.float32) if gamma is None else np.asarray(gamma, np.float32),
+        gamma=rng.uniform(0.5, 2, channels).astype(np.float32)
+        if gamma is None
+        else np.asarray(gamma, np.float32),
         beta=rng.normal(size=channels).astype(np.float32),
         mean=rng.normal(size=channels).astype(np.float32),
         variance=rng.uniform(0.5, 2, channels).astype(np.float32),
@@ -57,13 +59,16 @@ def test_batch_norm_folds_into_scale_and_bias(lab, rng, layer, quantized):
         **as_constants(n),
     )
     model = passes.fold_constants(model)
-    lowered = lab.check(model, passes.fold_batchnorm, image(rng, *input_shape), rtol=2e-5, atol=2e-5)
+    lowered = lab.check(
+        model, passes.fold_batchnorm, image(rng, *input_shape), rtol=2e-5, atol=2e-5
+    )
     assert lab.ops(lowered)["BatchNormalization"] == 0
     if quantized:
         node = lab.node(lowered, "DequantizeLinear")
         after, new_scale = (np.asarray(v.const_value.numpy()) for v in node.inputs[:2])
         sign = np.reshape([1, -1, 0, 1], [-1 if i == axis else 1 for i in range(len(shape))])
-        np.testing.assert_array_equal(after, integers * sign)  # the integers are the trained ones, bit for bit
+        # The integers are the trained ones, bit for bit.
+        np.testing.assert_array_equal(after, integers * sign)
         expected = np.where(n.gamma == 0, scale, scale * np.abs(n.factor)).astype(np.float32)
         np.testing.assert_array_equal(new_scale, expected)
         assert np.all(new_scale > 0)
@@ -108,7 +113,11 @@ def test_a_weight_shared_by_two_layers_is_folded_for_each(lab, rng):
 
 
 @pytest.mark.parametrize(
-    "reader", ["y2 = Relu(c)", "q = QuantizeLinear<axis=1>(c, one, zp)\n y2 = DequantizeLinear<axis=1>(q, one, zp)"]
+    "reader",
+    [
+        "y2 = Relu(c)",
+        "q = QuantizeLinear<axis=1>(c, one, zp)\n y2 = DequantizeLinear<axis=1>(q, one, zp)",
+    ],
 )
 def test_batch_norm_stays_when_something_else_reads_the_layer(lab, rng, reader):
     model = lab.build(
@@ -121,7 +130,12 @@ def test_batch_norm_stays_when_something_else_reads_the_layer(lab, rng, reader):
         zp=np.zeros((), np.int8),
         **as_constants(norm(rng, 4)),
     )
-    assert lab.ops(lab.check(model, passes.fold_batchnorm, image(rng, 2, 2, 5, 5)))["BatchNormalization"] == 1
+    assert (
+        lab.ops(lab.check(model, passes.fold_batchnorm, image(rng, 2, 2, 5, 5)))[
+            "BatchNormalization"
+        ]
+        == 1
+    )
 
 
 def pieces(lab, rng, n, shape, constant_shape):
@@ -142,10 +156,16 @@ def pieces(lab, rng, n, shape, constant_shape):
 def test_the_pieces_of_a_batch_norm_become_one_node(lab, rng, shape, constant):
     n = norm(rng, 3)
     lowered = lab.check(
-        pieces(lab, rng, n, shape, constant), passes.recover_batchnorm, image(rng, *shape), rtol=1e-5, atol=1e-5
+        pieces(lab, rng, n, shape, constant),
+        passes.recover_batchnorm,
+        image(rng, *shape),
+        rtol=1e-5,
+        atol=1e-5,
     )
     assert lab.order(lowered) == ["Relu", "BatchNormalization"]
-    np.testing.assert_array_equal(lab.node(lowered, "BatchNormalization").inputs[1].const_value.numpy(), n.gamma)
+    np.testing.assert_array_equal(
+        lab.node(lowered, "BatchNormalization").inputs[1].const_value.numpy(), n.gamma
+    )
 
 
 def test_pieces_in_channels_last_order_or_with_other_numbers_stay(lab, rng):
@@ -195,7 +215,10 @@ MERGES = {
         "y = Conv<kernel_shape=[3,3]>(d, w)",
         True,
     ),
-    "max pool of a ReLU": ("r = Relu(x)\n p = Pad(r, pads)\n y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(p)", True),
+    "max pool of a ReLU": (
+        "r = Relu(x)\n p = Pad(r, pads)\n y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(p)",
+        True,
+    ),
     "max pool of anything": ("p = Pad(x, pads)\n y = MaxPool<kernel_shape=[3,3]>(p)", False),
     "max pool narrower than the padding": (
         "r = Relu(x)\n p = Pad(r, pads)\n y = MaxPool<kernel_shape=[2,2]>(p)",
@@ -234,20 +257,34 @@ def test_padding_merges_where_the_arithmetic_allows(lab, rng, case):
 
 @pytest.mark.parametrize("opset", [17, 18])
 @pytest.mark.parametrize("keep", [0, 1])
-@pytest.mark.parametrize(("op", "pool"), [("ReduceMean", "GlobalAveragePool"), ("ReduceMax", "GlobalMaxPool")])
+@pytest.mark.parametrize(
+    ("op", "pool"), [("ReduceMean", "GlobalAveragePool"), ("ReduceMax", "GlobalMaxPool")]
+)
 def test_reductions_over_the_image_become_global_pools(lab, rng, op, pool, keep, opset):
-    call = f"{op}<axes = [2, -1], keepdims = {keep}>(x)" if opset < 18 else f"{op}<keepdims = {keep}>(x, axes)"
+    call = (
+        f"{op}<axes = [2, -1], keepdims = {keep}>(x)"
+        if opset < 18
+        else f"{op}<keepdims = {keep}>(x, axes)"
+    )
     out = "float[2,3,1,1]" if keep else "float[2,3]"
     model = lab.build(
-        f"(float[2,3,4,5] x) => ({out} y) {{ y = {call} }}", opset=opset, axes=np.asarray([2, 3], np.int64)
+        f"(float[2,3,4,5] x) => ({out} y) {{ y = {call} }}",
+        opset=opset,
+        axes=np.asarray([2, 3], np.int64),
     )
-    lowered = lab.check(model, passes.use_global_pools, image(rng, 2, 3, 4, 5), rtol=1e-6, atol=1e-7)
+    lowered = lab.check(
+        model, passes.use_global_pools, image(rng, 2, 3, 4, 5), rtol=1e-6, atol=1e-7
+    )
     assert lab.order(lowered) == ([pool] if keep else [pool, "Flatten"])
 
 
 def test_a_mean_over_channels_stays(lab, rng):
-    model = lab.build("(float[2,3,4,5] x) => (float[2,4,5] y) { y = ReduceMean<axes = [1], keepdims = 0>(x) }")
-    assert lab.order(lab.check(model, passes.use_global_pools, image(rng, 2, 3, 4, 5))) == ["ReduceMean"]
+    model = lab.build(
+        "(float[2,3,4,5] x) => (float[2,4,5] y) { y = ReduceMean<axes = [1], keepdims = 0>(x) }"
+    )
+    assert lab.order(lab.check(model, passes.use_global_pools, image(rng, 2, 3, 4, 5))) == [
+        "ReduceMean"
+    ]
 
 
 def test_quantization_moves_in_front_of_a_max_pool(lab, rng):
@@ -306,7 +343,9 @@ def residual_constants(rng):
 def test_strides_go_up_to_the_convolution_that_makes_the_tensor(lab, rng):
     model = lab.build(RESIDUAL.replace("STRIDE", "2"), **residual_constants(rng))
     lowered = lab.check(model, passes.pull_strides_up, image(rng, 1, 2, 7, 7), rtol=1e-6, atol=1e-6)
-    strides = [list(n.attributes["strides"].value) for n in lowered.graph if "strides" in n.attributes]
+    strides = [
+        list(n.attributes["strides"].value) for n in lowered.graph if "strides" in n.attributes
+    ]
     convolutions = [n for n in lowered.graph if n.op_type == "Conv"]
     assert strides.count([2, 2]) == 2  # the 3x3 convolution and the residual's sampling
     assert list(convolutions[0].attributes["strides"].value) == [2, 2]

@@ -20,9 +20,16 @@ def test_halves_constants_and_casts_at_the_border(lab):
     model = lab.formula("Add(Mul(x, c), c); Relu(x)", X, c=C)
     half = passes.convert_remainder_to_half(model)
     cast = "Cast<to = 10>(x)"
-    assert lab.results(half) == [f"Cast<to = 1>(Add(Mul({cast}, c_1), c_1))", f"Cast<to = 1>(Relu({cast}))"]
-    assert [value.name for value in half.graph.outputs] == [value.name for value in model.graph.outputs]
-    assert [value.dtype.name for value in (*half.graph.inputs, *half.graph.outputs)] == ["FLOAT"] * 3
+    assert lab.results(half) == [
+        f"Cast<to = 1>(Add(Mul({cast}, c_1), c_1))",
+        f"Cast<to = 1>(Relu({cast}))",
+    ]
+    assert [value.name for value in half.graph.outputs] == [
+        value.name for value in model.graph.outputs
+    ]
+    assert [value.dtype.name for value in (*half.graph.inputs, *half.graph.outputs)] == [
+        "FLOAT"
+    ] * 3
     (constant,) = lab.constants(half).values()
     np.testing.assert_array_equal(constant, C.astype(np.float16))
     assert constant.dtype == np.float16
@@ -32,7 +39,9 @@ def test_halves_constants_and_casts_at_the_border(lab):
     assert first.meta[LAYER] == "x"
     assert list(first.outputs[0].shape) == [1, 3]
     assert [list(value.shape) for value in half.graph.outputs] == [[1, 3], [1, 3]]
-    inner = {node.op_type: node.outputs[0].dtype.name for node in half.graph if node.op_type != "Cast"}
+    inner = {
+        node.op_type: node.outputs[0].dtype.name for node in half.graph if node.op_type != "Cast"
+    }
     assert inner == {"Add": "FLOAT16", "Mul": "FLOAT16", "Relu": "FLOAT16"}
 
 
@@ -82,7 +91,9 @@ def test_keeps_a_resizes_scales_in_float32(lab):
     image = {"x": np.ones((1, 1, 2, 2), np.float32)}
     constants = {"roi": np.zeros(8, np.float32), "scales": np.float32([1, 1, 2, 2])}
     text = 'Resize<coordinate_transformation_mode = "tf_crop_and_resize">(x, roi, scales); Mul(scales, v)'
-    half = passes.convert_remainder_to_half(lab.formula(text, {**image, "v": np.float32([3])}, **constants))
+    half = passes.convert_remainder_to_half(
+        lab.formula(text, {**image, "v": np.float32([3])}, **constants)
+    )
     resize = lab.node(half, "Resize")
     assert [value.dtype.name for value in resize.inputs] == ["FLOAT16", "FLOAT", "FLOAT"]
     # Another reader of the same constant gets it in half.
@@ -94,7 +105,9 @@ def test_keeps_a_resizes_scales_in_float32(lab):
     ("scale", "written"), [(1e-9, 2.0**-24), (2.0**-24, 2.0**-24), (2.0**-23, 2.0**-23), (0.5, 0.5)]
 )
 def test_scales_stay_positive(lab, op, scale, written):
-    model = lab.formula(f"{op}; Neg(x)", {**X, "i": np.int8([[1]])}, opset=19, s=np.float32(scale), z=np.int8(0))
+    model = lab.formula(
+        f"{op}; Neg(x)", {**X, "i": np.int8([[1]])}, opset=19, s=np.float32(scale), z=np.int8(0)
+    )
     constants = lab.constants(passes.convert_remainder_to_half(model))
     (found,) = [value for value in constants.values() if value.dtype == np.float16]
     assert found == np.float16(written)
@@ -121,8 +134,12 @@ def test_weights_behind_a_quantizer_may_be_zero(lab):
     assert np.asarray(lab.node(half, "QuantizeLinear").inputs[0].const_value).tolist() == [0, -1]
 
 
-@pytest.mark.parametrize("text", ["Min(x, c)", "Max(x, c)", "Clip(x, c)", "Clip(x, , c)", "Where(m, x, c)"])
-@pytest.mark.parametrize(("value", "written"), [(1e6, 65504), (-1e6, -65504), (np.inf, 65504), (3, 3)])
+@pytest.mark.parametrize(
+    "text", ["Min(x, c)", "Max(x, c)", "Clip(x, c)", "Clip(x, , c)", "Where(m, x, c)"]
+)
+@pytest.mark.parametrize(
+    ("value", "written"), [(1e6, 65504), (-1e6, -65504), (np.inf, 65504), (3, 3)]
+)
 def test_bounds_and_masks_saturate(lab, text, value, written):
     model = lab.formula(text, X, c=np.float32(value), m=np.asarray([True]))
     constants = lab.constants(passes.convert_remainder_to_half(model))
@@ -130,7 +147,8 @@ def test_bounds_and_masks_saturate(lab, text, value, written):
 
 
 @pytest.mark.parametrize(
-    ("text", "reader"), [("Add(x, c)", "node_0"), ("Min(x, c); Add(x, c)", "node_0"), ("Add(c, Add(x, c))", "node_0")]
+    ("text", "reader"),
+    [("Add(x, c)", "node_0"), ("Min(x, c); Add(x, c)", "node_0"), ("Add(c, Add(x, c))", "node_0")],
 )
 def test_another_reader_of_such_a_constant_is_named(lab, text, reader):
     model = lab.formula(text, X, c=np.float32([1, -70000, 2]))

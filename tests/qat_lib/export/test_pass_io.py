@@ -41,7 +41,9 @@ def test_embed_preprocessing_writes_the_steps_that_change_something(lab, rng, se
     embedded = passes.embed_preprocessing(model, preprocessing)
     assert lab.results(embedded) == [f"Add(Relu({data}), {data})", f"Neg({data})"]
     raw = rng.integers(0, 256, (2, *IMAGE)).astype(preprocessing.dtype)
-    for want, got in zip(lab.run(model, x=preprocessing.apply(raw)), lab.run(embedded, x=raw), strict=True):
+    for want, got in zip(
+        lab.run(model, x=preprocessing.apply(raw)), lab.run(embedded, x=raw), strict=True
+    ):
         np.testing.assert_array_equal(got, want)
     for node in embedded.graph:
         if node.op_type in ("Cast", "Mul", "Sub", "Div"):
@@ -56,14 +58,26 @@ def test_embed_preprocessing_gives_the_input_the_images_shape(lab, shape, dtype)
     model = lab.formula("Relu(x)", FLOATS)
     value = model.graph.inputs[0]
     value.shape = type(value.shape)(shape)
-    embedded = passes.embed_preprocessing(model, Preprocessing(image_shape=IMAGE, dtype=dtype)).graph.inputs[0]
+    embedded = passes.embed_preprocessing(
+        model, Preprocessing(image_shape=IMAGE, dtype=dtype)
+    ).graph.inputs[0]
     assert embedded.shape[1:] == IMAGE
     assert embedded.shape[0] == value.shape[0]
     assert embedded.dtype.name == {"uint8": "UINT8", "float32": "FLOAT"}[dtype]
 
 
 @pytest.mark.parametrize(
-    "shape", [(2, 5, 6, 3), (2, 4, 5, 3), (2, 4, 6, 1), (2, None, 6, 4), (2, 4, 6), (4, 6, 3), (2, 4, 6, 3, 1), (2,)]
+    "shape",
+    [
+        (2, 5, 6, 3),
+        (2, 4, 5, 3),
+        (2, 4, 6, 1),
+        (2, None, 6, 4),
+        (2, 4, 6),
+        (4, 6, 3),
+        (2, 4, 6, 3, 1),
+        (2,),
+    ],
 )
 def test_embed_preprocessing_refuses_another_shape(lab, shape):
     model = lab.formula("Relu(x)", FLOATS)
@@ -82,7 +96,9 @@ def test_embed_preprocessing_refuses_several_inputs(lab):
 def test_embed_preprocessing_leaves_an_input_of_unknown_shape(lab):
     model = lab.formula("Relu(x)", FLOATS)
     model.graph.inputs[0].shape = None
-    assert lab.results(passes.embed_preprocessing(model, Preprocessing(image_shape=IMAGE))) == ["Relu(x)"]
+    assert lab.results(passes.embed_preprocessing(model, Preprocessing(image_shape=IMAGE))) == [
+        "Relu(x)"
+    ]
 
 
 FIRST = "Transpose<perm = [0, 3, 1, 2]>(x)"
@@ -96,7 +112,10 @@ BACK = "Transpose<perm = [0, 2, 3, 1]>(x)"
         ("Relu(x)", f"Relu({BACK})"),
         (f"Relu({FIRST}); Relu(x)", f"Relu(x); Relu({BACK})"),
         (f"Relu({FIRST}); Exp({FIRST})", "Relu(x); Exp(x)"),
-        ("Relu(Transpose<perm = [0, 1, 3, 2]>(x))", f"Relu(Transpose<perm = [0, 1, 3, 2]>({BACK}))"),
+        (
+            "Relu(Transpose<perm = [0, 1, 3, 2]>(x))",
+            f"Relu(Transpose<perm = [0, 1, 3, 2]>({BACK}))",
+        ),
         ("Relu(Transpose(x))", f"Relu(Transpose({BACK}))"),
         ("Mul(x, x)", f"Mul({BACK}, {BACK})"),
         ("Sub(c, x); Neg(c)", f"Sub(c, {BACK}); Neg(c)"),

@@ -13,7 +13,14 @@ L = keras.layers
 U = 2.0**-24
 
 
-def pieces(reduce, *, axes, gamma="inv1 = Mul(inv, gamma)", beta="res = Add(shift, beta)", variance="square"):
+def pieces(
+    reduce,
+    *,
+    axes,
+    gamma="inv1 = Mul(inv, gamma)",
+    beta="res = Add(shift, beta)",
+    variance="square",
+):
     """Return the text of a LayerNormalization as Keras and tf2onnx write it."""
     return f"""(float[b,5,6] x) => (float[b,5,6] y) {{
         mean = {reduce("x", axes)}
@@ -48,7 +55,8 @@ def constants(rng, *shape):
 
 
 @pytest.mark.parametrize(
-    ("axes", "shape", "opset"), [([-1], (6,), 17), ([2], (1, 1, 6), 18), ([1, 2], (1, 5, 6), 17), ([-1], (6,), 21)]
+    ("axes", "shape", "opset"),
+    [([-1], (6,), 17), ([2], (1, 1, 6), 18), ([1, 2], (1, 5, 6), 17), ([-1], (6,), 21)],
 )
 def test_the_pieces_become_one_node(lab, rng, axes, shape, opset):
     reduce = by_attribute if opset < 18 else by_input
@@ -58,7 +66,9 @@ def test_the_pieces_become_one_node(lab, rng, axes, shape, opset):
     x = (rng.normal(size=(2, 5, 6)) + 4).astype(np.float32)
     spread = tuple(range(3 - len(axes), 3))
     inverse = 1 / np.sqrt(x.var(axis=spread, keepdims=True) + 1e-3)
-    magnitude = (np.abs(x) + np.abs(x.mean(axis=spread, keepdims=True))) * inverse * np.abs(given["gamma"])
+    magnitude = (
+        (np.abs(x) + np.abs(x.mean(axis=spread, keepdims=True))) * inverse * np.abs(given["gamma"])
+    )
     # The bound of the module's text, and as much again for the rounding of mean and variance.
     bound = 8 * U * float((magnitude + np.abs(given["beta"])).max())
     lowered = lab.check(model, passes.recover_layernorm, {"x": x}, atol=bound)
@@ -67,11 +77,15 @@ def test_the_pieces_become_one_node(lab, rng, axes, shape, opset):
 
 def test_without_gamma_and_beta(lab, rng):
     text = (
-        pieces(by_attribute, axes=[2], gamma="", beta="").replace("inv1", "inv").replace("scaled, res", "scaled, shift")
+        pieces(by_attribute, axes=[2], gamma="", beta="")
+        .replace("inv1", "inv")
+        .replace("scaled, res", "scaled, shift")
     )
     model = lab.build(text, epsilon=np.float32(1e-6))
     x = rng.normal(size=(2, 5, 6)).astype(np.float32)
-    assert lab.order(lab.check(model, passes.recover_layernorm, {"x": x}, atol=3e-6)) == ["LayerNormalization"]
+    assert lab.order(lab.check(model, passes.recover_layernorm, {"x": x}, atol=3e-6)) == [
+        "LayerNormalization"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,10 +128,14 @@ def attention():
 
 
 @pytest.mark.parametrize("opset", [13, 17, 21])
-@pytest.mark.parametrize("more", [{}, {"weights": "qdq"}, {"target": "onnxruntime"}, {"target": "openvino"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"weights": "qdq"}, {"target": "onnxruntime"}, {"target": "openvino"}]
+)
 def test_an_attention_network_agrees_with_keras(attention, tmp_path, opset, more):
     quantized, plan, data = attention
-    report = qat_lib.export_onnx(quantized, tmp_path / "attention.onnx", plan=plan, opset=opset, **more)
+    report = qat_lib.export_onnx(
+        quantized, tmp_path / "attention.onnx", plan=plan, opset=opset, **more
+    )
     assert report.findings == ()
     parity = qat_lib.check_parity(quantized, report.path, data, layers=True)
     assert parity.passed, parity

@@ -59,7 +59,13 @@ def test_the_transpose_is_lifted_over_preprocessing_padding_and_the_input_quanti
         w=conv_weight(rng, 4, 3),
     )
     lowered = lab.check(model, passes.remove_transposes, nhwc(rng, 2, 6, 6, 3))
-    assert lab.order(lowered)[:5] == ["Transpose", "Sub", "Pad", "QuantizeLinear", "DequantizeLinear"]
+    assert lab.order(lowered)[:5] == [
+        "Transpose",
+        "Sub",
+        "Pad",
+        "QuantizeLinear",
+        "DequantizeLinear",
+    ]
 
 
 def test_reductions_concats_softmax_and_slices_keep_their_meaning(lab, rng):
@@ -135,14 +141,20 @@ def test_dense_on_nhwc_becomes_a_pointwise_convolution(lab, rng):
         s=rng.uniform(0.01, 0.1, 5).astype(np.float32),
         z=np.zeros(5, np.int8),
     )
-    lowered = lab.check(model, passes.remove_transposes, nhwc(rng, 2, 3, 4, 4), rtol=1e-5, atol=1e-5)
+    lowered = lab.check(
+        model, passes.remove_transposes, nhwc(rng, 2, 3, 4, 4), rtol=1e-5, atol=1e-5
+    )
     assert lab.order(lowered) == ["Relu", "DequantizeLinear", "Conv", "Relu"]
     assert lab.node(lowered, "DequantizeLinear").attributes["axis"].value == 0
 
 
 @pytest.mark.parametrize("gap_quantized", [True, False])
 def test_squeeze_and_excite_loses_its_reshapes(lab, rng, gap_quantized):
-    middle = "q = QuantizeLinear<axis=1>(c, s, z)\n d = DequantizeLinear<axis=1>(q, s, z)" if gap_quantized else ""
+    middle = (
+        "q = QuantizeLinear<axis=1>(c, s, z)\n d = DequantizeLinear<axis=1>(q, s, z)"
+        if gap_quantized
+        else ""
+    )
     model = lab.build(
         f"""(float[N,3,4,4] x) => (float[N,2,1,1] y) {{
             a = GlobalAveragePool(x)
@@ -184,7 +196,9 @@ def test_a_reshape_that_regroups_data_stays(lab, rng):
         s=np.asarray([2, 12], np.int64),
         t=np.asarray([2, 3, 4], np.int64),
     )
-    assert lab.ops(lab.check(model, passes.remove_thin_reshapes, nhwc(rng, 2, 3, 4)))["Reshape"] == 2
+    assert (
+        lab.ops(lab.check(model, passes.remove_thin_reshapes, nhwc(rng, 2, 3, 4)))["Reshape"] == 2
+    )
 
 
 @pytest.mark.parametrize("stored", ["float", "int8"])
@@ -205,7 +219,9 @@ def test_flattened_features_keep_the_convolutions_order(lab, rng, stored):
         z=np.zeros(5, np.int8),
     )
     model = passes.fold_constants(model)
-    lowered = lab.check(model, passes.reorder_flattened_weights, nhwc(rng, 2, 3, 2, 4), rtol=1e-5, atol=1e-5)
+    lowered = lab.check(
+        model, passes.reorder_flattened_weights, nhwc(rng, 2, 3, 2, 4), rtol=1e-5, atol=1e-5
+    )
     assert lab.ops(lowered)["Transpose"] == 0
 
 

@@ -30,7 +30,10 @@ AXES = {
 def test_a_squeeze_moves_above_a_transpose(lab, case):
     perm, axis, moved, left = SQUEEZED[case]
     before = FRONT.format(perm) + f"s = Squeeze(t, {axis})\n y = CumSum(s, one)"
-    after = FRONT.split("t =")[0] + f"q = Squeeze(r, {moved})\n s = Transpose<perm = {left}>(q)\n y = CumSum(s, one)"
+    after = (
+        FRONT.split("t =")[0]
+        + f"q = Squeeze(r, {moved})\n s = Transpose<perm = {left}>(q)\n y = CumSum(s, one)"
+    )
     check_rewrite(
         lab,
         remove_transposes,
@@ -57,7 +60,10 @@ UNSQUEEZED = {
 def test_an_unsqueeze_moves_above_a_transpose(lab, case):
     axis, moved, left = UNSQUEEZED[case]
     before = FRONT.format([0, 2, 3, 1]) + f"u = Unsqueeze(t, {axis})\n y = CumSum(u, one)"
-    after = FRONT.split("t =")[0] + f"q = Unsqueeze(r, {moved})\n u = Transpose<perm = {left}>(q)\n y = CumSum(u, one)"
+    after = (
+        FRONT.split("t =")[0]
+        + f"q = Unsqueeze(r, {moved})\n u = Transpose<perm = {left}>(q)\n y = CumSum(u, one)"
+    )
     check_rewrite(
         lab,
         remove_transposes,
@@ -73,10 +79,16 @@ def test_an_unsqueeze_moves_above_a_transpose(lab, case):
 @pytest.mark.parametrize("axis", ["at3", "at_1"])
 def test_an_unsqueeze_moves_above_a_transpose_of_three_axes(lab, axis):
     front = "r = MaxPool<kernel_shape = [1]>(x)\n"
-    before = front + f"t = Transpose<perm = [0,2,1]>(r)\n u = Unsqueeze(t, {axis})\n y = CumSum(u, one)"
-    after = front + "q = Unsqueeze(r, at3)\n u = Transpose<perm = [0,2,1,3]>(q)\n y = CumSum(u, one)"
+    before = (
+        front + f"t = Transpose<perm = [0,2,1]>(r)\n u = Unsqueeze(t, {axis})\n y = CumSum(u, one)"
+    )
+    after = (
+        front + "q = Unsqueeze(r, at3)\n u = Transpose<perm = [0,2,1,3]>(q)\n y = CumSum(u, one)"
+    )
     signature = "(float[2,3,4] x) => (float y)"
-    check_rewrite(lab, remove_transposes, signature, before, after, tolerance=1e-5, one=np.int64(1), **AXES)
+    check_rewrite(
+        lab, remove_transposes, signature, before, after, tolerance=1e-5, one=np.int64(1), **AXES
+    )
 
 
 STAY = {
@@ -103,7 +115,8 @@ def test_other_squeezes_stay(lab, case):
 
 
 @pytest.mark.parametrize(
-    ("axes", "axis"), [("at1", 1), ("at_1", 3), ("at_3", 1), ("scalar", 1), ("two", None), ("none", None)]
+    ("axes", "axis"),
+    [("at1", 1), ("at_1", 3), ("at_3", 1), ("scalar", 1), ("two", None), ("none", None)],
 )
 def test_single_axis(lab, axes, axis):
     text = "(float[1,1,1,1] x) => (float[A,B,C] y) { y = Squeeze(x, axes) }"
@@ -113,6 +126,9 @@ def test_single_axis(lab, axes, axis):
 
 
 def test_no_axis_is_not_a_single_one(lab):
-    assert single_axis(build(lab, "(float[1,1] x) => (float[A] y) { y = Squeeze(x) }", {}).graph[0], 2) is None
+    assert (
+        single_axis(build(lab, "(float[1,1] x) => (float[A] y) { y = Squeeze(x) }", {}).graph[0], 2)
+        is None
+    )
     model = build(lab, "(float[2,2] x) => (float y) { y = Add(x, c) }", {"c": floats(2)})
     assert single_axis(model.graph[0], 2) is None

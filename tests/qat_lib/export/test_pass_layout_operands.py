@@ -5,7 +5,8 @@ from graph_text import build, check_rewrite, describe, floats
 
 from qat_lib.export.passes import remove_transposes
 
-# x comes channels first. A pool stands in front of each Transpose, so that none of them is lifted to the input.
+# x comes channels first. A pool stands in front of each Transpose, so that none of them is lifted
+# to the input.
 FRONT = "r = MaxPool<kernel_shape = [1,1]>(x)\n t = Transpose<perm = [0,2,3,1]>(r)\n"
 PLAIN = "r = MaxPool<kernel_shape = [1,1]>(x)\n"
 BEHIND = "y = Transpose<perm = [0,2,3,1]>(a)"
@@ -54,7 +55,11 @@ BOTH = FRONT + "u = Transpose<perm = [{}]>(r)\n v = Exp(r)\n w = Transpose<perm 
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("Sum(t, u, w)", "Sum(r, n, v)"), ("Sum(u, t, w)", "Sum(n, r, v)"), ("Sum(t, w, u)", "Sum(r, v, n)")],
+    [
+        ("Sum(t, u, w)", "Sum(r, n, v)"),
+        ("Sum(u, t, w)", "Sum(n, r, v)"),
+        ("Sum(t, w, u)", "Sum(r, v, n)"),
+    ],
 )
 def test_the_commonest_permutation_wins(lab, before, after):
     # u = x with the channels in the middle: brought to the layout of the two others.
@@ -102,6 +107,8 @@ def test_a_concat_follows_the_first_permutation(lab):
 
 
 def test_a_concat_of_unknown_rank_stays(lab):
-    model = build(lab, f"{PAIR.format('2,4,5,3')} {{ {FRONT} h = Exp(g)\n y = Concat<axis = 3>(t, h) }}", {})
+    model = build(
+        lab, f"{PAIR.format('2,4,5,3')} {{ {FRONT} h = Exp(g)\n y = Concat<axis = 3>(t, h) }}", {}
+    )
     lab.node(model, "Exp").outputs[0].shape = None
     assert describe(remove_transposes(model)) == describe(model)

@@ -51,8 +51,14 @@ JOINED = {
     ),
     "one that turns nothing": ("a = Transpose<perm=[0,1,2,3]>(x)\n y = Exp(a)", "y = Exp(x)"),
     "two without a permutation": ("a = Transpose(x)\n y = Transpose(a)", None),
-    "one without a permutation in front": ("a = Transpose(x)\n y = Transpose<perm=[1,0,2,3]>(a)", None),
-    "one without a permutation behind": ("a = Transpose<perm=[1,0,2,3]>(x)\n y = Transpose(a)", None),
+    "one without a permutation in front": (
+        "a = Transpose(x)\n y = Transpose<perm=[1,0,2,3]>(a)",
+        None,
+    ),
+    "one without a permutation behind": (
+        "a = Transpose<perm=[1,0,2,3]>(x)\n y = Transpose(a)",
+        None,
+    ),
 }
 
 
@@ -104,7 +110,9 @@ SHARED = {
 
 @pytest.mark.parametrize("case", SHARED)
 def test_equal_transposes_of_a_tensor_are_one(lab, case):
-    check_rewrite(lab, remove_transposes, TWO, *SHARED[case], tolerance=1e-5, one=np.int64(1), two=np.int64(2))
+    check_rewrite(
+        lab, remove_transposes, TWO, *SHARED[case], tolerance=1e-5, one=np.int64(1), two=np.int64(2)
+    )
 
 
 LIFTED = {
@@ -125,7 +133,10 @@ LIFTED = {
     ),
     "padding": ("b = Pad(x, pads)\n a = Relu(b)", "b = Pad(t, turned_pads)\n a = Relu(b)"),
     "padding with a value": ("a = Pad(x, pads, s)", "a = Pad(t, turned_pads, s)"),
-    "padding behind an activation": ("b = Relu(x)\n a = Pad(b, pads)", "b = Relu(t)\n a = Pad(b, turned_pads)"),
+    "padding behind an activation": (
+        "b = Relu(x)\n a = Pad(b, pads)",
+        "b = Relu(t)\n a = Pad(b, turned_pads)",
+    ),
     "quantizers of each index": "q = QuantizeLinear<axis=3>(x, s5, z5)\n a = DequantizeLinear<axis=3>(q, s5, z5)",
     "an unknown operator": "a = CumSum(x, one)",
     "an unknown operator further up": "b = CumSum(x, one)\n a = Relu(b)",

@@ -7,7 +7,8 @@ from graph_text import build, check_rewrite, describe, floats
 from qat_lib.export.graph import ORIGINAL
 from qat_lib.export.passes import remove_transposes
 
-# x comes channels first. A pool stands in front of each Transpose, so that none of them is lifted to the input.
+# x comes channels first. A pool stands in front of each Transpose, so that none of them is lifted
+# to the input.
 IMAGE = "(float[2,3,4,5] x) => (float y)"
 FRONT = "r = MaxPool<kernel_shape = [1,1]>(x)\n t = Transpose<perm = [0,2,3,1]>(r)\n"
 PLAIN = "r = MaxPool<kernel_shape = [1,1]>(x)\n"
@@ -36,7 +37,9 @@ QUANTIZED = {
 
 def test_a_dense_layer_on_an_image_becomes_a_convolution(lab):
     weight = floats(3, 2)
-    check_rewrite(lab, remove_transposes, IMAGE, DENSE.format("w = Identity(k)\n"), tolerance=1e-5, k=weight)
+    check_rewrite(
+        lab, remove_transposes, IMAGE, DENSE.format("w = Identity(k)\n"), tolerance=1e-5, k=weight
+    )
     conv = CONV.replace("(r, w)", "(r, k)").format("")
     check_rewrite(
         lab,
@@ -85,20 +88,35 @@ def test_the_integers_of_a_weight_move_with_it(lab, known):
 
 @pytest.mark.parametrize(
     "weight",
-    ["w = Transpose<perm=[1,0]>(g)", "w = DequantizeLinear(n, s, z)", "w = DequantizeLinear(i, f, z)"],
+    [
+        "w = Transpose<perm=[1,0]>(g)",
+        "w = DequantizeLinear(n, s, z)",
+        "w = DequantizeLinear(i, f, z)",
+    ],
 )
 def test_a_dense_layer_of_a_computed_weight_stays(lab, weight):
     signature = "(float[2,3,4,5] x, float[2,3] g, int8[3,2] n, float f) => (float y)"
-    model = build(lab, f"{signature} {{ {DENSE.format(weight + chr(10))} }}", {**SCALES, "i": INTEGERS})
+    model = build(
+        lab, f"{signature} {{ {DENSE.format(weight + chr(10))} }}", {**SCALES, "i": INTEGERS}
+    )
     assert describe(remove_transposes(model)) == describe(model)
 
 
 @pytest.mark.parametrize("perm", ["0,2,1,3", "0,3,1,2", "0,1,3,2"])
 def test_a_dense_layer_behind_another_transpose_stays(lab, perm):
     body = DENSE.format("").replace("0,2,3,1", perm)
-    check_rewrite(lab, remove_transposes, "(float[2,3,3,3] x) => (float y)", body, tolerance=1e-5, w=floats(3, 2))
+    check_rewrite(
+        lab,
+        remove_transposes,
+        "(float[2,3,3,3] x) => (float y)",
+        body,
+        tolerance=1e-5,
+        w=floats(3, 2),
+    )
 
 
 def test_a_moved_weight_keeps_its_name(lab):
-    model = build(lab, f"{IMAGE} {{ {DENSE.format('').replace('w)', 'kernel)')} }}", {"kernel": floats(3, 2)})
+    model = build(
+        lab, f"{IMAGE} {{ {DENSE.format('').replace('w)', 'kernel)')} }}", {"kernel": floats(3, 2)}
+    )
     assert lab.node(remove_transposes(model), "Conv").inputs[1].name.startswith("kernel")

@@ -7,7 +7,8 @@ from graph_text import build, check_rewrite, describe, floats, ints
 from qat_lib.export.passes import remove_transposes
 from qat_lib.export.passes.layout_rules import sink_rule
 
-# x comes channels first. A pool stands in front of each Transpose, so that none of them is lifted to the input.
+# x comes channels first. A pool stands in front of each Transpose, so that none of them is lifted
+# to the input.
 IMAGE = "(float[2,3,4,5] x) => (float y)"
 FRONT = "r = MaxPool<kernel_shape = [1,1]>(x)\n t = Transpose<perm = [0,2,3,1]>(r)\n"
 PLAIN = "r = MaxPool<kernel_shape = [1,1]>(x)\n"
@@ -40,7 +41,10 @@ MOVED = {
     "bounds": ("y = Clip(t, zero, six)", "a = Clip(r, zero, six)\n"),
     "a bound": ("y = Clip(t, , six)", "a = Clip(r, , six)\n"),
     "a quantizer": ("y = QuantizeLinear<axis=1>(t, s, z)", "a = QuantizeLinear<axis=1>(r, s, z)\n"),
-    "a quantizer of one channel": ("y = QuantizeLinear<axis=0>(t, s1, z1)", "a = QuantizeLinear<axis=0>(r, s1, z1)\n"),
+    "a quantizer of one channel": (
+        "y = QuantizeLinear<axis=0>(t, s1, z1)",
+        "a = QuantizeLinear<axis=0>(r, s1, z1)\n",
+    ),
     "a quantizer without a zero point": (
         "b = QuantizeLinear<axis=1>(t, s)\n y = Cast<to=1>(b)",
         "b = QuantizeLinear<axis=1>(r, s)\n a = Cast<to=1>(b)\n",
@@ -60,9 +64,15 @@ MOVED = {
     "a sum of axes kept": ("y = ReduceSum(t, sizes)", "a = ReduceSum(r, moved)\n"),
     "padding": ("y = Pad(t, pads)", "a = Pad(r, moved_pads)\n"),
     "padding with a value": ("y = Pad(t, pads, six)", "a = Pad(r, moved_pads, six)\n"),
-    "a slice of the first axes": ("y = Slice(t, starts, ends)", "a = Slice(r, starts, ends, first_axes)\n"),
+    "a slice of the first axes": (
+        "y = Slice(t, starts, ends)",
+        "a = Slice(r, starts, ends, first_axes)\n",
+    ),
     "a slice": ("y = Slice(t, starts, ends, sizes)", "a = Slice(r, starts, ends, moved)\n"),
-    "a slice of the last axes": ("y = Slice(t, starts, ends, last)", "a = Slice(r, starts, ends, moved_last)\n"),
+    "a slice of the last axes": (
+        "y = Slice(t, starts, ends, last)",
+        "a = Slice(r, starts, ends, moved_last)\n",
+    ),
     "a slice with steps": (
         "y = Slice(t, starts, ends, last, steps)",
         "a = Slice(r, starts, ends, moved_last, steps)\n",
@@ -85,7 +95,9 @@ CONSTANTS |= {
 def test_an_operator_moves_above_a_transpose(lab, case):
     before, after = MOVED[case]
     signature = IMAGE.replace("float y", "int8 y") if before.startswith("y = Quantize") else IMAGE
-    check_rewrite(lab, remove_transposes, signature, FRONT + before, PLAIN + after + BEHIND, **CONSTANTS)
+    check_rewrite(
+        lab, remove_transposes, signature, FRONT + before, PLAIN + after + BEHIND, **CONSTANTS
+    )
 
 
 SPLIT = "a, b = Split<axis={axis}>({x}, {sizes})\n"
@@ -164,8 +176,14 @@ def test_only_standard_operators_have_a_rule(lab):
 
 
 REDUCED = {
-    "the image": ("ReduceMean<axes = [1,2], keepdims = 0>", "ReduceMean<axes = [2,3], keepdims = 0>"),
-    "the image from behind": ("ReduceMean<axes = [-2,-3], keepdims = 0>", "ReduceMean<axes = [2,3], keepdims = 0>"),
+    "the image": (
+        "ReduceMean<axes = [1,2], keepdims = 0>",
+        "ReduceMean<axes = [2,3], keepdims = 0>",
+    ),
+    "the image from behind": (
+        "ReduceMean<axes = [-2,-3], keepdims = 0>",
+        "ReduceMean<axes = [2,3], keepdims = 0>",
+    ),
     "the channels": ("ReduceMax<axes = [3], keepdims = 0>", "ReduceMax<axes = [1], keepdims = 0>"),
 }
 
@@ -173,7 +191,9 @@ REDUCED = {
 @pytest.mark.parametrize("case", REDUCED)
 def test_a_reduction_that_drops_its_axes_needs_no_transpose(lab, case):
     before, after = REDUCED[case]
-    check_rewrite(lab, remove_transposes, IMAGE, FRONT + f"y = {before}(t)", PLAIN + f"y = {after}(r)")
+    check_rewrite(
+        lab, remove_transposes, IMAGE, FRONT + f"y = {before}(t)", PLAIN + f"y = {after}(r)"
+    )
 
 
 def test_a_reduction_that_keeps_its_axes_keeps_their_order(lab):
@@ -186,7 +206,16 @@ def test_a_reduction_that_keeps_its_axes_keeps_their_order(lab):
 def test_axes_may_be_an_operand(lab, opset):
     before = FRONT + "y = ReduceSum<keepdims = 0>(t, last)"
     after = PLAIN + "y = ReduceSum<keepdims = 0>(r, moved)"
-    check_rewrite(lab, remove_transposes, IMAGE, before, after, opset=opset, last=ints(-1, -2), moved=ints(1, 3))
+    check_rewrite(
+        lab,
+        remove_transposes,
+        IMAGE,
+        before,
+        after,
+        opset=opset,
+        last=ints(-1, -2),
+        moved=ints(1, 3),
+    )
 
 
 COMPUTED = "(float[2,3,4,5] x, int64[K] n) => (float y)"
@@ -204,7 +233,9 @@ COMPUTED = "(float[2,3,4,5] x, int64[K] n) => (float y)"
 )
 def test_what_is_computed_cannot_be_renamed(lab, body):
     opset = 18 if "Pad" in body else 17
-    model = build(lab, f"{COMPUTED} {{ {FRONT}{body} }}", {**CONSTANTS, "two": ints(1, 1, 1, 1)}, opset)
+    model = build(
+        lab, f"{COMPUTED} {{ {FRONT}{body} }}", {**CONSTANTS, "two": ints(1, 1, 1, 1)}, opset
+    )
     assert describe(remove_transposes(model)) == describe(model)
 
 

@@ -29,8 +29,14 @@ DENSE = "q = QuantizeLinear({0}, {1})\n d = DequantizeLinear(q, {1})\n"
 @pytest.mark.parametrize("scale", ["s, z", "s1, z1", "s"])
 def test_a_reshape_between_dequantize_and_product_goes_up(lab, product, scale, reshape):
     signature = "(float[2,3,1,1] x) => (float y)"
-    before = "e = Exp(x)\n" + QDQ.format("e", scale) + f"f = {reshape.format('d')}\n y = {product}(f, w)"
-    after = f"e = Exp(x)\n f = {reshape.format('e')}\n" + QDQ.format("f", scale) + f"y = {product}(d, w)"
+    before = (
+        "e = Exp(x)\n" + QDQ.format("e", scale) + f"f = {reshape.format('d')}\n y = {product}(f, w)"
+    )
+    after = (
+        f"e = Exp(x)\n f = {reshape.format('e')}\n"
+        + QDQ.format("f", scale)
+        + f"y = {product}(d, w)"
+    )
     check_rewrite(lab, remove_thin_reshapes, signature, before, after, tolerance=1e-5, **CONSTANTS)
 
 
@@ -50,7 +56,13 @@ def test_a_reshape_that_goes_up_takes_the_layers_off_the_quantized_tensors(lab):
         node.outputs[0].meta[TENSOR] = node.op_type
     lowered = remove_thin_reshapes(model)
     assert lab.order(lowered) == ["Exp", "Flatten", "QuantizeLinear", "DequantizeLinear", "MatMul"]
-    assert [node.outputs[0].meta.get(TENSOR) for node in lowered.graph] == ["Exp", "Flatten", None, None, "MatMul"]
+    assert [node.outputs[0].meta.get(TENSOR) for node in lowered.graph] == [
+        "Exp",
+        "Flatten",
+        None,
+        None,
+        "MatMul",
+    ]
 
 
 KEPT = {

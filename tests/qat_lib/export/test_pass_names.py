@@ -11,7 +11,9 @@ X = {"x": np.ones((1, 2, 4, 4), np.float32)}
 
 
 def test_owner_is_the_quantizer_then_the_layer(lab):
-    model = lab.formula("DequantizeLinear(QuantizeLinear(Relu(x), s, z), s, z)", X, s=np.float32(1), z=np.int8(0))
+    model = lab.formula(
+        "DequantizeLinear(QuantizeLinear(Relu(x), s, z), s, z)", X, s=np.float32(1), z=np.int8(0)
+    )
     relu, quantize, dequantize = model.graph
     for node in (relu, quantize):
         node.meta[QUANTIZER] = "q"
@@ -51,11 +53,16 @@ def test_inputs_and_outputs_keep_their_names(lab):
     model.graph.inputs[0].name, model.graph.outputs[0].name = "layer/Exp:0", "layer/Relu"
     nodes, _, lowered = named(lab, model, {"layer/Exp:0": np.float32([1, 2])})
     assert nodes == ["layer/Relu_1"]  # names of nodes do not repeat those of outputs
-    assert [value.name for value in (*lowered.graph.inputs, *lowered.graph.outputs)] == ["layer/Exp:0", "layer/Relu"]
+    assert [value.name for value in (*lowered.graph.inputs, *lowered.graph.outputs)] == [
+        "layer/Exp:0",
+        "layer/Relu",
+    ]
 
 
 def test_tensors_do_not_take_an_inputs_name(lab):
-    model = lab.build("(float[2] x) => (float y) { a = Exp(x)\n y = Add(a, c) }", c=np.float32([1, 2]))
+    model = lab.build(
+        "(float[2] x) => (float y) { a = Exp(x)\n y = Add(a, c) }", c=np.float32([1, 2])
+    )
     model.graph.inputs[0].name = "layer/Exp:0"
     _, _, lowered = named(lab, model, {"layer/Exp:0": np.float32([1, 2])})
     assert lowered.graph[0].outputs[0].name == "layer/Exp:0_1"
@@ -96,14 +103,20 @@ CONSTANTS = {
         ("Gemm(Reshape(x, t), k, b)", {"shape": "t", "weight": "k", "bias": "b"}),
         ("MatMul(Reshape(x, t), k)", {"shape": "t", "weight": "k"}),
         ("MatMul(k, Reshape(x, r))", {"input": "k", "shape": "r"}),
-        ("BatchNormalization(x, g, b, m, v)", {"gamma": "g", "beta": "b", "mean": "m", "variance": "v"}),
+        (
+            "BatchNormalization(x, g, b, m, v)",
+            {"gamma": "g", "beta": "b", "mean": "m", "variance": "v"},
+        ),
         ("Clip(x, low, top)", {"min": "low", "max": "top"}),
         ("Clip(x, , top)", {"max": "top"}),
         ("Pad(x, p, top)", {"pads": "p", "value": "top"}),
         ("Pad(x, ps, top, pa)", {"pads": "ps", "value": "top", "axes": "pa"}),
         ("DequantizeLinear(QuantizeLinear(x, s, z), s, z)", {"scale": "s", "zero_point": "z"}),
         ("Conv(x, DequantizeLinear(i, s, z))", {"integers": "i", "scale": "s", "zero_point": "z"}),
-        ("Conv(x, DequantizeLinear(QuantizeLinear(w, s, z), s, z))", {"weight": "w", "scale": "s", "zero_point": "z"}),
+        (
+            "Conv(x, DequantizeLinear(QuantizeLinear(w, s, z), s, z))",
+            {"weight": "w", "scale": "s", "zero_point": "z"},
+        ),
         ("Add(x, top)", {"Add/constant_1": "top"}),
         ("Add(top, x)", {"Add/constant_0": "top"}),
         ("Mul(top, Add(x, top))", {"Add/constant_1": "top"}),
@@ -138,7 +151,9 @@ def test_names_may_change_places(lab):
 
 
 def test_a_constant_that_is_an_output_keeps_its_name(lab):
-    model = lab.build("(float[1,2,4,4] x) => (float[1] c, float y) { y = Add(x, c) }", c=np.float32([1]))
+    model = lab.build(
+        "(float[1,2,4,4] x) => (float[1] c, float y) { y = Add(x, c) }", c=np.float32([1])
+    )
     _, constants, lowered = named(lab, model)
     assert list(constants) == ["c"]
     assert lowered.graph.outputs[0].name == "c"
@@ -148,7 +163,9 @@ def test_a_constant_that_is_an_input_keeps_its_name(lab):
     """A default value of an input."""
     model = lab.formula("Add(x, c)", {**X, "c": np.float32([1])}, d=np.float32([1]))
     proto_value = model.graph.inputs[1]
-    proto_value.const_value = lab.formula("Add(x, d)", X, d=np.float32([1])).graph.initializers["d"].const_value
+    proto_value.const_value = (
+        lab.formula("Add(x, d)", X, d=np.float32([1])).graph.initializers["d"].const_value
+    )
     model.graph.register_initializer(proto_value)
     _, constants, _ = named(lab, model)
     assert list(constants) == ["c"]

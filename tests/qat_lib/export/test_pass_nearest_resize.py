@@ -38,7 +38,11 @@ CONSTANTS = {
 }
 REPEATS = {
     "rows": (repeat("x", "r", "two", "rows2", "tall"), POWER, [1, 1, 2, 1]),
-    "rows, counted from behind": (repeat("x", "r", "third_last", "rows2", "tall"), POWER, [1, 1, 2, 1]),
+    "rows, counted from behind": (
+        repeat("x", "r", "third_last", "rows2", "tall"),
+        POWER,
+        [1, 1, 2, 1],
+    ),
     "columns": (repeat("x", "r", "three", "columns3", "wide"), OTHER, [1, 1, 1, 3]),
     "both": (
         repeat("x", "q", "two", "rows2", "tall") + repeat("q", "r", "three", "columns3", "whole"),
@@ -72,7 +76,9 @@ def test_repeats_whose_shape_is_read_between(lab):
     before = repeat("x", "q", "two", "rows2", "tall") + "s = Shape(q)\n k = Mul(s, tripled)\n"
     before += repeat("q", "r", "three", "columns3", "k") + "y = Exp(r)"
     model = build(
-        lab, f"(float[2,4,5,3] x) => (float[2,8,15,3] y) {{ {before} }}", {**CONSTANTS, "tripled": ints(1, 1, 3, 1)}
+        lab,
+        f"(float[2,4,5,3] x) => (float[2,8,15,3] y) {{ {before} }}",
+        {**CONSTANTS, "tripled": ints(1, 1, 3, 1)},
     )
     lowered = lab.check(model, use_nearest_resize, {"x": floats(2, 4, 5, 3)})
     assert lab.order(lowered) == ["Transpose", "Resize", "Transpose", "Exp"]
@@ -81,7 +87,9 @@ def test_repeats_whose_shape_is_read_between(lab):
 def test_repeats_that_end_in_the_output(lab):
     before = repeat("x", "y", "two", "rows2", "tall")
     after = resized(end="").replace("r = ", "y = ")
-    check_rewrite(lab, use_nearest_resize, IMAGE, before, after, **CONSTANTS, scales=np.float32([1, 1, 2, 1]))
+    check_rewrite(
+        lab, use_nearest_resize, IMAGE, before, after, **CONSTANTS, scales=np.float32([1, 1, 2, 1])
+    )
 
 
 def test_repeats_of_a_volume(lab):
@@ -94,7 +102,9 @@ def test_repeats_of_a_volume(lab):
         "deep": ints(2, 3, 4, 20, 6),
         "scales": np.float32([1, 1, 1, 1, 4]),
     }
-    check_rewrite(lab, use_nearest_resize, "(float[2,3,4,5,6] x) => (float y)", before, after, **constants)
+    check_rewrite(
+        lab, use_nearest_resize, "(float[2,3,4,5,6] x) => (float y)", before, after, **constants
+    )
 
 
 def test_repeats_of_a_sequence_stay(lab):
@@ -109,14 +119,23 @@ TWO = "(float[b,4,5,3] x) => (float y, float z)"
 @pytest.mark.parametrize("reader", ["z = Exp(q)", ""])
 def test_what_is_read_between_two_repeats_is_made(lab, reader):
     between = "q" if reader else "z"
-    before = repeat("x", between, "two", "rows2", "tall") + repeat(between, "r", "three", "columns3", "whole")
+    before = repeat("x", between, "two", "rows2", "tall") + repeat(
+        between, "r", "three", "columns3", "whole"
+    )
     first = (
-        f"n = Transpose<perm = [0,3,1,2]>(x)\n m = {POWER}(n, , rows)\n {between} = Transpose<perm = [0,2,3,1]>(m)\n"
+        f"n = Transpose<perm = [0,3,1,2]>(x)\n m = {POWER}(n, , rows)\n "
+        f"{between} = Transpose<perm = [0,2,3,1]>(m)\n"
     )
     second = f"k = {OTHER}(m, , columns)\n r = Transpose<perm = [0,2,3,1]>(k)\n y = Exp(r)\n"
     scales = {"rows": np.float32([1, 1, 2, 1]), "columns": np.float32([1, 1, 1, 3])}
     check_rewrite(
-        lab, use_nearest_resize, TWO, before + "y = Exp(r)\n" + reader, first + second + reader, **scales, **CONSTANTS
+        lab,
+        use_nearest_resize,
+        TWO,
+        before + "y = Exp(r)\n" + reader,
+        first + second + reader,
+        **scales,
+        **CONSTANTS,
     )
 
 
@@ -188,7 +207,9 @@ def test_repeats_whose_parts_are_read_stay(lab, text):
 
 def test_repeats_of_a_computed_count_stay(lab):
     signature = "(float[2,4,5,3] x, int64[5] n) => (float[2,8,5,3] r)"
-    check_rewrite(lab, use_nearest_resize, signature, repeat("x", "r", "two", "n", "tall"), **CONSTANTS)
+    check_rewrite(
+        lab, use_nearest_resize, signature, repeat("x", "r", "two", "n", "tall"), **CONSTANTS
+    )
 
 
 # Sizes that are open: the Reshape's target says what it makes of them.
@@ -216,7 +237,13 @@ def test_repeats_of_an_image_of_open_size(lab, case):
         signature = OPEN.replace(") =>", ", int64[4] n) =>")
     scales = [1, 1, 1, 3] if times == "columns3" else [1, 1, 2, 1]
     before = front + repeat("x", "r", axis, times, shape) + "y = Exp(r)"
-    check_rewrite_open(lab, signature, before, resized(OTHER if 3 in scales else POWER) if resizes else None, scales)
+    check_rewrite_open(
+        lab,
+        signature,
+        before,
+        resized(OTHER if 3 in scales else POWER) if resizes else None,
+        scales,
+    )
 
 
 def check_rewrite_open(lab, signature, before, after, scales):
@@ -237,7 +264,9 @@ def check_rewrite_open(lab, signature, before, after, scales):
     model = build(lab, f"{signature} {{ {before} }}", constants)
     lowered = use_nearest_resize(model)
     wanted = build(lab, f"{signature} {{ {after} }}", constants)
-    assert [line.split("=", 1)[1] for line in describe(lowered)] == [line.split("=", 1)[1] for line in describe(wanted)]
+    assert [line.split("=", 1)[1] for line in describe(lowered)] == [
+        line.split("=", 1)[1] for line in describe(wanted)
+    ]
     x = floats(2, 4, 5, 3)
     np.testing.assert_array_equal(lab.run(lowered, x=x)[0], lab.run(model, x=x)[0])
 

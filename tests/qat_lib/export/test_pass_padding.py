@@ -95,7 +95,8 @@ STAY = {
     "a pool as high as the padding": PAD.format("r") + "y = MaxPool<kernel_shape=[2,5]>(p)",
     "a pool as wide as the padding": PAD.format("r") + "y = MaxPool<kernel_shape=[4,3]>(p)",
     "an average as high as the padding": PAD.format("r") + "y = AveragePool<kernel_shape=[2,5]>(p)",
-    "an average that does not count": PAD.format("r") + "y = AveragePool<kernel_shape=[4,5], pads=[0,0,1,0]>(p)",
+    "an average that does not count": PAD.format("r")
+    + "y = AveragePool<kernel_shape=[4,5], pads=[0,0,1,0]>(p)",
     "another operator": PAD.format("r") + "y = Softmax(p)",
     "no padding": "p = Softmax(x)\n" + POOL,
     "an output": "y = Pad(x, pads)",
@@ -126,12 +127,20 @@ def test_the_next_padding_is_met_after_one_that_stays(lab):
     signature = IMAGE.replace("(float y)", "(float y, float z)")
     before = "{} o = Pad(x, pads)\n z = Conv<kernel_shape=[4,5]>(o, k)"
     after = "{} z = Conv<kernel_shape=[4,5], pads=[1,0,2,3]>(x, k)"
-    for first in ("y = Pad(x, pads, one)\n", "p = Pad(x, pads)\n y = Softmax(p)\n", "y = Pad(x, pads)\n"):
+    for first in (
+        "y = Pad(x, pads, one)\n",
+        "p = Pad(x, pads)\n y = Softmax(p)\n",
+        "y = Pad(x, pads)\n",
+    ):
         check(lab, before.format(first), after.format(first), signature=signature)
 
 
 def test_a_padding_of_a_tensor_of_unknown_rank_stays(lab):
-    model = build(lab, f"{IMAGE} {{ e = Exp(x)\n p = Pad(e, pads)\n y = Conv<kernel_shape=[4,5]>(p, k) }}", CONSTANTS)
+    model = build(
+        lab,
+        f"{IMAGE} {{ e = Exp(x)\n p = Pad(e, pads)\n y = Conv<kernel_shape=[4,5]>(p, k) }}",
+        CONSTANTS,
+    )
     lab.node(model, "Exp").outputs[0].shape = None
     assert lab.ops(merge_padding(model))["Pad"] == 1
 
@@ -179,7 +188,11 @@ def test_zero_padding(lab, call, expected):
 
 
 def test_zero_padding_of_five_axes(lab):
-    model = build(lab, "(float[1,2,6,7,8] x) => (float y) { y = Pad(x, p) }", {"p": ints(0, 0, 1, 1, 0, 0, 1, 1, 0, 0)})
+    model = build(
+        lab,
+        "(float[1,2,6,7,8] x) => (float y) { y = Pad(x, p) }",
+        {"p": ints(0, 0, 1, 1, 0, 0, 1, 1, 0, 0)},
+    )
     assert zero_padding(model.graph[0]) is None
 
 
@@ -232,7 +245,9 @@ def test_is_non_negative(lab, text):
 def test_the_sign_passes_a_quantizer(lab):
     text = "q = QuantizeLinear({0}, s, z)\n y = DequantizeLinear(q, s, z)"
     for source, expected in (("x", False), ("r", True)):
-        model = build(lab, f"{IMAGE} {{ r = Relu(x)\n {text.format(source)}\n w = Exp(r) }}", CONSTANTS)
+        model = build(
+            lab, f"{IMAGE} {{ r = Relu(x)\n {text.format(source)}\n w = Exp(r) }}", CONSTANTS
+        )
         assert is_non_negative(model.graph.outputs[0]) is expected
 
 

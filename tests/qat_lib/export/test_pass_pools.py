@@ -31,30 +31,58 @@ GLOBAL = {
 def test_a_reduction_over_the_image_is_a_global_pool(lab, case):
     before, after = GLOBAL[case]
     signature = OPEN.replace("5]", "1]") if "last" in before else OPEN
-    check_rewrite(lab, use_global_pools, signature, before, after, tolerance=1e-5, image=ints(2, 3), last=ints(3))
+    check_rewrite(
+        lab,
+        use_global_pools,
+        signature,
+        before,
+        after,
+        tolerance=1e-5,
+        image=ints(2, 3),
+        last=ints(3),
+    )
 
 
 @pytest.mark.parametrize("axes", ["[2,3]", "[-1,2]"])
 def test_the_axes_of_a_reduction_may_be_an_operand(lab, axes):
     values = ints(*map(int, axes.strip("[]").split(",")))
-    check_rewrite(lab, use_global_pools, OPEN, "y = ReduceMax(x, axes)", "y = GlobalMaxPool(x)", opset=18, axes=values)
+    check_rewrite(
+        lab,
+        use_global_pools,
+        OPEN,
+        "y = ReduceMax(x, axes)",
+        "y = GlobalMaxPool(x)",
+        opset=18,
+        axes=values,
+    )
 
 
 def test_a_reduction_of_computed_axes_stays(lab):
-    model = build(lab, "(float[2,3,4,5] x, int64[2] n) => (float[A,B,C,D] y) { y = ReduceMean(x, n) }", {}, opset=18)
+    model = build(
+        lab,
+        "(float[2,3,4,5] x, int64[2] n) => (float[A,B,C,D] y) { y = ReduceMean(x, n) }",
+        {},
+        opset=18,
+    )
     assert_same(use_global_pools(model), model)
 
 
-@pytest.mark.parametrize(("sizes", "axes"), [("2,3,4", "[2]"), ("2,3,4,5,6", "[2,3]"), ("2,3,4,5,6", "[2,3,4]")])
+@pytest.mark.parametrize(
+    ("sizes", "axes"), [("2,3,4", "[2]"), ("2,3,4,5,6", "[2,3]"), ("2,3,4,5,6", "[2,3,4]")]
+)
 def test_a_reduction_of_another_rank_stays(lab, sizes, axes):
-    check_rewrite(lab, use_global_pools, f"(float[{sizes}] x) => (float y)", f"y = ReduceMean<axes={axes}>(x)")
+    check_rewrite(
+        lab, use_global_pools, f"(float[{sizes}] x) => (float y)", f"y = ReduceMean<axes={axes}>(x)"
+    )
 
 
 def test_the_next_reduction_is_met_after_one_that_stays(lab):
     signature = "(float[2,3,4,5] x) => (float y, float z)"
     for first in ("y = ReduceSum(x, image)", "y = ReduceMean<axes=[1]>(x)"):
         before, after = f"{first}\n z = ReduceMax<axes=[2,3]>(x)", f"{first}\n z = GlobalMaxPool(x)"
-        check_rewrite(lab, use_global_pools, signature, before, after, tolerance=1e-5, image=ints(2, 3))
+        check_rewrite(
+            lab, use_global_pools, signature, before, after, tolerance=1e-5, image=ints(2, 3)
+        )
 
 
 SCALES = {
@@ -103,7 +131,13 @@ BEHIND = {
 
 @pytest.mark.parametrize("case", BEHIND)
 def test_a_quantizer_stays_behind_a_pool(lab, case):
-    check_rewrite(lab, quantize_before_max_pools, TWO if "z9" in BEHIND[case] else IMAGE, BEHIND[case], **SCALES)
+    check_rewrite(
+        lab,
+        quantize_before_max_pools,
+        TWO if "z9" in BEHIND[case] else IMAGE,
+        BEHIND[case],
+        **SCALES,
+    )
 
 
 @pytest.mark.parametrize("case", [case for case in BEHIND if "z9" not in BEHIND[case]])
@@ -112,5 +146,7 @@ def test_the_next_pool_is_met_after_one_that_stays(lab, case):
     pair = "g = QuantizeLinear({}, s, z)\n h = DequantizeLinear(g, s, z)\n"
     before = f"{BEHIND[case]}\n {second} {pair.format('o')} z9 = Exp(h)"
     first, last = second.split("\n")[:2]
-    after = f"{BEHIND[case]}\n {first}\n {pair.format('e')} {last.replace('(e)', '(h)')}\n z9 = Exp(o)"
+    after = (
+        f"{BEHIND[case]}\n {first}\n {pair.format('e')} {last.replace('(e)', '(h)')}\n z9 = Exp(o)"
+    )
     check_rewrite(lab, quantize_before_max_pools, TWO, before, after, **SCALES)

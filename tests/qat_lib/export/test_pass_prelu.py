@@ -24,10 +24,15 @@ PIECES = """(float[2,4,4,3] x) => (float[2,4,4,3] y) {
 def test_pieces_become_one_prelu(lab, rng):
     minus = rng.normal(size=(1, 1, 3)).astype(np.float32)
     x = {"x": rng.normal(size=(2, 4, 4, 3)).astype(np.float32)}
-    for text in (PIECES, PIECES.replace("Add(p, m)", "Add(m, p)").replace("Mul(minus, r)", "Mul(r, minus)")):
+    for text in (
+        PIECES,
+        PIECES.replace("Add(p, m)", "Add(m, p)").replace("Mul(minus, r)", "Mul(r, minus)"),
+    ):
         lowered = lab.check(lab.build(text, minus=minus), passes.recover_prelu, x)
         assert lab.order(lowered) == ["PRelu"]
-        np.testing.assert_array_equal(lab.node(lowered, "PRelu").inputs[1].const_value.numpy(), -minus)
+        np.testing.assert_array_equal(
+            lab.node(lowered, "PRelu").inputs[1].const_value.numpy(), -minus
+        )
 
 
 @pytest.mark.parametrize(
@@ -42,14 +47,18 @@ def test_pieces_become_one_prelu(lab, rng):
 )
 def test_other_sums_stay(lab, rng, old, new):
     model = lab.build(PIECES.replace(old, new), minus=np.ones((1, 1, 3), np.float32))
-    lowered = lab.check(model, passes.recover_prelu, {"x": rng.normal(size=(2, 4, 4, 3)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.recover_prelu, {"x": rng.normal(size=(2, 4, 4, 3)).astype(np.float32)}
+    )
     assert lab.ops(lowered) == lab.ops(model)
 
 
 def test_slope_that_enlarges_the_tensor_stays(lab, rng):
     text = PIECES.replace("float[2,4,4,3] x", "float[2,1,4,3] x")
     model = lab.build(text, minus=np.ones((4, 1, 3), np.float32))
-    lowered = lab.check(model, passes.recover_prelu, {"x": rng.normal(size=(2, 1, 4, 3)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.recover_prelu, {"x": rng.normal(size=(2, 1, 4, 3)).astype(np.float32)}
+    )
     assert lab.ops(lowered)["PRelu"] == 0
 
 

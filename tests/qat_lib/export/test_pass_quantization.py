@@ -54,7 +54,9 @@ def test_two_pairs_of_one_quantizer_on_one_tensor_become_one(lab):
             y = Add(a, b) }""",
         **UNSET,
     )
-    lowered = passes.write_activation_ranges(mark(model, a="t", b="t_1"), {"t": activation("t", 2.0)})
+    lowered = passes.write_activation_ranges(
+        mark(model, a="t", b="t_1"), {"t": activation("t", 2.0)}
+    )
     assert lab.ops(lowered)["QuantizeLinear"] == 1
 
 
@@ -86,7 +88,8 @@ def test_a_pair_without_a_usable_range_is_refused(lab, name, ranges, message):
 
 
 CASES = {
-    # Keras layout of the weight, axes that keep a range, ONNX text behind the DQ, input, expected axis
+    # Keras layout of the weight, axes that keep a range, ONNX text behind the DQ, input, expected
+    # axis
     "conv": (
         (3, 3, 2, 4),
         (3,),
@@ -140,10 +143,13 @@ def test_weights_become_integers_in_the_consumers_layout(lab, rng, case):
     node = lab.node(lowered, "DequantizeLinear")
     assert node.inputs[0].const_value.numpy().dtype == np.int8
     assert node.attributes["axis"].value == axis
-    # The reference: the Keras fake quantization of the weight, in float, through the same layout operators.
+    # The reference: the Keras fake quantization of the weight, in float, through the same layout
+    # operators.
     fake = learned.integers(weight).astype(np.float32) * learned.scale
     reference = lab.build(
-        f"(float[{dims}] x) => (float y) {{ d = Identity(w)\n {text} }}", w=fake, s=np.asarray([3, 3, 1, 6], np.int64)
+        f"(float[{dims}] x) => (float y) {{ d = Identity(w)\n {text} }}",
+        w=fake,
+        s=np.asarray([3, 3, 1, 6], np.int64),
     )
     x = rng.normal(size=input_shape).astype(np.float32)
     np.testing.assert_array_equal(lab.run(lowered, x=x)[0], lab.run(reference, x=x)[0])
@@ -188,7 +194,9 @@ def test_float_weights_quantize_to_the_same_integers(lab, rng):
     lab.node(model, "DequantizeLinear").meta.update(
         {QUANTIZER: "w", FACTOR: None, LEARNED: None, ORIGINAL: None},
     )
-    lowered = lab.check(model, passes.store_float_weights, {"x": rng.normal(size=(1, 2, 5, 5)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.store_float_weights, {"x": rng.normal(size=(1, 2, 5, 5)).astype(np.float32)}
+    )
     assert lab.order(lowered) == ["QuantizeLinear", "DequantizeLinear", "Conv"]
     quantize = lab.node(lowered, "QuantizeLinear")
     assert quantize.inputs[0].const_value.numpy().dtype == np.float32
@@ -208,7 +216,9 @@ def test_tensors_that_are_never_negative_become_uint8(lab, rng, before, kept):
         low=np.asarray(0, np.float32),
         high=np.asarray(6, np.float32),
     )
-    lowered = lab.check(model, passes.quantize_unsigned, {"x": np.asarray([[-1, 0.3, 0.9999, 700]], np.float32)})
+    lowered = lab.check(
+        model, passes.quantize_unsigned, {"x": np.asarray([[-1, 0.3, 0.9999, 700]], np.float32)}
+    )
     assert lab.node(lowered, "QuantizeLinear").inputs[2].const_value.numpy().dtype == np.uint8
     assert (lab.ops(lowered)[before] > 0) == (kept or before == "Clip")
     assert lab.ops(lowered)["Clip"] == 1
@@ -224,7 +234,9 @@ def test_tensors_that_may_be_negative_stay_int8(lab, rng):
         s=np.asarray(1 / 127, np.float32),
         z=np.zeros((), np.int8),
     )
-    lowered = lab.check(model, passes.quantize_unsigned, {"x": rng.normal(size=(1, 4)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.quantize_unsigned, {"x": rng.normal(size=(1, 4)).astype(np.float32)}
+    )
     assert lab.node(lowered, "QuantizeLinear").inputs[2].const_value.numpy().dtype == np.int8
 
 
@@ -255,7 +267,9 @@ def test_an_unsigned_quantizer_clamps_by_itself(lab, rng, call, top, gone):
 def test_a_clamp_that_something_else_needs_stays(lab, rng, change):
     text = SATURATING.format(call="Clip(x, low, high)")
     if change == "another reader":
-        text = text.replace("(float[1,4] y)", "(float[1,4] y, float[1,4] w)").replace("}", " w = Neg(a) }")
+        text = text.replace("(float[1,4] y)", "(float[1,4] y, float[1,4] w)").replace(
+            "}", " w = Neg(a) }"
+        )
     model = lab.build(
         text,
         s=np.asarray(1 / 255, np.float32),
@@ -263,5 +277,7 @@ def test_a_clamp_that_something_else_needs_stays(lab, rng, change):
         low=np.asarray(0.1 if change == "above zero" else 0, np.float32),
         high=np.asarray(6, np.float32),
     )
-    lowered = lab.check(model, passes.let_quantizers_clamp, {"x": np.asarray([[-1, 0.05, 0.5, 7]], np.float32)})
+    lowered = lab.check(
+        model, passes.let_quantizers_clamp, {"x": np.asarray([[-1, 0.05, 0.5, 7]], np.float32)}
+    )
     assert "Clip" in lab.ops(lowered)

@@ -33,7 +33,8 @@ def pair(data):
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("a", "a"), ("a_1", "a"), ("a_23", "a"), ("b_2", "b_2"), ("b_2_4", "b_2"), ("c_d_5", "c_d")]
+    ("name", "found"),
+    [("a", "a"), ("a_1", "a"), ("a_23", "a"), ("b_2", "b_2"), ("b_2_4", "b_2"), ("c_d_5", "c_d")],
 )
 def test_find_range_takes_the_number_off_that_made_a_name_unique(name, found):
     ranges = {key: learned(key) for key in ("a", "b_2", "c_d")}
@@ -48,7 +49,9 @@ def test_find_range_refuses_a_name_of_no_quantizer(name):
 
 def test_find_range_names_some_that_there_are():
     ranges = {f"q{index}": learned() for index in range(9)}
-    with pytest.raises(ExportError, match=r"has \['q0', 'q1', 'q2', 'q3', 'q4', 'q5', 'q6', 'q7'\]"):
+    with pytest.raises(
+        ExportError, match=r"has \['q0', 'q1', 'q2', 'q3', 'q4', 'q5', 'q6', 'q7'\]"
+    ):
         find_range("x", ranges)
 
 
@@ -59,10 +62,14 @@ def test_quantizer_pairs_are_those_with_a_name(lab):
     for node in (*model.graph, dequantizers[3]):
         node.meta[QUANTIZER] = "q"
     del dequantizers[1].meta[QUANTIZER]
-    assert quantizer_pairs(model) == [(node.inputs[0].producer(), node) for node in (dequantizers[0], dequantizers[2])]
+    assert quantizer_pairs(model) == [
+        (node.inputs[0].producer(), node) for node in (dequantizers[0], dequantizers[2])
+    ]
 
 
-@pytest.mark.parametrize(("unsigned", "kind", "steps"), [(False, "INT8", 127), (True, "UINT8", 255)])
+@pytest.mark.parametrize(
+    ("unsigned", "kind", "steps"), [(False, "INT8", 127), (True, "UINT8", 255)]
+)
 def test_activation_ranges_are_written_into_both_nodes(lab, unsigned, kind, steps):
     model = marked(lab, f"Neg({pair('x')})", "a_7")
     lowered = passes.write_activation_ranges(model, {"a": learned("a", [2.54], unsigned=unsigned)})
@@ -86,7 +93,15 @@ def test_activation_ranges_leave_weights_and_go_on_behind_them(lab):
 
 def test_activation_ranges_write_one_pair_for_a_tensor_and_a_quantizer(lab):
     """Three of one quantizer, one of another, and one of the first again on another tensor."""
-    text = "; ".join(["r = Relu(x)", *[f"Neg({pair('r')})"] * 2, pair("r"), f"Neg({pair('r')})", f"Neg({pair('x')})"])
+    text = "; ".join(
+        [
+            "r = Relu(x)",
+            *[f"Neg({pair('r')})"] * 2,
+            pair("r"),
+            f"Neg({pair('r')})",
+            f"Neg({pair('x')})",
+        ]
+    )
     model = marked(lab, text, "a", "a_1", "a_2", "b", "a_3")
     lab.node(model, "DequantizeLinear", 2).outputs[0].meta[TENSOR] = "tensor"
     lowered = passes.write_activation_ranges(model, {"a": learned(), "b": learned("b", 1)})
@@ -103,7 +118,9 @@ def test_activation_ranges_write_one_pair_for_a_tensor_and_a_quantizer(lab):
     assert lowered.graph.outputs[2].meta[TENSOR] == "tensor"
 
 
-@pytest.mark.parametrize(("amax", "count"), [([1, 2], 2), ([1, 1], 2), ([[1], [2], [3]], 3), ([], 0)])
+@pytest.mark.parametrize(
+    ("amax", "count"), [([1, 2], 2), ([1, 1], 2), ([[1], [2], [3]], 3), ([], 0)]
+)
 def test_activation_ranges_refuse_several(lab, amax, count):
     with pytest.raises(ExportError, match=f"'a' quantizes. Received: {count}"):
         passes.write_activation_ranges(marked(lab, pair("x"), "a"), {"a": learned("a", amax)})
@@ -208,7 +225,14 @@ def test_weights_stop_at_a_move_of_computed_arguments(lab):
         **SHAPES,
     )
     lowered = passes.store_quantized_weights(model, {"q": learned("q", 12.7)})
-    assert lab.ops(lowered) == {"Abs": 2, "DequantizeLinear": 2, "Reshape": 1, "Unsqueeze": 1, "Neg": 2, "Relu": 1}
+    assert lab.ops(lowered) == {
+        "Abs": 2,
+        "DequantizeLinear": 2,
+        "Reshape": 1,
+        "Unsqueeze": 1,
+        "Neg": 2,
+        "Relu": 1,
+    }
 
 
 def test_weights_of_several_readers_share_what_is_equal(lab):
@@ -225,7 +249,10 @@ def test_weights_of_several_readers_share_what_is_equal(lab):
     assert results[3].startswith(f"Exp({moved}")
     assert results[4].count(kept) == 2
     assert results[5].startswith(f"MatMul(x, {kept}")
-    assert sorted(name for name in lab.constants(lowered) if "integers" in name) == ["q/integers", "q/integers_1"]
+    assert sorted(name for name in lab.constants(lowered) if "integers" in name) == [
+        "q/integers",
+        "q/integers_1",
+    ]
 
 
 def test_weights_that_are_computed_are_left_and_what_is_behind_them_is_not(lab):
@@ -254,7 +281,11 @@ def test_float_weights_are_integers_times_scales(lab, scale, attribute, expected
     integers = np.int8([[1, 2, 3], [4, 5, 6]])
     zero = np.zeros(scale.shape, np.int8)
     model = lab.formula(
-        f"MatMul(y, DequantizeLinear{attribute}(i, s, z))", {"y": np.float32([[1, -2]])}, i=integers, s=scale, z=zero
+        f"MatMul(y, DequantizeLinear{attribute}(i, s, z))",
+        {"y": np.float32([[1, -2]])},
+        i=integers,
+        s=scale,
+        z=zero,
     )
     node = lab.node(model, "DequantizeLinear")
     extra = {QUANTIZER: "q", FACTOR: np.float32([1]), LEARNED: scale, ORIGINAL: integers}
@@ -288,7 +319,13 @@ def test_float_weights_are_integers_times_scales(lab, scale, attribute, expected
     ],
 )
 def test_float_weights_leave_what_is_no_weight_and_go_on_behind_it(lab, text):
-    model = lab.formula(f"{text}; DequantizeLinear(j, one, zero); Relu(x)", X, i=np.int8([1]), j=np.int8([2]), **UNSET)
+    model = lab.formula(
+        f"{text}; DequantizeLinear(j, one, zero); Relu(x)",
+        X,
+        i=np.int8([1]),
+        j=np.int8([2]),
+        **UNSET,
+    )
     lowered = passes.store_float_weights(model)
     assert lab.results(lowered) == [
         text,

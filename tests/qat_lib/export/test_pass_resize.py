@@ -68,13 +68,23 @@ def test_every_factor_is_exact(lab, rng, factor):
     [
         # The whole rows repeat, not each by itself: the new axis stands in front of the old one.
         {"two": np.array([1]), "rows": np.array([1, 2, 1, 1, 1])},
-        {"tall": np.array([-1, 5, 8, 3]), "columns": np.array([1, 1, 1, 1, 3]), "three": np.array([4])},
+        {
+            "tall": np.array([-1, 5, 8, 3]),
+            "columns": np.array([1, 1, 1, 1, 3]),
+            "three": np.array([4]),
+        },
     ],
     ids=["tiled", "regrouped"],
 )
 def test_what_is_no_repeat_stays(lab, rng, change):
-    text = REPEATS if "tall" not in change else REPEATS.replace("float[b,8,15,3] y", "float[b,8,15,3] y")
-    lowered = lab.check(typed(lab.build(text, **{**GIVEN, **change})), passes.use_nearest_resize, image(rng))
+    text = (
+        REPEATS
+        if "tall" not in change
+        else REPEATS.replace("float[b,8,15,3] y", "float[b,8,15,3] y")
+    )
+    lowered = lab.check(
+        typed(lab.build(text, **{**GIVEN, **change})), passes.use_nearest_resize, image(rng)
+    )
     assert lab.ops(lowered)["Tile"] >= 1
 
 
@@ -84,7 +94,9 @@ def test_a_decoder_has_no_transposes_inside(tmp_path):
     skip = L.Conv2D(16, 3, padding="same", activation="relu")(x)
     y = L.Conv2D(16, 3, padding="same", activation="relu")(L.MaxPooling2D(2)(skip))
     y = L.Conv2D(8, 3, activation="relu")(L.Concatenate()([skip, L.UpSampling2D(2)(y)]))
-    model = keras.Model(inputs, L.GlobalAveragePooling2D()(L.Conv2D(3, 1)(L.UpSampling2D((2, 3))(y))))
+    model = keras.Model(
+        inputs, L.GlobalAveragePooling2D()(L.Conv2D(3, 1)(L.UpSampling2D((2, 3))(y)))
+    )
     data = np.random.default_rng(0).normal(size=(4, 8, 8, 4)).astype(np.float32)
     quantized = qat_lib.quantize_model(model, custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
     qat_lib.calibrate(quantized, data, method="max")
@@ -112,7 +124,9 @@ def feature_pyramid(side):
 @pytest.mark.parametrize("side", [8, None])
 def test_residual_behind_nearest_upsampling_is_int8_at_any_image_size(side, rng, tmp_path):
     images = rng.uniform(-1, 1, (2, 8, 8, 3)).astype(np.float32)
-    model = qat_lib.quantize_model(feature_pyramid(side), custom_qdq_cases=[qat_lib.TensorRTQDQCase()])
+    model = qat_lib.quantize_model(
+        feature_pyramid(side), custom_qdq_cases=[qat_lib.TensorRTQDQCase()]
+    )
     qat_lib.calibrate(model, images)
     path = tmp_path / "up.onnx"
     qat_lib.export_onnx(model, path)

@@ -59,21 +59,29 @@ UNREAD = {"ratio": np.float32(0.5), "no": np.asarray(False), "none": np.zeros(8,
 
 
 def test_remove_identities_keeps_a_dropout_whose_mask_is_read(lab):
-    model = lab.build("(float[2,3] x) => (float y, bool m) { a, b = Dropout(x)\n y = Exp(a)\n m = Not(b) }")
+    model = lab.build(
+        "(float[2,3] x) => (float y, bool m) { a, b = Dropout(x)\n y = Exp(a)\n m = Not(b) }"
+    )
     assert lab.ops(passes.remove_identities(model))["Dropout"] == 1
     model = lab.build("(float[2,3] x) => (float y) { a, b = Dropout(x)\n y = Exp(a) }")
     assert lab.ops(passes.remove_identities(model))["Dropout"] == 0
 
 
 def test_remove_identities_removes_what_only_they_read(lab):
-    model = lab.formula("Exp(Pad(Dropout(x, ratio, no), none))", image(np.random.default_rng(0)), **UNREAD)
+    model = lab.formula(
+        "Exp(Pad(Dropout(x, ratio, no), none))", image(np.random.default_rng(0)), **UNREAD
+    )
     lowered = passes.remove_identities(model)
     assert lab.results(lowered) == ["Exp(x)"]
     assert lab.constants(lowered) == {}
 
 
 def test_remove_identities_goes_on_behind_an_output_that_needs_a_node(lab):
-    model = lab.formula("Identity(x); Exp(Identity(x)); Relu(Identity(w))", {"x": np.float32([1])}, w=np.float32([2]))
+    model = lab.formula(
+        "Identity(x); Exp(Identity(x)); Relu(Identity(w))",
+        {"x": np.float32([1])},
+        w=np.float32([2]),
+    )
     assert lab.results(passes.remove_identities(model)) == ["Identity(x)", "Exp(x)", "Relu(w)"]
 
 
@@ -88,7 +96,9 @@ def test_remove_identities_goes_on_behind_an_output_that_needs_a_node(lab):
     ],
 )
 def test_remove_identities_leaves_each_output_a_node(lab, text, kept):
-    lowered = lab.check(lab.build(text, c=np.float32([1, 2])), passes.remove_identities, {"x": np.float32([1, 2])})
+    lowered = lab.check(
+        lab.build(text, c=np.float32([1, 2])), passes.remove_identities, {"x": np.float32([1, 2])}
+    )
     assert lab.ops(lowered)["Identity"] == kept
 
 
@@ -118,7 +128,9 @@ def test_use_output_padding(lab, pads, expected, beyond):
 def test_use_output_padding_goes_on_behind_a_convolution_that_needs_none(lab):
     call = "ConvTranspose<pads = {}, strides = [3,3]>"
     text = f"a = {call.format([0, 0, 0, 0])}(x, w)\n y = {call.format([0, -1, 0, 0])}(a, w)"
-    model = lab.build(f"(float[1,2,4,4] x) => (float y) {{ {text} }}", w=np.ones((2, 2, 3, 3), np.float32))
+    model = lab.build(
+        f"(float[1,2,4,4] x) => (float y) {{ {text} }}", w=np.ones((2, 2, 3, 3), np.float32)
+    )
     first, second = passes.use_output_padding(model).graph
     assert "output_padding" not in first.attributes
     assert list(second.attributes["output_padding"].value) == [0, 1]
@@ -148,7 +160,12 @@ def test_use_global_pools(lab, rng, text, pool):
 
 def test_use_global_pools_takes_images_of_rank_four(lab, rng):
     model = lab.build("(float[2,4,4,3,5] x) => (float y) { y = ReduceMean<axes = [2,3]>(x) }")
-    assert lab.ops(lab.check(model, passes.use_global_pools, image(rng, 2, 4, 4, 3, 5), rtol=1e-5))["ReduceMean"] == 1
+    assert (
+        lab.ops(lab.check(model, passes.use_global_pools, image(rng, 2, 4, 4, 3, 5), rtol=1e-5))[
+            "ReduceMean"
+        ]
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +208,13 @@ def test_let_quantizers_clamp(lab, rng, clamp, gone, unsigned):
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(65504.0, 65504.0), (-65504.0, -65504.0), (0.1, np.float16(0.1)), (np.inf, 65504.0), (-np.inf, -65504.0)],
+    [
+        (65504.0, 65504.0),
+        (-65504.0, -65504.0),
+        (0.1, np.float16(0.1)),
+        (np.inf, 65504.0),
+        (-np.inf, -65504.0),
+    ],
 )
 def test_half_constants(lab, value, written):
     model = lab.build("(float[2] x) => (float y) { y = Add(x, c) }", c=np.float32([1, value]))
@@ -223,7 +246,11 @@ def test_half_refuses_constants_beyond_its_range(lab, value):
 )
 def test_squeeze_above(perm, axis, dropped, left):
     assert squeeze_above(perm, axis) == (dropped, left)
-    x = np.arange(np.prod(range(2, 2 + len(perm)))).reshape(range(2, 2 + len(perm))).take([0], axis=perm[axis])
+    x = (
+        np.arange(np.prod(range(2, 2 + len(perm))))
+        .reshape(range(2, 2 + len(perm)))
+        .take([0], axis=perm[axis])
+    )
     expected = x.transpose(perm).squeeze(axis)
     assert np.array_equal(x.squeeze(dropped).transpose(left), expected)
 

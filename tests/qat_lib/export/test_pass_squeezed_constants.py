@@ -63,7 +63,8 @@ NOT_SPREAD = {
     "no squeeze": CONV + "s = Reshape(c, target)\n a = Add(s, bias)\n y = Exp(a)",
     "a squeeze of all": CONV + "s = Squeeze(c)\n a = Add(s, bias)\n y = Exp(a)",
     "another operator": CONV + "s = Squeeze(c, axis)\n a = Max(s, bias)\n y = Exp(a)",
-    "a computed operand": CONV + "s = Squeeze(c, axis)\n e = Exp(bias)\n a = Add(s, e)\n y = Exp(a)",
+    "a computed operand": CONV
+    + "s = Squeeze(c, axis)\n e = Exp(bias)\n a = Add(s, e)\n y = Exp(a)",
     "a constant of more axes": CONV + "s = Squeeze(c, axis)\n a = Add(s, cube)\n y = Exp(a)",
     "the sum is the output": CONV + "s = Squeeze(c, axis)\n y = Add(s, bias)",
 }
@@ -71,7 +72,12 @@ NOT_SPREAD = {
 
 @pytest.mark.parametrize("case", NOT_SPREAD)
 def test_other_constants_stay_behind_the_squeeze(lab, case):
-    constants = {**BIAS, "one_row": floats(3, 1), "target": ints(2, 4, 8), "cube": floats(1, 2, 4, 8)}
+    constants = {
+        **BIAS,
+        "one_row": floats(3, 1),
+        "target": ints(2, 4, 8),
+        "cube": floats(1, 2, 4, 8),
+    }
     constants |= {"row4": floats(1, 3, 1, 8), "row3": floats(3, 1)}
     check_rewrite(lab, remove_thin_reshapes, SEQUENCE, NOT_SPREAD[case], **constants)
 
@@ -90,6 +96,8 @@ def test_a_squeeze_of_two_axes_is_not_passed(lab):
 
 
 def test_a_squeeze_of_unknown_shape_is_not_passed(lab):
-    model = build(lab, f"{SEQUENCE} {{ {CONV} s = Squeeze(c, axis)\n a = Add(s, bias)\n y = Exp(a) }}", BIAS)
+    model = build(
+        lab, f"{SEQUENCE} {{ {CONV} s = Squeeze(c, axis)\n a = Add(s, bias)\n y = Exp(a) }}", BIAS
+    )
     lab.node(model, "Squeeze").outputs[0].shape = lab.node(model, "Add").outputs[0].shape = None
     assert_same(remove_thin_reshapes(model), model)

@@ -26,7 +26,9 @@ def test_a_computed_target_of_one_open_axis_becomes_constant(lab):
 def test_a_computed_target_without_open_axes_becomes_constant(lab):
     before = SHAPE.format("first")
     signature = "(float[2,4,5] x) => (float[2,20] y)"
-    check_rewrite(lab, fix_reshape_targets, signature, before, "y = Reshape(x, t)", **CONSTANTS, t=ints(2, 20))
+    check_rewrite(
+        lab, fix_reshape_targets, signature, before, "y = Reshape(x, t)", **CONSTANTS, t=ints(2, 20)
+    )
 
 
 STAY = {
@@ -64,7 +66,9 @@ def test_the_next_target_is_met_after_one_that_stays(lab):
 def test_shapes_that_are_known_are_kept(lab):
     """The conversion knows more than ONNX can infer."""
     model = build(
-        lab, "(float[N,4] x, int64[2] k) => (float[2,6] z) { y = Reshape(x, k)\n a = Exp(y)\n z = Exp(a) }", {}
+        lab,
+        "(float[N,4] x, int64[2] k) => (float[2,6] z) { y = Reshape(x, k)\n a = Exp(y)\n z = Exp(a) }",
+        {},
     )
     reshape, middle, last = model.graph
     reshape.outputs[0].shape, middle.outputs[0].shape = ir.Shape([2, 6]), None
@@ -112,11 +116,17 @@ def test_a_scale_that_falls_short_grows_by_the_least_step(lab):
     scales = lowered.graph[0].inputs[2].const_value.numpy()
     for size, scale, before, target in ((12, scales[2], short, 5), (7, scales[3], exact, 3)):
         assert np.floor(size * float(scale)) == target
-        assert scale == before or np.floor(size * float(np.nextafter(scale, np.float32(0)))) == target - 1
+        assert (
+            scale == before
+            or np.floor(size * float(np.nextafter(scale, np.float32(0)))) == target - 1
+        )
     assert scales[:2].tolist() == [1, 1]
     assert list(lowered.graph[0].outputs[0].shape) == [1, 2, 5, 3]
     assert lowered.graph[0].inputs[2].name == "node_0/scales"
-    assert model.graph[0].inputs[2].const_value.numpy().tolist() == np.float32([1, 1, short, exact]).tolist()
+    assert (
+        model.graph[0].inputs[2].const_value.numpy().tolist()
+        == np.float32([1, 1, short, exact]).tolist()
+    )
 
 
 @pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 0.5, 1.0], [1, 1, 1.5, 2.0]])
@@ -131,7 +141,12 @@ def test_the_scale_of_an_open_size_stays(lab):
     scales = lowered.graph[0].inputs[2].const_value.numpy()
     assert scales[2] == short
     assert scales[3] == np.nextafter(short, np.float32(1))
-    assert [d if isinstance(d, int) else None for d in lowered.graph[0].outputs[0].shape] == [None, 2, None, 5]
+    assert [d if isinstance(d, int) else None for d in lowered.graph[0].outputs[0].shape] == [
+        None,
+        2,
+        None,
+        5,
+    ]
 
 
 def test_other_operators_and_sizes_stay(lab):

@@ -41,7 +41,9 @@ def check(lab, signature, before, after=None):
     check_rewrite(lab, pull_strides_up, signature, before, after, tolerance=1e-5, **CONSTANTS)
 
 
-@pytest.mark.parametrize("kind", ["", ', auto_pad = "VALID"', ', auto_pad = "NOTSET"', ", pads = [0,0,0,0]"])
+@pytest.mark.parametrize(
+    "kind", ["", ', auto_pad = "VALID"', ', auto_pad = "NOTSET"', ", pads = [0,0,0,0]"]
+)
 def test_a_convolution_takes_the_stride_of_its_reader(lab, kind):
     read, read_all = (each.replace("[1,1],", f"[1,1]{kind},") for each in (READ, READ_ALL))
     check(lab, IMAGE, MADE + f"y = {read}(c, one)", SAMPLED + f"y = {read_all}(c, one)")
@@ -54,7 +56,9 @@ def test_any_stride_beyond_one_moves(lab, stride):
 
 
 def test_a_tensor_that_nothing_reads_is_passed_over(lab):
-    text = f"p, i = MaxPool<kernel_shape = [1,1]>(x)\n z = Cast<to = 1>(i)\n{MADE} y = {READ}(c, one)"
+    text = (
+        f"p, i = MaxPool<kernel_shape = [1,1]>(x)\n z = Cast<to = 1>(i)\n{MADE} y = {READ}(c, one)"
+    )
     after = text.replace(MADE, SAMPLED).replace(READ, READ_ALL)
     check(lab, TWO, text, after)
 
@@ -82,8 +86,10 @@ STAY = {
     "a wider kernel": MADE + "y = MaxPool<kernel_shape = [1,3], strides = [2,2]>(c)",
     "an average": MADE + "y = AveragePool<kernel_shape = [1,1], strides = [2,2]>(c)",
     "padding": MADE + f"y = {READ.replace('>', ', pads = [0,0,0,1]>')}(c, one)",
-    "automatic padding": MADE + READ.replace(">", ', auto_pad = "SAME_UPPER">').join(("y = ", "(c, one)")),
-    "the size rounded up": MADE + "y = MaxPool<kernel_shape = [1,1], strides = [2,3], ceil_mode = 1>(c)",
+    "automatic padding": MADE
+    + READ.replace(">", ', auto_pad = "SAME_UPPER">').join(("y = ", "(c, one)")),
+    "the size rounded up": MADE
+    + "y = MaxPool<kernel_shape = [1,1], strides = [2,3], ceil_mode = 1>(c)",
     "a maker with automatic padding": MADE.replace("pads = [1,1,1,1]", 'auto_pad = "SAME_UPPER"')
     + f"y = {READ}(c, one)",
     "a maker of another kind": f"e = Softmax<axis = 1>(x)\n y = {READ}(e, one)",
@@ -121,7 +127,9 @@ def test_a_sampled_weight_stays(lab):
 
 def test_a_convolution_of_one_axis_stays(lab):
     signature = "(float[1,2,7] x) => (float y)"
-    text = "c = Conv<kernel_shape = [3]>(x, k)\n y = Conv<kernel_shape = [1], strides = [2]>(c, one)"
+    text = (
+        "c = Conv<kernel_shape = [3]>(x, k)\n y = Conv<kernel_shape = [1], strides = [2]>(c, one)"
+    )
     check_rewrite(lab, pull_strides_up, signature, text, k=floats(2, 2, 3), one=floats(3, 2, 1))
 
 
@@ -147,7 +155,12 @@ def test_a_stride_passes_an_operator(lab, case):
 def test_a_stride_that_cannot_reach_a_convolution_samples_in_front_of_the_operator(lab):
     before = f"e = Softmax<axis = 1>(x)\n a = Relu(e)\n y = {READ}(a, one)"
     pool = "p = MaxPool<kernel_shape = [1,1], strides = [2,3]>(e)\n"
-    check(lab, IMAGE, before, f"e = Softmax<axis = 1>(x)\n {pool} a = Relu(p)\n y = {READ_ALL}(a, one)")
+    check(
+        lab,
+        IMAGE,
+        before,
+        f"e = Softmax<axis = 1>(x)\n {pool} a = Relu(p)\n y = {READ_ALL}(a, one)",
+    )
 
 
 def test_an_image_of_one_place_needs_no_sampling(lab):
@@ -168,14 +181,28 @@ def test_the_other_operand_of_a_convolution_is_sampled(lab, case):
     before, after, other = SUMS[case]
     front = "e = Softmax<axis = 1>(x)\n"
     before = f"{front} {MADE} {before}\n y = {READ}(a, one)"
-    check(lab, IMAGE, before, f"{front} {SAMPLED} {POOLED.format(other)} {after}\n y = {READ_ALL}(a, one)")
+    check(
+        lab,
+        IMAGE,
+        before,
+        f"{front} {SAMPLED} {POOLED.format(other)} {after}\n y = {READ_ALL}(a, one)",
+    )
 
 
 def test_two_convolutions_both_take_the_stride(lab):
     second = "d = Conv<kernel_shape = [1,1]>(x, square)\n"
     before = f"{MADE} {second} a = Add(c, d)\n y = {READ}(a, one)"
     after = f"{SAMPLED} {second.replace('[1,1]', '[1,1], strides = [2,3]')} a = Add(c, d)\n y = {READ_ALL}(a, one)"
-    check_rewrite(lab, pull_strides_up, IMAGE, before, after, tolerance=1e-5, square=floats(2, 2, 1, 1), **CONSTANTS)
+    check_rewrite(
+        lab,
+        pull_strides_up,
+        IMAGE,
+        before,
+        after,
+        tolerance=1e-5,
+        square=floats(2, 2, 1, 1),
+        **CONSTANTS,
+    )
 
 
 NOT_PASSED = {
@@ -196,7 +223,12 @@ def test_a_stride_does_not_pass_other_operators(lab, case):
 
 
 def test_a_convolution_that_is_an_output_keeps_its_size(lab):
-    check(lab, TWO, MADE.replace("c =", "z =") + f"e = Softmax<axis = 1>(x)\n a = Add(z, e)\n y = {READ}(a, one)")
+    check(
+        lab,
+        TWO,
+        MADE.replace("c =", "z =")
+        + f"e = Softmax<axis = 1>(x)\n a = Add(z, e)\n y = {READ}(a, one)",
+    )
 
 
 @pytest.mark.parametrize("name", ["Conv", "Relu"])
@@ -223,4 +255,6 @@ def test_an_image_of_open_size(lab):
     signature = "(float[N,2,H,7] x) => (float y)"
     model = build(lab, f"{signature} {{ {MADE} a = Relu(c)\n y = {READ}(a, one) }}", CONSTANTS)
     lowered = lab.check(model, pull_strides_up, {"x": floats(2, 2, 5, 7)}, rtol=1e-5)
-    assert [list(map(str, node.outputs[0].shape)) for node in lowered.graph][:2] == [["N", "2", "None", "3"]] * 2
+    assert [list(map(str, node.outputs[0].shape)) for node in lowered.graph][:2] == [
+        ["N", "2", "None", "3"]
+    ] * 2

@@ -22,7 +22,9 @@ def test_constants_are_computed_but_weight_qdq_stays(lab, rng):
         s=np.full(4, 0.1, np.float32),
         z=np.zeros(4, np.int8),
     )
-    lowered = lab.check(model, passes.fold_constants, {"x": rng.normal(size=(2, 3)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.fold_constants, {"x": rng.normal(size=(2, 3)).astype(np.float32)}
+    )
     assert lab.order(lowered) == ["QuantizeLinear", "DequantizeLinear", "MatMul", "Add"]
 
 
@@ -61,13 +63,17 @@ def test_operators_that_change_nothing_go(lab, rng):
             y = Relu(e) }""",
         pads=np.zeros(4, np.int64),
     )
-    lowered = lab.check(model, passes.remove_identities, {"x": rng.normal(size=(2, 3)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.remove_identities, {"x": rng.normal(size=(2, 3)).astype(np.float32)}
+    )
     assert lab.order(lowered) == ["Relu"]
 
 
 def test_an_identity_between_input_and_output_stays(lab):
     model = lab.build("(float[2] x) => (float[2] y) { y = Identity(x) }")
-    assert lab.order(lab.check(model, passes.remove_identities, {"x": np.ones(2, np.float32)})) == ["Identity"]
+    assert lab.order(lab.check(model, passes.remove_identities, {"x": np.ones(2, np.float32)})) == [
+        "Identity"
+    ]
 
 
 def test_reshape_with_one_open_axis_gets_a_constant_target(lab, rng):
@@ -80,7 +86,9 @@ def test_reshape_with_one_open_axis_gets_a_constant_target(lab, rng):
         zero=np.asarray([0], np.int64),
         rest=np.asarray([20], np.int64),
     )
-    lowered = lab.check(model, passes.fix_reshape_targets, {"x": rng.normal(size=(3, 4, 5)).astype(np.float32)})
+    lowered = lab.check(
+        model, passes.fix_reshape_targets, {"x": rng.normal(size=(3, 4, 5)).astype(np.float32)}
+    )
     assert lab.order(lowered) == ["Reshape"]
     assert np.asarray(lowered.graph[0].inputs[1].const_value).tolist() == [-1, 20]
 
@@ -104,7 +112,9 @@ def test_dense_on_images_is_one_matmul(lab, rng):
         w=rng.normal(size=(3, 5)).astype(np.float32),
     )
     x = rng.normal(size=(2, 4, 4, 3)).astype(np.float32)
-    assert lab.order(lab.check(model, passes.merge_batched_dense, {"x": x}, rtol=1e-6)) == ["MatMul"]
+    assert lab.order(lab.check(model, passes.merge_batched_dense, {"x": x}, rtol=1e-6)) == [
+        "MatMul"
+    ]
 
 
 def test_dense_after_a_reshape_that_regroups_stays(lab, rng):
@@ -122,7 +132,9 @@ def test_dense_after_a_reshape_that_regroups_stays(lab, rng):
 
 
 def test_an_unsorted_model_comes_out_sorted(lab):
-    model = lab.build("(float[2] x) => (float[2] y) { a = Relu(x)\n b = Identity(a)\n y = Relu(b) }")
+    model = lab.build(
+        "(float[2] x) => (float[2] y) { a = Relu(x)\n b = Identity(a)\n y = Relu(b) }"
+    )
     lowered = passes.remove_identities(model)
     assert isinstance(lowered, ir.Model)
     assert [n.outputs[0].name for n in lowered.graph][-1] == "y"

@@ -44,7 +44,11 @@ OPEN = "(float[N,3,1,1] x) => (float y)"
     ],
 )
 def test_is_reshape(lab, text, thin):
-    model = build(lab, f"(float[N,3,1,5] x) => (float[A,B] y) {{ y = {text} }}", {**CONSTANTS, "flat": ints(0, 4)})
+    model = build(
+        lab,
+        f"(float[N,3,1,5] x) => (float[A,B] y) {{ y = {text} }}",
+        {**CONSTANTS, "flat": ints(0, 4)},
+    )
     assert is_reshape(model.graph[0]) is thin
 
 
@@ -58,7 +62,10 @@ def test_is_reshape_of_nothing_and_of_an_unknown_shape(lab):
 
 JOINED = {
     "back to the shape": ("a = Flatten(x)\n b = Reshape(a, first)\n y = Exp(b)", "y = Exp(x)"),
-    "to another shape": ("a = Flatten(x)\n b = Reshape(a, image)\n y = Exp(b)", "b = Reshape(x, image)\n y = Exp(b)"),
+    "to another shape": (
+        "a = Flatten(x)\n b = Reshape(a, image)\n y = Exp(b)",
+        "b = Reshape(x, image)\n y = Exp(b)",
+    ),
     "three": (
         "a = Flatten(x)\n b = Reshape(a, image)\n c = Flatten(b)\n y = Exp(c)",
         "c = Reshape(x, flat)\n y = Exp(c)",
@@ -94,7 +101,14 @@ def test_reshapes_of_one_open_axis(lab):
     before = "a = Squeeze(x, last)\n b = Unsqueeze(a, last)\n y = Exp(b)\n c = Unsqueeze(a, front)\n z = Exp(c)"
     after = "y = Exp(x)\n c = Reshape(x, target)\n z = Exp(c)"
     check_rewrite(
-        lab, remove_thin_reshapes, signature, before, after, last=ints(2), front=ints(0), target=ints(1, -1, 3)
+        lab,
+        remove_thin_reshapes,
+        signature,
+        before,
+        after,
+        last=ints(2),
+        front=ints(0),
+        target=ints(1, -1, 3),
     )
 
 
@@ -134,7 +148,10 @@ def test_a_reshape_that_is_read_twice_stays_beside_the_joined_one(lab):
 
 def test_reshapes_of_unknown_shape(lab):
     text = f"{OPEN} {{ e = Exp(x)\n a = Flatten(e)\n b = Reshape(a, image)\n y = Exp(b) }}"
-    for name, joined in (("Exp", "e = Exp(x)\n b = Reshape(e, image)\n y = Exp(b)"), ("Reshape", None)):
+    for name, joined in (
+        ("Exp", "e = Exp(x)\n b = Reshape(e, image)\n y = Exp(b)"),
+        ("Reshape", None),
+    ):
         model = build(lab, text, CONSTANTS)
         lab.node(model, name).outputs[0].shape = None
         wanted = model if joined is None else build(lab, f"{OPEN} {{ {joined} }}", CONSTANTS)
@@ -144,7 +161,8 @@ def test_reshapes_of_unknown_shape(lab):
         assert_same(remove_thin_reshapes(model), wanted)
 
 
-# What a reshape passes on its way to the next one. In front of it is an operator that it can't pass.
+# What a reshape passes on its way to the next one. In front of it is an operator that it can't
+# pass.
 PASSED = {
     "an activation": "Relu({})",
     "bounds": "Clip({}, s, six)",
@@ -167,9 +185,16 @@ STOPPED = {
 @pytest.mark.parametrize("case", PASSED)
 def test_a_reshape_sinks_below_an_operator_to_the_next_reshape(lab, case):
     call = PASSED[case]
-    before = f"e = Exp(x)\n a = Flatten(e)\n b = {call.format('a')}\n c = Reshape(b, first)\n y = Exp(c)"
+    before = (
+        f"e = Exp(x)\n a = Flatten(e)\n b = {call.format('a')}\n c = Reshape(b, first)\n y = Exp(c)"
+    )
     check_rewrite(
-        lab, remove_thin_reshapes, OPEN, before, f"e = Exp(x)\n b = {call.format('e')}\n y = Exp(b)", **CONSTANTS
+        lab,
+        remove_thin_reshapes,
+        OPEN,
+        before,
+        f"e = Exp(x)\n b = {call.format('e')}\n y = Exp(b)",
+        **CONSTANTS,
     )
     before = before.replace("y = Exp(c)", "y = Relu(c)").replace("first", "image")
     after = f"e = Exp(x)\n b = {call.format('e')}\n c = Reshape(b, image)\n y = Relu(c)"
@@ -196,7 +221,9 @@ QDQ = "q = QuantizeLinear<axis=0>({0}, {1})\n d = DequantizeLinear<axis=0>(q, {1
 @pytest.mark.parametrize("scale", ["s, z", "s1, z1"])
 def test_a_reshape_sinks_below_a_quantizer(lab, scale):
     before = (
-        "e = Exp(x)\n a = Flatten(e)\n" + QDQ.format("a", scale) + "b = Relu(d)\n c = Reshape(b, first)\n y = Exp(c)"
+        "e = Exp(x)\n a = Flatten(e)\n"
+        + QDQ.format("a", scale)
+        + "b = Relu(d)\n c = Reshape(b, first)\n y = Exp(c)"
     )
     after = "e = Exp(x)\n" + QDQ.format("e", scale) + "b = Relu(d)\n y = Exp(b)"
     check_rewrite(lab, remove_thin_reshapes, OPEN, before, after, **CONSTANTS)
@@ -204,7 +231,9 @@ def test_a_reshape_sinks_below_a_quantizer(lab, scale):
 
 def test_a_reshape_does_not_sink_below_scales_of_channels(lab):
     text = "e = Exp(x)\n a = Flatten(e)\n" + QDQ.format("a", "s3, z3").replace("axis=0", "axis=1")
-    check_rewrite(lab, remove_thin_reshapes, OPEN, text + "c = Reshape(d, first)\n y = Exp(c)", **CONSTANTS)
+    check_rewrite(
+        lab, remove_thin_reshapes, OPEN, text + "c = Reshape(d, first)\n y = Exp(c)", **CONSTANTS
+    )
 
 
 SINKS = {

@@ -64,18 +64,26 @@ def test_quantize_unsigned_clips_at_the_learned_range(lab, data, clip, low, high
     assert {constants["a/low"].dtype, constants["a/high"].dtype} == {np.dtype(np.float32)}
     assert (constants["a/zero_point"], constants["a/zero_point"].dtype) == (0, np.uint8)
     assert lab.node(lowered, "QuantizeLinear").outputs[0].dtype.name == "UINT8"
-    added = [node for node in lowered.graph if node.op_type == "Clip" and node.inputs[1].name == "a/low"]
+    added = [
+        node for node in lowered.graph if node.op_type == "Clip" and node.inputs[1].name == "a/low"
+    ]
     assert added[0].outputs[0].dtype.name == "FLOAT"
     assert list(added[0].outputs[0].shape) == [1, 8]
 
 
 def test_quantize_unsigned_takes_a_scale_of_one_element(lab):
-    lowered = lab.check(lab.formula(pair("Relu(x)", "s1", "z1"), X, **CONSTANTS), passes.quantize_unsigned, X)
+    lowered = lab.check(
+        lab.formula(pair("Relu(x)", "s1", "z1"), X, **CONSTANTS), passes.quantize_unsigned, X
+    )
     assert lab.ops(lowered) == {"Clip": 1, "QuantizeLinear": 1, "DequantizeLinear": 1}
 
 
 def test_quantize_unsigned_names_the_clip_after_the_layer_that_it_replaces(lab):
-    for data, layer in (("Relu(x)", "layer_0"), ("Sigmoid(x)", "layer_1"), ("Clip(x, zero, Abs(one))", "layer_2")):
+    for data, layer in (
+        ("Relu(x)", "layer_0"),
+        ("Sigmoid(x)", "layer_1"),
+        ("Clip(x, zero, Abs(one))", "layer_2"),
+    ):
         lowered = passes.quantize_unsigned(lab.formula(pair(data), X, **CONSTANTS))
         assert lab.node(lowered, "Clip", -1).meta[LAYER] == layer
 
@@ -114,7 +122,9 @@ def test_quantize_unsigned_leaves_a_clamp_that_something_else_reads(lab):
 
 def test_quantize_unsigned_writes_every_reader(lab):
     model = lab.formula(
-        "q = QuantizeLinear(Relu(x), s, z); DequantizeLinear(q, s, z); DequantizeLinear(q, s, z)", X, **CONSTANTS
+        "q = QuantizeLinear(Relu(x), s, z); DequantizeLinear(q, s, z); DequantizeLinear(q, s, z)",
+        X,
+        **CONSTANTS,
     )
     lowered = lab.check(model, passes.quantize_unsigned, X)
     zero_points = {node.inputs[2].name for node in lowered.graph if "Linear" in node.op_type}

@@ -48,7 +48,9 @@ def build(policy):
         x = layers.Add(name="sum")([x, skip])
         x = layers.LayerNormalization(name="layernorm")(Scaled(name="scaled")(x))
         x = layers.GlobalAveragePooling2D(name="pool")(x)
-        return keras.Model(image, layers.Dense(4, activation="softmax", dtype="float32", name="probs")(x))
+        return keras.Model(
+            image, layers.Dense(4, activation="softmax", dtype="float32", name="probs")(x)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,11 @@ def graph_of(path):
     """Return the nodes and the constants of a file."""
     graph = onnx.load(path).graph
     nodes = [n.SerializeToString(deterministic=True) for n in graph.node]
-    return nodes, {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}, list(graph.input)
+    return (
+        nodes,
+        {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer},
+        list(graph.input),
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -104,7 +110,9 @@ def test_export_gives_the_float32_twins_graph(policy, weights, twin, tmp_path):
         for key, value in constants.items():
             assert value.dtype == expected_constants[key].dtype
             np.testing.assert_allclose(value, expected_constants[key], rtol=1e-6)
-        assert {layer.dtype_policy.name for layer in model.layers if layer.name in ("bn", "relu")} == {policy}
+        assert {
+            layer.dtype_policy.name for layer in model.layers if layer.name in ("bn", "relu")
+        } == {policy}
 
 
 def test_quantized_twin_runs_in_int8(twin):

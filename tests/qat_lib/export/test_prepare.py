@@ -26,7 +26,9 @@ def run(graph_def: Any, **feeds: np.ndarray) -> np.ndarray:
     with graph.as_default():
         tf.import_graph_def(graph_def, name="")
         with tf.compat.v1.Session(graph=graph) as session:
-            return np.asarray(session.run("y:0", {f"{name}:0": value for name, value in feeds.items()}))
+            return np.asarray(
+                session.run("y:0", {f"{name}:0": value for name, value in feeds.items()})
+            )
 
 
 def node(graph_def: Any, name: str) -> Any:
@@ -47,15 +49,38 @@ ERFC = np.vectorize(lambda x: 1 - erf(x))
         (lambda x: tf.math.erfc(x), lambda x: ERFC(x), "Sub"),
         (lambda x: tf.math.erfc(tf.nn.relu(x)), lambda x: ERFC(np.maximum(x, 0)), "Sub"),
         (lambda x: tf.math.erfc(tf.negative(x)), lambda x: ERFC(-x), "Sub"),
-        (lambda x: tf.math.erfc(tf.nn.relu(tf.negative(x))), lambda x: ERFC(np.maximum(-x, 0)), "Sub"),
+        (
+            lambda x: tf.math.erfc(tf.nn.relu(tf.negative(x))),
+            lambda x: ERFC(np.maximum(-x, 0)),
+            "Sub",
+        ),
         (lambda x: tf.math.erfc(x * (x + 2.0)), lambda x: ERFC(x * (x + 2)), "Sub"),
         (lambda x: tf.math.erfc(tf.negative(x) * 0.5), lambda x: ERFC(-x * 0.5), "AddV2"),
-        (lambda x: tf.math.erfc(tf.constant(0.5) * tf.negative(x)), lambda x: ERFC(-x * 0.5), "AddV2"),
+        (
+            lambda x: tf.math.erfc(tf.constant(0.5) * tf.negative(x)),
+            lambda x: ERFC(-x * 0.5),
+            "AddV2",
+        ),
         (lambda x: tf.math.erfc(tf.negative(x) * (x + 2.0)), lambda x: ERFC(-x * (x + 2)), "AddV2"),
         (lambda x: tf.math.erfc((x + 2.0) * tf.negative(x)), lambda x: ERFC(-x * (x + 2)), "AddV2"),
-        (lambda x: tf.math.erfc(tf.unstack(tf.negative(x))[1] * 0.5), lambda x: ERFC(-x[1] * 0.5), "Sub"),
+        (
+            lambda x: tf.math.erfc(tf.unstack(tf.negative(x))[1] * 0.5),
+            lambda x: ERFC(-x[1] * 0.5),
+            "Sub",
+        ),
     ],
-    ids=["x", "relu", "neg", "relu of neg", "product", "-x*c", "c*-x", "-x*y", "y*-x", "second output"],
+    ids=[
+        "x",
+        "relu",
+        "neg",
+        "relu of neg",
+        "product",
+        "-x*c",
+        "c*-x",
+        "-x*y",
+        "y*-x",
+        "second output",
+    ],
 )
 def test_prepare_graph_writes_erfc_with_erf(build: Any, expected: Any, op: str) -> None:
     before = graph_of(build, (2, 3))
@@ -73,11 +98,15 @@ def test_prepare_graph_adds_a_product_without_the_sign() -> None:
     assert list(node(prepared, "Erfc/erf").input) == ["Erfc/product"]
     assert "x" in [name.partition(":")[0] for name in node(prepared, "Erfc/product").input]
     for name in ("Erfc/erf", "Erfc/product"):
-        assert [dim.size for dim in node(prepared, name).attr["_output_shapes"].list.shape[0].dim] == [-1, 3]
+        assert [
+            dim.size for dim in node(prepared, name).attr["_output_shapes"].list.shape[0].dim
+        ] == [-1, 3]
 
 
 def test_prepare_graph_writes_every_erfc() -> None:
-    prepared = prepare_graph(graph_of(lambda x: tf.math.erfc(x) + tf.math.erfc(tf.negative(x) * 2.0)))
+    prepared = prepare_graph(
+        graph_of(lambda x: tf.math.erfc(x) + tf.math.erfc(tf.negative(x) * 2.0))
+    )
     assert ops(prepared).count("Erf") == 2
     np.testing.assert_allclose(run(prepared, x=X), ERFC(X) + ERFC(-2 * X), atol=1e-6)
 
@@ -96,7 +125,9 @@ def size_of(graph_def: Any, op: str) -> Any:
 
 
 def test_prepare_graph_says_the_size_of_a_transposed_convolution_by_a_constant() -> None:
-    call, source = size_of(prepare_graph(graph_of(transposed, (None, 4, 3, 3))), "Conv2DBackpropInput")
+    call, source = size_of(
+        prepare_graph(graph_of(transposed, (None, 4, 3, 3))), "Conv2DBackpropInput"
+    )
     assert (source.op, source.name) == ("Const", f"{call.name}/size")
     size = tf.make_ndarray(source.attr["value"].tensor)
     assert (size.tolist(), size.dtype) == ([-1, 8, 6, 1], np.int32)
@@ -153,7 +184,9 @@ def test_prepare_graph_writes_half_precision_in_float32() -> None:
 
 def test_freezable_weights_are_those_that_no_quantizer_reads() -> None:
     def build(x: Any) -> Any:
-        weights = [tf.compat.v1.placeholder(tf.float32, (3,), name=name) for name in ("a", "b", "c")]
+        weights = [
+            tf.compat.v1.placeholder(tf.float32, (3,), name=name) for name in ("a", "b", "c")
+        ]
         with tf.name_scope("L0/"):
             marked = tf.identity(weights[0], name="qdq__kernel_quantizer")
             plain = tf.identity(weights[1], name="plain")
@@ -161,5 +194,8 @@ def test_freezable_weights_are_those_that_no_quantizer_reads() -> None:
 
     values = {f"{name}:0": np.float64([index, 1, 2]) for index, name in enumerate("abc")}
     found = freezable(graph_of(build), values)
-    assert {name: array.tolist() for name, array in found.items()} == {"b": [1, 1, 2], "c": [2, 1, 2]}
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "b": [1, 1, 2],
+        "c": [2, 1, 2],
+    }
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}

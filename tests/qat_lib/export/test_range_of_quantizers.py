@@ -91,11 +91,19 @@ def test_learned_ranges_of_a_quantizer_that_two_layers_share():
 
 def test_learned_ranges_refuse_two_of_one_name():
     with pytest.raises(ExportError, match="two named 'q'"):
-        learned_ranges(model(quantizer("q", amax=2.0), quantizer("r", amax=2.0), quantizer("q", amax=2.0)))
+        learned_ranges(
+            model(quantizer("q", amax=2.0), quantizer("r", amax=2.0), quantizer("q", amax=2.0))
+        )
 
 
 def test_learned_ranges_name_those_that_nothing_has_set(caplog):
     with caplog.at_level(logging.WARNING, logger="qat_lib"):
-        learned_ranges(model(quantizer("a", amax=1.0), quantizer("b"), quantizer("c", amax=1.0), quantizer("d")))
+        learned_ranges(
+            model(
+                quantizer("a", amax=1.0), quantizer("b"), quantizer("c", amax=1.0), quantizer("d")
+            )
+        )
     (record,) = caplog.records
-    assert record.getMessage().startswith("2 of 4 quantizers were never calibrated or trained, such as b:")
+    assert record.getMessage().startswith(
+        "2 of 4 quantizers were never calibrated or trained, such as b:"
+    )

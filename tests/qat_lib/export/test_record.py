@@ -47,13 +47,23 @@ RANGES = {
 
 def test_record_quantizers(lab):
     recorded = record_quantizers(network(lab), RANGES, ["off"], half=True)
-    assert recorded.activations == {"a": np.float32(12.7) / np.float32(127), "b": np.float32(25.5) / np.float32(255)}
+    assert recorded.activations == {
+        "a": np.float32(12.7) / np.float32(127),
+        "b": np.float32(25.5) / np.float32(255),
+    }
     assert recorded.weights.keys() == {"w/DequantizeLinear", "v/DequantizeLinear"}
     w, v = recorded.weights.values()
     assert (w.quantizer, w.scale, w.factor, w.axis) == ("w", 0.5, None, 1)
     assert w.digest == integer_digest(INTEGERS, None, 1)
-    assert (v.quantizer, v.scale.tolist(), v.factor.tolist(), v.axis) == ("v", [0.5, 0.25], [2, 0], 0)
-    assert v.digest == integer_digest(INTEGERS, FACTOR_2, 0) != integer_digest(INTEGERS, FACTOR_2, 1)
+    assert (v.quantizer, v.scale.tolist(), v.factor.tolist(), v.axis) == (
+        "v",
+        [0.5, 0.25],
+        [2, 0],
+        0,
+    )
+    assert (
+        v.digest == integer_digest(INTEGERS, FACTOR_2, 0) != integer_digest(INTEGERS, FACTOR_2, 1)
+    )
     assert (recorded.disabled, recorded.half) == (("off",), True)
     assert not record_quantizers(network(lab), RANGES, [], half=False).half
 
@@ -63,7 +73,11 @@ def test_record_quantizers_says_who_reads_what(lab):
     for node in model.graph:
         if node.op_type in ("MatMul", "Add", "Relu"):
             node.name = f"{node.op_type}{node.inputs[1].name if node.op_type == 'MatMul' else ''}"
-    names = {node.inputs[1].producer().meta[QUANTIZER]: node.name for node in model.graph if node.op_type == "MatMul"}
+    names = {
+        node.inputs[1].producer().meta[QUANTIZER]: node.name
+        for node in model.graph
+        if node.op_type == "MatMul"
+    }
     recorded = record_quantizers(model, RANGES, [], half=False)
     assert recorded.readers == {
         "a/DequantizeLinear": ("Relu:0", "a:"),
@@ -82,7 +96,9 @@ def test_record_quantizers_names_the_unsigned_ones(lab):
 
 
 def test_keras_tensors_maps_layers_to_tensors(lab):
-    model = lab.build("(float[4] x) => (float y) { a, b = Split<axis = 0>(x)\n c = Add(a, b)\n y = Relu(c) }")
+    model = lab.build(
+        "(float[4] x) => (float y) { a, b = Split<axis = 0>(x)\n c = Add(a, b)\n y = Relu(c) }"
+    )
     split, add, _ = model.graph
     split.outputs[1].meta[TENSOR] = "half"
     add.outputs[0].meta[TENSOR] = "sum"
@@ -93,5 +109,9 @@ def test_write_metadata_adds_entries_under_a_prefix(lab):
     model = lab.formula("Relu(x)", X)
     model.metadata_props["author"] = "me"
     write_metadata(model, {"target": "tensorrt", "layout": "{}"})
-    assert model.metadata_props == {"author": "me", "qatline.target": "tensorrt", "qatline.layout": "{}"}
+    assert model.metadata_props == {
+        "author": "me",
+        "qatline.target": "tensorrt",
+        "qatline.layout": "{}",
+    }
     assert read_metadata(ir.to_proto(model)) == {"target": "tensorrt", "layout": "{}"}

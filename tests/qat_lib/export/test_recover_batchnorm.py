@@ -14,7 +14,15 @@ def random(rng, *shape):
 def pieces(lab, text, norm, inputs, **arrays):
     factor = norm.factor.astype(np.float32)
     offset = norm.offset.astype(np.float32)
-    model = lab.formula(text, inputs, f=factor, o=offset, fi=factor[:, None, None], oi=offset[:, None, None], **arrays)
+    model = lab.formula(
+        text,
+        inputs,
+        f=factor,
+        o=offset,
+        fi=factor[:, None, None],
+        oi=offset[:, None, None],
+        **arrays,
+    )
     for node in model.graph:
         if node.op_type in ("Mul", "Add", "Sub"):
             node.meta[LAYER], node.meta[BATCH_NORM] = "_".join(("batch", "norm")), norm
@@ -29,7 +37,8 @@ THREE = BatchNorm(
     epsilon=0.125,
 )
 ONE_NODE = (
-    "BatchNormalization<epsilon = 0.125>({}, batch_norm/gamma, batch_norm/beta, batch_norm/mean, batch_norm/variance)"
+    "BatchNormalization<epsilon = 0.125>"
+    "({}, batch_norm/gamma, batch_norm/beta, batch_norm/mean, batch_norm/variance)"
 )
 
 
@@ -64,7 +73,12 @@ def test_recover_batchnorm(lab, rng, before, data):
     assert lab.results(lowered) == (lab.results(model) if data is None else [ONE_NODE.format(data)])
     if data is not None:
         found = lab.constants(lowered)
-        assert found.keys() == {"batch_norm/gamma", "batch_norm/beta", "batch_norm/mean", "batch_norm/variance"}
+        assert found.keys() == {
+            "batch_norm/gamma",
+            "batch_norm/beta",
+            "batch_norm/mean",
+            "batch_norm/variance",
+        }
         for key in ("gamma", "beta", "mean", "variance"):
             np.testing.assert_array_equal(found[f"batch_norm/{key}"], getattr(THREE, key))
             assert found[f"batch_norm/{key}"].dtype == np.float32
@@ -75,8 +89,12 @@ def test_recover_batchnorm_goes_on_behind_what_it_leaves(lab, rng):
     text = "Add(Mul(Add(Mul(Add(Mul(Relu(Mul(Relu(x), f)), f), o), o), f), f), o)"
     model = pieces(lab, text, THREE, {"x": random(rng, 2, 3)})
     lab.node(model, "Add").meta[LAYER] = "another"
-    lowered = lab.check(model, passes.recover_batchnorm, {"x": random(rng, 2, 3)}, rtol=1e-5, atol=1e-5)
-    assert lab.results(lowered) == [ONE_NODE.format("Add(Mul(Add(Mul(Relu(Mul(Relu(x), f)), f), o), o), f)")]
+    lowered = lab.check(
+        model, passes.recover_batchnorm, {"x": random(rng, 2, 3)}, rtol=1e-5, atol=1e-5
+    )
+    assert lab.results(lowered) == [
+        ONE_NODE.format("Add(Mul(Add(Mul(Relu(Mul(Relu(x), f)), f), o), o), f)")
+    ]
 
 
 def test_recover_batchnorm_needs_the_rank_and_the_layer(lab, rng):
@@ -122,7 +140,9 @@ def test_recover_batchnorm_allows_for_rounding(lab, rng, factor, offset, found):
 def test_recover_batchnorm_of_zeros(lab, rng):
     """A dead channel, of which nothing is left but zeros."""
     norm = BatchNorm(
-        **{key: np.zeros(2, np.float32) for key in ("gamma", "beta", "mean")}, variance=np.ones(2), epsilon=0.1
+        **{key: np.zeros(2, np.float32) for key in ("gamma", "beta", "mean")},
+        variance=np.ones(2),
+        epsilon=0.1,
     )
     model = pieces(lab, "Add(Mul(x, f), o)", norm, {"x": random(rng, 2, 2)})
     assert lab.order(passes.recover_batchnorm(model)) == ["BatchNormalization"]

@@ -21,7 +21,9 @@ y = Add(scaled, offset)"""
 EPSILON = np.float32(0.125)
 
 
-def normalization(lab, *changes, text=PIECES, opset=17, shape="2,5,6", output="float y", **constants):
+def normalization(
+    lab, *changes, text=PIECES, opset=17, shape="2,5,6", output="float y", **constants
+):
     """Return the pieces with changes ``(old, new)``, each of which must be there to change."""
     for old, new in changes:
         assert old in text
@@ -29,7 +31,9 @@ def normalization(lab, *changes, text=PIECES, opset=17, shape="2,5,6", output="f
     rng = np.random.default_rng(3)
     given = {"eps": EPSILON, "gamma": rng.normal(size=6), "beta": rng.normal(size=6)} | constants
     arrays = {
-        key: np.asarray(x, x.dtype if x.dtype.kind == "i" else np.float32) for key, x in given.items() if key in text
+        key: np.asarray(x, x.dtype if x.dtype.kind == "i" else np.float32)
+        for key, x in given.items()
+        if key in text
     }
     return lab.build(f"(float[{shape}] x) => ({output}) {{ {text} }}", opset=opset, **arrays)
 
@@ -121,7 +125,9 @@ STAYS = {
     "the last axis and not the one before": [("[-1]", "[0, 2]")],
     "all axes": [("<axes = [-1]>", "")],
     "mean of other axes": [("ReduceMean<axes = [-1]>(x)", "ReduceMean<axes = [1, 2]>(x)")],
-    "variance of other axes": [("ReduceMean<axes = [-1]>(square)", "ReduceMean<axes = [1, 2]>(square)")],
+    "variance of other axes": [
+        ("ReduceMean<axes = [-1]>(square)", "ReduceMean<axes = [1, 2]>(square)")
+    ],
     "largest instead of mean": [("mean = ReduceMean", "mean = ReduceMax")],
     "largest instead of variance": [("variance = ReduceMean", "variance = ReduceMax")],
     "mean minus data": [("Sub(x, mean)", "Sub(mean, x)")],
@@ -179,7 +185,12 @@ def test_recover_layernorm_needs_constant_axes(lab):
 
 @pytest.mark.parametrize(
     ("shape", "axes", "found"),
-    [("b,5,6", "[1, 2]", True), ("b,n,6", "[1, 2]", False), ("b,n,6", "[2]", True), ("2,5,k", "[1, 2]", False)],
+    [
+        ("b,5,6", "[1, 2]", True),
+        ("b,n,6", "[1, 2]", False),
+        ("b,n,6", "[2]", True),
+        ("2,5,k", "[1, 2]", False),
+    ],
 )
 def test_recover_layernorm_needs_known_sizes_of_the_axes(lab, shape, axes, found):
     model = normalization(lab, ("[-1]", axes), shape=shape)
@@ -224,7 +235,9 @@ def test_recover_layernorm_takes_one_behind_another(lab):
         )
     second = second.replace("(x)", "(y)").replace("(x,", "(y,")
     model = normalization(
-        lab, text=f"lone = ReduceMean<axes = [1]>(x)\n{PIECES}\n{second}", output="float y2, float lone"
+        lab,
+        text=f"lone = ReduceMean<axes = [1]>(x)\n{PIECES}\n{second}",
+        output="float y2, float lone",
     )
     lowered = lower(lab, model)
     assert lab.ops(lowered) == {"ReduceMean": 1, "LayerNormalization": 2}

@@ -19,7 +19,9 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def session(folder: Path, text: str, *, extra: tuple[str, ...] = (), **metadata: str) -> ReferenceSession:
+def session(
+    folder: Path, text: str, *, extra: tuple[str, ...] = (), **metadata: str
+) -> ReferenceSession:
     return ReferenceSession(write(folder, text), extra_outputs=extra, metadata=metadata)
 
 
@@ -35,9 +37,18 @@ def test_session_gives_outputs_in_the_files_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", [("twice",), ("four", "twice"), ("sum", "twice"), ("difference", "sum"), ("twice", "sum", "four")]
+    "extra",
+    [
+        ("twice",),
+        ("four", "twice"),
+        ("sum", "twice"),
+        ("difference", "sum"),
+        ("twice", "sum", "four"),
+    ],
 )
-def test_session_hands_out_inner_tensors_beside_the_outputs(tmp_path: Path, extra: tuple[str, ...]) -> None:
+def test_session_hands_out_inner_tensors_beside_the_outputs(
+    tmp_path: Path, extra: tuple[str, ...]
+) -> None:
     reference = session(tmp_path, TWO, extra=extra)
     outputs = reference.run([A, B])
     assert [y.tolist() for y in outputs] == [(A - B).tolist(), (A + B).tolist()]
@@ -50,7 +61,8 @@ def test_session_hands_out_inner_tensors_beside_the_outputs(tmp_path: Path, extr
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"), [("[N,2]", None), ("[3,2]", 3), ("[1,2]", 1), ("[N,5]", None), ("[]", None)]
+    ("shape", "expected"),
+    [("[N,2]", None), ("[3,2]", 3), ("[1,2]", 1), ("[N,5]", None), ("[]", None)],
 )
 def test_session_knows_a_fixed_batch(tmp_path: Path, shape: str, expected: int | None) -> None:
     text = f"(float{shape} a, float[7] b) => (float{shape} y, float[7] z) {{ y = Identity(a) z = Identity(b) }}"
@@ -58,7 +70,12 @@ def test_session_knows_a_fixed_batch(tmp_path: Path, shape: str, expected: int |
 
 
 def test_session_of_no_input_or_a_scalar_has_no_fixed_batch(tmp_path: Path) -> None:
-    assert session(tmp_path, "() => (float[1] y) { y = Constant <value = float[1] {3}> () }").fixed_batch is None
+    assert (
+        session(
+            tmp_path, "() => (float[1] y) { y = Constant <value = float[1] {3}> () }"
+        ).fixed_batch
+        is None
+    )
     text = "(float[3,2] a, float b) => (float[3,2] y, float z) { y = Identity(a) z = Identity(b) }"
     assert session(tmp_path, text).fixed_batch == 3
 
@@ -110,11 +127,15 @@ RAW = Preprocessing(image_shape=(2, 2, 1), mean=(0.5,), std=(0.25,))
 
 
 @pytest.mark.parametrize("embedded", ["true", "false", None])
-def test_session_preprocesses_for_keras_what_the_file_takes_raw(tmp_path: Path, embedded: str | None) -> None:
+def test_session_preprocesses_for_keras_what_the_file_takes_raw(
+    tmp_path: Path, embedded: str | None
+) -> None:
     metadata = {"preprocessing": json.dumps(RAW.to_dict())}
     if embedded is not None:
         metadata["preprocessing_embedded"] = embedded
-    reference = session(tmp_path, "(uint8[N,2,2,1] x) => (uint8[N,2,2,1] y) { y = Identity(x) }", **metadata)
+    reference = session(
+        tmp_path, "(uint8[N,2,2,1] x) => (uint8[N,2,2,1] y) { y = Identity(x) }", **metadata
+    )
     images = np.uint8([0, 51, 102, 255]).reshape(1, 2, 2, 1)
     (found,) = reference.keras_inputs([images])
     np.testing.assert_array_equal(found, RAW.apply(images) if embedded == "true" else images)
@@ -139,18 +160,26 @@ def test_session_tells_a_failure_once(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == ""
 
 
-def test_session_is_silent_about_weights_that_nothing_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path, "(float[N,2] x) => (float[N,2] y) <float[2] unread = {1, 2}> { y = Identity(x) }")
+def test_session_is_silent_about_weights_that_nothing_reads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        tmp_path, "(float[N,2] x) => (float[N,2] y) <float[2] unread = {1, 2}> { y = Identity(x) }"
+    )
     ReferenceSession(path, metadata={}).run([A])
     assert capfd.readouterr().err == ""
 
 
 def test_session_finds_weights_beside_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "(float[N,64] x) => (float[N,64] y) { w = Identity(weight) y = Add(x, w) }")
+    path = write(
+        tmp_path, "(float[N,64] x) => (float[N,64] y) { w = Identity(weight) y = Add(x, w) }"
+    )
     proto = onnx.load(path)
     weight = np.arange(64, dtype=np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
     onnx.save(proto, path, save_as_external_data=True, location="weights.data", size_threshold=0)
     reference = ReferenceSession(path, extra_outputs=("w",), metadata={})
-    np.testing.assert_array_equal(reference.run([np.ones((1, 64), np.float32)])[0], weight[None] + 1)
+    np.testing.assert_array_equal(
+        reference.run([np.ones((1, 64), np.float32)])[0], weight[None] + 1
+    )
     np.testing.assert_array_equal(reference.extra("w"), weight)

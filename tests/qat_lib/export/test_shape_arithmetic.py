@@ -87,7 +87,12 @@ B, H, W, C = (Extent(1, axis) for axis in range(4))
 def test_extents_follow_the_operators(lab, text, expected):
     image = {"x": np.ones((2, 5, 6, 3), np.float32)}
     model = lab.formula(f"{text}; Relu(x)", image, five2=np.array(3), **NUMBERS)
-    assert extents(model.graph.outputs[0] if text != "x" else model.graph.inputs[0], model.graph.inputs[0]) == expected
+    assert (
+        extents(
+            model.graph.outputs[0] if text != "x" else model.graph.inputs[0], model.graph.inputs[0]
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize("name", ["one", "float"])

@@ -17,7 +17,9 @@ def tensors(**arrays: Any) -> Tensors:
     return Tensors(helper.make_model(helper.make_graph([], "net", [], [], made)), Path())
 
 
-def quantize(weight: Any, scale: Any, *, op: str = "QuantizeLinear", **attributes: Any) -> np.ndarray | None:
+def quantize(
+    weight: Any, scale: Any, *, op: str = "QuantizeLinear", **attributes: Any
+) -> np.ndarray | None:
     node = helper.make_node(op, ["w", "s", "z"], ["q"], **attributes)
     return tensors(w=weight, s=scale, z=np.int8(0)).integers(node, "q")
 
@@ -28,7 +30,9 @@ def test_get_of_another_name_is_none() -> None:
 
 
 def test_get_of_damaged_data_is_refused() -> None:
-    damaged = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=b"\0\0\0\0")
+    damaged = onnx.TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=b"\0\0\0\0"
+    )
     proto = helper.make_model(helper.make_graph([], "net", [], [], [damaged]))
     with pytest.raises(ExportError, match=r"'w' to hold \[3\] values"):
         Tensors(proto, Path()).get("w")
@@ -60,7 +64,9 @@ WEIGHT = np.float32([[1.0, 2.0, 3.0], [-4.0, 5.0, 400.0]])
         (np.float32([1, 100]), {"axis": -3}, None),
     ],
 )
-def test_integers_of_a_quantizer(scale: np.ndarray, attributes: dict[str, int], expected: Any) -> None:
+def test_integers_of_a_quantizer(
+    scale: np.ndarray, attributes: dict[str, int], expected: Any
+) -> None:
     found = quantize(WEIGHT, scale, **attributes)
     assert (None if found is None else found.tolist()) == expected
     assert found is None or found.dtype == np.int8

@@ -66,17 +66,32 @@ def test_layers_that_act_in_training_only_vanish(quantized, images, tmp_path):
         qat_lib.calibrate(model, images)
     qat_lib.export_onnx(model, tmp_path / "model.onnx")
     operators = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
-    assert operators <= {"Transpose", "Conv", "Reshape", "Flatten", "Gemm", "QuantizeLinear", "DequantizeLinear"}
+    assert operators <= {
+        "Transpose",
+        "Conv",
+        "Reshape",
+        "Flatten",
+        "Gemm",
+        "QuantizeLinear",
+        "DequantizeLinear",
+    }
     assert qat_lib.check_parity(model, tmp_path / "model.onnx", images).passed
 
 
 def test_call_with_training_true_is_exported_in_inference_mode_with_a_warning(tmp_path, caplog):
     image = keras.Input((8, 8, 3))
-    model = keras.Model(image, layers.Conv2D(2, 3)(layers.Dropout(0.5, name="monte_carlo")(image, training=True)))
+    model = keras.Model(
+        image, layers.Conv2D(2, 3)(layers.Dropout(0.5, name="monte_carlo")(image, training=True))
+    )
     with caplog.at_level(logging.WARNING, logger="qat_lib"):
         qat_lib.export_onnx(model, tmp_path / "model.onnx")
-    assert [n.op_type for n in onnx.load(tmp_path / "model.onnx").graph.node if n.op_type != "Transpose"] == ["Conv"]
-    assert any("monte_carlo" in r.getMessage() and "inference mode" in r.getMessage() for r in caplog.records)
+    assert [
+        n.op_type for n in onnx.load(tmp_path / "model.onnx").graph.node if n.op_type != "Transpose"
+    ] == ["Conv"]
+    assert any(
+        "monte_carlo" in r.getMessage() and "inference mode" in r.getMessage()
+        for r in caplog.records
+    )
 
 
 def test_augmentation_and_what_it_reads_share_one_quantizer():

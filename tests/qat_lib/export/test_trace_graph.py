@@ -18,7 +18,9 @@ from qat_lib.export.trace import Trace, trace_model
 def run(trace: Trace, *inputs: np.ndarray) -> list[np.ndarray]:
     """Return what the traced graph gives for inputs, with the weights that the trace binds."""
     graph = tf.Graph()
-    feeds = dict(zip(trace.inputs, inputs, strict=True)) | {n: np.asarray(v) for n, v in trace.weights.items()}
+    feeds = dict(zip(trace.inputs, inputs, strict=True)) | {
+        n: np.asarray(v) for n, v in trace.weights.items()
+    }
     with graph.as_default():
         tf.import_graph_def(trace.graph_def, name="")
         with tf.compat.v1.Session(graph=graph) as session:
@@ -28,7 +30,9 @@ def run(trace: Trace, *inputs: np.ndarray) -> list[np.ndarray]:
 def check(model: keras.Model, *inputs: np.ndarray, **options: Any) -> Trace:
     """Trace a model; require that the graph gives what the model gives."""
     trace = trace_model(model, **options)
-    expected = keras.tree.flatten(model(list(inputs) if len(inputs) > 1 else inputs[0], training=False))
+    expected = keras.tree.flatten(
+        model(list(inputs) if len(inputs) > 1 else inputs[0], training=False)
+    )
     for want, got in zip(expected, run(trace, *inputs), strict=True):
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-5, atol=1e-5)
     return trace
@@ -50,7 +54,9 @@ def node_scopes(trace: Trace) -> dict[str, set[str]]:
 
 def test_trace_knows_layers_of_nested_models_by_their_path() -> None:
     inner_input = keras.Input((4,))
-    inner = keras.Model(inner_input, layers.Dense(3, name="dense", activation="relu")(inner_input), name="inner")
+    inner = keras.Model(
+        inner_input, layers.Dense(3, name="dense", activation="relu")(inner_input), name="inner"
+    )
     sequence = keras.Sequential([keras.Input((3,)), layers.Dense(2, name="dense")], name="sequence")
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Softmax(name="probs")(sequence(inner(x))))
@@ -123,7 +129,9 @@ def test_trace_follows_calls_with_keywords() -> None:
 def test_trace_follows_inputs_that_enter_late(late_first: bool) -> None:
     a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
     branches = [layers.Dense(3, name="dense")(a), b]
-    model = keras.Model([a, b], layers.Concatenate(name="end")(branches[::-1] if late_first else branches))
+    model = keras.Model(
+        [a, b], layers.Concatenate(name="end")(branches[::-1] if late_first else branches)
+    )
     assert set(check(model, normal(2, 4), normal(2, 3)).scopes.values()) == {"dense", "end"}
 
 
@@ -144,7 +152,11 @@ def test_trace_follows_operations_that_are_no_layers() -> None:
 def test_trace_fixes_the_batch(batch: int | None) -> None:
     x = keras.Input((4,), name="x")
     trace = check(keras.Model(x, layers.Dense(2)(x)), normal(batch or 5, 4), batch=batch)
-    (placeholder,) = (node for node in trace.graph_def.node if node.name == next(iter(trace.inputs)).partition(":")[0])
+    (placeholder,) = (
+        node
+        for node in trace.graph_def.node
+        if node.name == next(iter(trace.inputs)).partition(":")[0]
+    )
     assert [dim.size for dim in placeholder.attr["shape"].shape.dim] == [batch or -1, 4]
 
 
@@ -159,7 +171,9 @@ def test_trace_records_the_static_shapes_of_reshapes() -> None:
 def test_trace_records_the_shapes_of_a_half_model_as_float32() -> None:
     x = keras.Input((4, 6), name="x", dtype="float16")
     trace = trace_model(keras.Model(x, keras.ops.reshape(x, (-1, 24))))
-    assert [(shape, str(dtype)) for shape, dtype in trace.shapes.values()] == [([None, 24], "float32")]
+    assert [(shape, str(dtype)) for shape, dtype in trace.shapes.values()] == [
+        ([None, 24], "float32")
+    ]
 
 
 def test_trace_takes_the_weights_of_a_half_model_as_float32() -> None:
@@ -185,7 +199,9 @@ def test_trace_marks_quantizers_and_leaves_their_variables_out() -> None:
     model = keras.Model(x, layers.Dense(2, name="dense")(TensorQuantizer(name="x_quantizer")(x)))
     trace = trace_model(model)
     markers = [node.name for node in trace.graph_def.node if "qdq__" in node.name]
-    assert [(name.split("/")[0], name.split("/")[-1]) for name in markers] == [("L0", "qdq__x_quantizer")]
+    assert [(name.split("/")[0], name.split("/")[-1]) for name in markers] == [
+        ("L0", "qdq__x_quantizer")
+    ]
     assert [v.path for v in trace.weights.values()] == ["dense/kernel", "dense/bias"]
     values = normal(2, 4)
     np.testing.assert_allclose(run(trace, values)[0], model.get_layer("dense")(values), rtol=1e-5)
@@ -209,18 +225,29 @@ def test_trace_leaves_the_mode_of_tensorflow_as_it_was(eager: bool) -> None:
 def test_trace_puts_a_grouped_convolution_into_one_graph() -> None:
     x = keras.Input((4, 4, 4), name="x")
     trace = trace_model(keras.Model(x, layers.Conv2D(4, 1, groups=2, name="conv")(x)))
-    assert not {node.op for node in trace.graph_def.node} & {"PartitionedCall", "StatefulPartitionedCall"}
+    assert not {node.op for node in trace.graph_def.node} & {
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+    }
     assert "Conv2D" in node_scopes(trace)["conv"]
 
 
 @pytest.mark.parametrize("training", [True, False, None])
-def test_trace_warns_of_calls_in_training_only(caplog: pytest.LogCaptureFixture, training: bool | None) -> None:
+def test_trace_warns_of_calls_in_training_only(
+    caplog: pytest.LogCaptureFixture, training: bool | None
+) -> None:
     x = keras.Input((4,), name="x")
-    y = layers.Dropout(0.5, name="monte_carlo")(x) if training is None else layers.Dropout(0.5)(x, training=training)
+    y = (
+        layers.Dropout(0.5, name="monte_carlo")(x)
+        if training is None
+        else layers.Dropout(0.5)(x, training=training)
+    )
     with caplog.at_level(logging.WARNING, logger="qat_lib"):
         trace = trace_model(keras.Model(x, layers.Dense(2)(y)))
     assert ("is called with training=True" in caplog.text) is (training is True)
-    assert not {"RandomUniform", "StatelessRandomUniformV2"} & {node.op for node in trace.graph_def.node}
+    assert not {"RandomUniform", "StatelessRandomUniformV2"} & {
+        node.op for node in trace.graph_def.node
+    }
 
 
 class Custom(keras.Model):
@@ -254,7 +281,9 @@ def test_trace_refuses_what_has_no_graph_of_layers(make: Any, message: str) -> N
 def test_trace_refuses_a_layers_name_that_tensorflow_refuses(name: str) -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, TensorQuantizer(name=name)(x))
-    with pytest.raises(UnsupportedModelError, match=f"Expected layer names of letters.*Received: '{name}'"):
+    with pytest.raises(
+        UnsupportedModelError, match=f"Expected layer names of letters.*Received: '{name}'"
+    ):
         trace_model(model)
 
 

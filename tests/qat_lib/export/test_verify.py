@@ -35,7 +35,9 @@ def write(path: Path, nodes: str, outputs: str = "float[1,4] y") -> Path:
 
 
 def codes(path: Path) -> list[str]:
-    return sorted(finding.code for finding in verify_onnx(path, PLAN) if finding.code.startswith("Q"))
+    return sorted(
+        finding.code for finding in verify_onnx(path, PLAN) if finding.code.startswith("Q")
+    )
 
 
 def test_verify_accepts_a_pair_of_the_plan(tmp_path: Path) -> None:
@@ -56,12 +58,16 @@ def test_verify_finds_integers_that_leave_the_graph(tmp_path: Path) -> None:
     ],
     ids=["another reader", "no reader"],
 )
-def test_verify_finds_a_quantizer_without_its_partner(tmp_path: Path, nodes: str, outputs: str) -> None:
+def test_verify_finds_a_quantizer_without_its_partner(
+    tmp_path: Path, nodes: str, outputs: str
+) -> None:
     assert "Q05" in codes(write(tmp_path / "alone.onnx", nodes, outputs))
 
 
 def test_verify_finds_an_operator_between_q_and_dq(tmp_path: Path) -> None:
-    nodes = "q = QuantizeLinear (x, scale, zero) r = Identity (q) y = DequantizeLinear (r, scale, zero)"
+    nodes = (
+        "q = QuantizeLinear (x, scale, zero) r = Identity (q) y = DequantizeLinear (r, scale, zero)"
+    )
     assert codes(write(tmp_path / "between.onnx", nodes)) == ["Q05", "Q05"]
 
 
@@ -111,7 +117,9 @@ def test_verify_accepts_the_recorded_readers(tmp_path: Path) -> None:
         ((), "(lost: none; new: x_quantizer/Relu:0, z:)"),
     ],
 )
-def test_verify_names_readers_that_are_lost_or_new(tmp_path: Path, readers: tuple[str, ...], text: str) -> None:
+def test_verify_names_readers_that_are_lost_or_new(
+    tmp_path: Path, readers: tuple[str, ...], text: str
+) -> None:
     (found,) = verify(tmp_path, readers={DEQUANTIZE: readers})
     assert (found.code, found.node) == ("Q05", DEQUANTIZE)
     assert text in found.message
@@ -129,21 +137,30 @@ def test_verify_finds_a_dequantizer_that_the_export_did_not_write(tmp_path: Path
         (["x_quantizer", "b"], {}, [("Q01", "error", "b")]),
         (["b"], {}, [("Q01", "error", "b"), ("Q02", "error", "x_quantizer")]),
         (None, {"activations": {"x_quantizer": 0.5, "b": 1.0}}, [("Q01", "error", "b")]),
-        (None, {"activations": {}, "disabled": ("x_quantizer",)}, [("Q02", "error", "x_quantizer")]),
+        (
+            None,
+            {"activations": {}, "disabled": ("x_quantizer",)},
+            [("Q02", "error", "x_quantizer")],
+        ),
         (["x_quantizer", "b"], {"disabled": ("b",)}, [("Q01", "info", "b")]),
         (["x_quantizer"], {"disabled": ("b",)}, []),
         (["x_quantizer"], {"disabled": ("x_quantizer",)}, [("Q01", "info", "x_quantizer")]),
     ],
 )
 def test_verify_compares_the_quantizers_with_plan_and_record(
-    tmp_path: Path, planned: list[str] | None, record: dict[str, Any], expected: list[tuple[str, str, str]]
+    tmp_path: Path,
+    planned: list[str] | None,
+    record: dict[str, Any],
+    expected: list[tuple[str, str, str]],
 ) -> None:
     plan = None if planned is None else plan_of(*planned)
     assert said(verify(tmp_path, plan, **record)) == expected
 
 
 def plan_of(*names: str) -> QuantizationPlan:
-    entries = tuple(QuantizerEntry(name=name, kind="activation", tensor=name, consumers=()) for name in names)
+    entries = tuple(
+        QuantizerEntry(name=name, kind="activation", tensor=name, consumers=()) for name in names
+    )
     return QuantizationPlan(model="net", mode="full", quantizers=entries, skipped=())
 
 
@@ -153,7 +170,9 @@ def test_verify_ignores_the_record_of_a_floating_point_export(tmp_path: Path) ->
 
 def test_verify_checks_the_learned_scale(tmp_path: Path) -> None:
     found = verify(tmp_path, activations={"x_quantizer": 0.25})
-    assert said(found) == [("Q03", "error", f"x_quantizer/{op}") for op in ("QuantizeLinear", "DequantizeLinear")]
+    assert said(found) == [
+        ("Q03", "error", f"x_quantizer/{op}") for op in ("QuantizeLinear", "DequantizeLinear")
+    ]
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino", "onnxruntime"])
@@ -172,10 +191,16 @@ def test_verify_finds_a_dequantizer_of_an_input(tmp_path: Path) -> None:
     assert codes(tmp_path / "model.onnx") == ["Q05"]
 
 
-@pytest.mark.parametrize(("target", "expected"), [("tensorrt", {"V03"}), ("openvino", set()), ("onnxruntime", set())])
-def test_verify_takes_uint8_for_what_the_target_takes(tmp_path: Path, target: str, expected: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("target", "expected"), [("tensorrt", {"V03"}), ("openvino", set()), ("onnxruntime", set())]
+)
+def test_verify_takes_uint8_for_what_the_target_takes(
+    tmp_path: Path, target: str, expected: set[str]
+) -> None:
     nodes = f"unsigned = Constant <value = uint8 {{0}}> () {READ.replace('zero', 'unsigned')}"
-    assert {f.code for f in verify(tmp_path, nodes=nodes, target=target, unsigned=(DEQUANTIZE,))} - {"Q03"} == expected
+    assert {
+        f.code for f in verify(tmp_path, nodes=nodes, target=target, unsigned=(DEQUANTIZE,))
+    } - {"Q03"} == expected
 
 
 def test_verify_puts_errors_first(tmp_path: Path) -> None:

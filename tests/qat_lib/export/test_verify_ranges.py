@@ -13,7 +13,8 @@ from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import check_activations, check_weights
 
 NODE = "dense_kernel_quantizer/DequantizeLinear"
-INTEGERS = np.arange(-4, 5, dtype=np.int8).reshape(3, 3)  # square: the count of the scales fits both axes
+# Square: the count of the scales fits both axes.
+INTEGERS = np.arange(-4, 5, dtype=np.int8).reshape(3, 3)
 SCALE = np.float32([0.25, 0.5, 1.0])
 
 
@@ -41,7 +42,9 @@ def codes(proto: onnx.ModelProto, record: Recorded) -> list[str]:
 
 
 @pytest.mark.parametrize(("written", "learned"), [(0, 0), (1, 1), (-1, 1), (-2, 0), (None, 1)])
-def test_check_weights_accepts_scales_along_the_learned_axis(written: int | None, learned: int) -> None:
+def test_check_weights_accepts_scales_along_the_learned_axis(
+    written: int | None, learned: int
+) -> None:
     assert codes(weight_file(written), recorded(learned)) == []
 
 
@@ -85,11 +88,17 @@ def test_check_weights_goes_on_behind_a_weight_that_is_wrong() -> None:
     """A lost weight, one that is not constant and one of other integers, in that order."""
     (weight,) = recorded(1).weights.values()
     proto = weight_file(1)
-    proto.graph.node.append(helper.make_node("DequantizeLinear", ["nowhere", "scale"], ["z"], "b/DequantizeLinear"))
+    proto.graph.node.append(
+        helper.make_node("DequantizeLinear", ["nowhere", "scale"], ["z"], "b/DequantizeLinear")
+    )
     proto.graph.initializer[0].raw_data = (INTEGERS + 1).tobytes()
     nodes = ("a/DequantizeLinear", "b/DequantizeLinear", NODE)
-    found = list(check_weights(Tensors(proto, Path()), Recorded(weights=dict.fromkeys(nodes, weight))))
-    assert [(finding.code, finding.node) for finding in found] == list(zip(("Q01", "Q04", "Q04"), nodes, strict=True))
+    found = list(
+        check_weights(Tensors(proto, Path()), Recorded(weights=dict.fromkeys(nodes, weight)))
+    )
+    assert [(finding.code, finding.node) for finding in found] == list(
+        zip(("Q01", "Q04", "Q04"), nodes, strict=True)
+    )
 
 
 def test_check_weights_finds_integers_without_a_scale() -> None:
@@ -110,11 +119,15 @@ def test_check_weights_takes_the_folded_normalization_off(axis: int | None) -> N
     signed = INTEGERS * np.int8([1, -1, 1]).reshape(shape)
     proto.graph.initializer[0].raw_data = signed.tobytes()
     digest = integer_digest(INTEGERS, FACTOR, along)
-    weight = RecordedWeight(quantizer="dense_kernel_quantizer", scale=SCALE, factor=FACTOR, digest=digest, axis=axis)
+    weight = RecordedWeight(
+        quantizer="dense_kernel_quantizer", scale=SCALE, factor=FACTOR, digest=digest, axis=axis
+    )
     assert codes(proto, Recorded(weights={NODE: weight})) == []
     proto.graph.initializer[0].raw_data = INTEGERS.tobytes()
     assert codes(proto, Recorded(weights={NODE: weight})) == ["Q04"]
-    proto.graph.initializer[0].raw_data = np.where(np.reshape(FACTOR, shape) == 0, 9, signed).astype(np.int8).tobytes()
+    proto.graph.initializer[0].raw_data = (
+        np.where(np.reshape(FACTOR, shape) == 0, 9, signed).astype(np.int8).tobytes()
+    )
     assert codes(proto, Recorded(weights={NODE: weight})) == []
 
 
@@ -142,7 +155,9 @@ def test_check_weights_quantizes_float_weights() -> None:
     """FP32 + Q + DQ: the integers are what the QuantizeLinear makes."""
     proto = weight_file(1)
     proto.graph.node[0].input[0] = "q"
-    quantize = helper.make_node("QuantizeLinear", ["floats", "scale"], ["q"], "k/QuantizeLinear", axis=1)
+    quantize = helper.make_node(
+        "QuantizeLinear", ["floats", "scale"], ["q"], "k/QuantizeLinear", axis=1
+    )
     proto.graph.node.insert(0, quantize)
     proto.graph.initializer.append(numpy_helper.from_array(INTEGERS * SCALE, "floats"))
     assert codes(proto, recorded(1)) == []
@@ -169,7 +184,9 @@ def up(scale: Any, steps: int) -> Any:
         (np.float32([1e6] * 3), 8, True),
     ],
 )
-def test_check_weights_allows_for_rounding_of_float32(learned: np.ndarray, steps: int, found: bool) -> None:
+def test_check_weights_allows_for_rounding_of_float32(
+    learned: np.ndarray, steps: int, found: bool
+) -> None:
     assert codes(weight_file(1, up(learned, steps)), recorded(1, learned)) == ["Q03"] * found
 
 
@@ -186,7 +203,9 @@ def test_check_weights_allows_for_rounding_of_float32(learned: np.ndarray, steps
         (np.float32([1e6] * 3), 0, False),  # is lowered to the largest
     ],
 )
-def test_check_weights_allows_for_rounding_of_float16(learned: np.ndarray, steps: int, found: bool) -> None:
+def test_check_weights_allows_for_rounding_of_float16(
+    learned: np.ndarray, steps: int, found: bool
+) -> None:
     half = np.clip(learned, 2.0**-24, 65504).astype(np.float16)
     record = Recorded(weights=recorded(1, learned).weights, half=True)
     assert codes(weight_file(1, up(half, steps)), record) == ["Q03"] * found
@@ -196,7 +215,9 @@ QUANTIZER = "x_quantizer"
 ONE_ZERO = np.int8(0)
 
 
-def activation_file(scale: Any, zero_point: Any = ONE_ZERO, *, op: str = "DequantizeLinear") -> onnx.ModelProto:
+def activation_file(
+    scale: Any, zero_point: Any = ONE_ZERO, *, op: str = "DequantizeLinear"
+) -> onnx.ModelProto:
     """A quantizer of another name, a Relu of the quantizer's name, and the node ``op`` under test."""
     tensors = [
         numpy_helper.from_array(np.asarray(value), name)
@@ -204,9 +225,13 @@ def activation_file(scale: Any, zero_point: Any = ONE_ZERO, *, op: str = "Dequan
         if value is not None
     ]
     nodes = [
-        helper.make_node("DequantizeLinear", ["a", "unlike"], ["b"], "other_quantizer/DequantizeLinear"),
+        helper.make_node(
+            "DequantizeLinear", ["a", "unlike"], ["b"], "other_quantizer/DequantizeLinear"
+        ),
         helper.make_node("Relu", ["b"], ["x"], f"{QUANTIZER}/Relu"),
-        helper.make_node(op, ["x", "scale"] + ["zero"] * (zero_point is not None), ["y"], f"{QUANTIZER}/{op}"),
+        helper.make_node(
+            op, ["x", "scale"] + ["zero"] * (zero_point is not None), ["y"], f"{QUANTIZER}/{op}"
+        ),
     ]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     return helper.make_model(helper.make_graph(nodes, "net", [], [output], tensors))
@@ -243,13 +268,23 @@ def test_check_activations_finds_another_scale(scale: Any, shown: str, op: str) 
 
 @pytest.mark.parametrize(
     ("learned", "written"),
-    [(0.1, np.float16(0.1)), (1e-9, np.float16(2.0**-24)), (65519.0, np.float16(65504)), (1e6, np.float16(65504))],
+    [
+        (0.1, np.float16(0.1)),
+        (1e-9, np.float16(2.0**-24)),
+        (65519.0, np.float16(65504)),
+        (1e6, np.float16(65504)),
+    ],
     ids=["rounded", "smallest", "nearly infinite", "largest"],
 )
-def test_check_activations_rounds_the_scale_of_a_half_export(learned: float, written: np.float16) -> None:
+def test_check_activations_rounds_the_scale_of_a_half_export(
+    learned: float, written: np.float16
+) -> None:
     assert messages(activation_file(written), learned, half=True) == []
     assert len(messages(activation_file(written), learned)) == 1
-    assert len(messages(activation_file(np.nextafter(written, np.float16(1))), learned, half=True)) == 1
+    assert (
+        len(messages(activation_file(np.nextafter(written, np.float16(1))), learned, half=True))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +300,9 @@ def test_check_activations_rounds_the_scale_of_a_half_export(learned: float, wri
         (np.int8([-1, 0]), False, "is -1 of type int8"),
     ],
 )
-def test_check_activations_compares_the_zero_point(zero_point: Any, unsigned: bool, shown: str) -> None:
+def test_check_activations_compares_the_zero_point(
+    zero_point: Any, unsigned: bool, shown: str
+) -> None:
     names = (f"{QUANTIZER}/DequantizeLinear",) if unsigned else ()
     found = messages(activation_file(np.float32(0.5), zero_point), unsigned=names)
     assert len(found) == bool(shown)

@@ -21,7 +21,9 @@ def model(*nodes: onnx.NodeProto, shape: Any = (1, 4), **constants: np.ndarray) 
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     y = helper.make_empty_tensor_value_info("y")
-    graph = helper.make_graph([*nodes, helper.make_node("Relu", ["x"], ["y"], "relu")], "net", [x], [y], tensors)
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("Relu", ["x"], ["y"], "relu")], "net", [x], [y], tensors
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
@@ -35,7 +37,9 @@ def found(proto: onnx.ModelProto) -> str:
 
     Shapes are inferred in this process, not in a child: nothing of these graphs is large.
     """
-    with mock.patch.object(shapes, "infer_in_child", lambda skeleton: infer(skeleton, follow_values=True)):
+    with mock.patch.object(
+        shapes, "infer_in_child", lambda skeleton: infer(skeleton, follow_values=True)
+    ):
         try:
             check_bounds(Path("model.onnx"), proto)
         except ExportError as error:

@@ -1,8 +1,8 @@
 """Files that are no ONNX, are broken, or are legal and would take all time or memory.
 
-``python hostile_files.py FOLDER [OPENER...]`` writes them, opens each with every function and command
-that opens ONNX files, and prints one JSON object a case: the outcome, CPU seconds and the peak of
-memory. With names of openers, only these open the files of ``HOSTILE``.
+``python hostile_files.py FOLDER [OPENER...]`` writes them, opens each with every function and
+command that opens ONNX files, and prints one JSON object a case: the outcome, CPU seconds and the
+peak of memory. With names of openers, only these open the files of ``HOSTILE``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ def value(name: str, shape: Sequence[int] | None = (1, 4), kind: int = TensorPro
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def graph(nodes: Sequence[onnx.NodeProto], constants: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
+def graph(
+    nodes: Sequence[onnx.NodeProto], constants: Sequence[onnx.TensorProto] = ()
+) -> onnx.ModelProto:
     body = helper.make_graph(nodes, "g", [value("x")], [value("y", ["n"])], constants)
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def saved(*nodes: onnx.NodeProto, constants: Sequence[onnx.TensorProto] = (), reduce: str = "") -> Make:
+def saved(
+    *nodes: onnx.NodeProto, constants: Sequence[onnx.TensorProto] = (), reduce: str = ""
+) -> Make:
     """Return what writes a model; the sum of the tensor ``reduce`` is added to its input."""
     tail = [node("ReduceSum", [reduce], "sum"), node("Add", ["x", "sum"], "y")] if reduce else []
 
@@ -154,7 +158,9 @@ BROKEN: dict[str, Make] = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "empty nodes": written(field(7, field(1, b"") * 1_000_000) + field(8, b"\x10\x11")),
     "empty dimensions": written(dimensions(1_000_000)),
-    "cycle": saved(node("Add", ["x", "b"], "a"), node("Relu", ["a"], "b"), node("Relu", ["b"], "y")),
+    "cycle": saved(
+        node("Add", ["x", "b"], "a"), node("Relu", ["a"], "b"), node("Relu", ["b"], "y")
+    ),
     "two producers": saved(node("Relu", ["x"], "y"), node("Neg", ["x"], "y")),
     "no producer": saved(node("Relu", ["nothing"], "y")),
     "nested ifs": nested(18),
@@ -162,7 +168,9 @@ BROKEN: dict[str, Make] = {
     "data missing": external("none.bin"),
     "data is a pipe": external("pipe.bin", lambda folder: os.mkfifo(folder / "pipe.bin")),
     "data links out": external("l.bin", lambda folder: (folder / "l.bin").symlink_to("/etc/hosts")),
-    "data too short": external("w.bin", lambda folder: (folder / "w.bin").write_bytes(b"1") and None),
+    "data too short": external(
+        "w.bin", lambda folder: (folder / "w.bin").write_bytes(b"1") and None
+    ),
 }
 #: Files that can be read, but not built or run.
 HOSTILE: dict[str, Make] = {

@@ -29,9 +29,13 @@ from qat_lib.onnx_view import bounds
         ("bool", 1),
     ],
 )
-def test_folded_constants_count_their_bytes(monkeypatch: pytest.MonkeyPatch, dtype: str, size: int) -> None:
+def test_folded_constants_count_their_bytes(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, size: int
+) -> None:
     """Twelve elements of each type, from a Cast of a constant; the allowance for weights is switched off."""
-    cast = helper.make_node("Cast", ["c"], ["d"], "cast", to=getattr(TensorProto, _ELEMENT.get(dtype, dtype.upper())))
+    cast = helper.make_node(
+        "Cast", ["c"], ["d"], "cast", to=getattr(TensorProto, _ELEMENT.get(dtype, dtype.upper()))
+    )
     proto = model(cast, c=np.zeros((3, 4), np.float32))
     monkeypatch.setattr(bounds, "MAX_FOLDED_RATIO", 0)
     monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", 12 * size)
@@ -44,8 +48,13 @@ def test_folded_constants_count_their_bytes(monkeypatch: pytest.MonkeyPatch, dty
 _ELEMENT = {"float64": "DOUBLE", "float32": "FLOAT"}
 
 
-def test_folded_constants_may_be_larger_beside_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    proto = model(helper.make_node("Concat", ["c", "c", "c"], ["d"], "concat", axis=0), c=np.zeros(4, np.float32))
+def test_folded_constants_may_be_larger_beside_large_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proto = model(
+        helper.make_node("Concat", ["c", "c", "c"], ["d"], "concat", axis=0),
+        c=np.zeros(4, np.float32),
+    )
     monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", 16)
     monkeypatch.setattr(bounds, "MAX_FOLDED_RATIO", 2)
     assert found(proto) == ""
@@ -68,7 +77,12 @@ def test_folded_constants_may_be_larger_beside_large_weights(monkeypatch: pytest
     ],
 )
 def test_products_of_constants_count_their_multiplications(
-    monkeypatch: pytest.MonkeyPatch, op: str, left: Any, right: Any, options: dict[str, Any], count: int
+    monkeypatch: pytest.MonkeyPatch,
+    op: str,
+    left: Any,
+    right: Any,
+    options: dict[str, Any],
+    count: int,
 ) -> None:
     product = helper.make_node(op, ["a", "b"], ["c"], "product", **options)
     proto = model(product, a=np.zeros(left, np.float32), b=np.zeros(right, np.float32))
@@ -87,8 +101,12 @@ def test_products_that_read_the_input_count_nothing(monkeypatch: pytest.MonkeyPa
     assert found(model(product, b=np.zeros((4, 5), np.float32))) == ""
 
 
-@pytest.mark.parametrize(("shape", "refused"), [((4, 4), False), ((4, 5), True), (("batch", 16), False)])
-def test_inputs_have_a_largest_size(monkeypatch: pytest.MonkeyPatch, shape: Any, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("shape", "refused"), [((4, 4), False), ((4, 5), True), (("batch", 16), False)]
+)
+def test_inputs_have_a_largest_size(
+    monkeypatch: pytest.MonkeyPatch, shape: Any, refused: bool
+) -> None:
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", 16)
     assert ("the input 'x' has the shape" in found(model(shape=shape))) is refused
 
@@ -108,7 +126,9 @@ def test_runs_of_elementwise_operators_have_a_longest(
     monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
     names = ["x", *(f"t{i}" for i in range(length))]
     nodes = [helper.make_node("Add", [a, "one"], [b], f"add_{b}") for a, b in pairwise(names)]
-    assert ("more than 3 elementwise operators" in found(model(*nodes, one=np.ones(1, np.float32)))) is refused
+    assert (
+        "more than 3 elementwise operators" in found(model(*nodes, one=np.ones(1, np.float32)))
+    ) is refused
 
 
 def loop_of() -> onnx.NodeProto:
@@ -125,32 +145,51 @@ def loop_of() -> onnx.NodeProto:
 
 
 @pytest.mark.parametrize(("turns", "refused"), [(7, False), (8, False), (9, True)])
-def test_loops_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, turns: int, refused: bool) -> None:
+def test_loops_have_a_largest_count(
+    monkeypatch: pytest.MonkeyPatch, turns: int, refused: bool
+) -> None:
     monkeypatch.setattr(bounds, "MAX_TRIPS", 8)
-    text = found(model(loop_of(), other=np.asarray([99], np.int64), turns=np.asarray(turns, np.int64)))
+    text = found(
+        model(loop_of(), other=np.asarray([99], np.int64), turns=np.asarray(turns, np.int64))
+    )
     assert (f"node 'loop' (Loop) runs {turns} times" in text) is refused
     assert bool(text) is refused
 
 
 @pytest.mark.parametrize("turns", [[], [1, 2]])
 def test_loops_of_constants_need_one_count(turns: list[int]) -> None:
-    assert "node 'loop' (Loop) runs on constants only" in found(model(loop_of(), turns=np.asarray(turns, np.int64)))
+    assert "node 'loop' (Loop) runs on constants only" in found(
+        model(loop_of(), turns=np.asarray(turns, np.int64))
+    )
 
 
 @pytest.mark.parametrize(("elements", "refused"), [(2**31 - 1, False), (2**31, True)])
 def test_tensors_are_as_large_as_tensorrt_takes(elements: int, refused: bool) -> None:
-    assert ("a tensor has at most 2,147,483,647 elements" in found(model(shape=(elements,)))) is refused
+    assert (
+        "a tensor has at most 2,147,483,647 elements" in found(model(shape=(elements,)))
+    ) is refused
 
 
 def test_the_limits_leave_room_for_real_networks() -> None:
-    assert (bounds.MAX_NODES, bounds.MAX_ELEMENTWISE_RUN, bounds.MAX_TRIPS) == (20_000, 256, 100_000)
-    assert (bounds.MAX_FOLDED_BYTES, bounds.MAX_FOLDED_RATIO, bounds.MAX_FOLDED_MACS) == (2**28, 16, 5 * 10**9)
+    assert (bounds.MAX_NODES, bounds.MAX_ELEMENTWISE_RUN, bounds.MAX_TRIPS) == (
+        20_000,
+        256,
+        100_000,
+    )
+    assert (bounds.MAX_FOLDED_BYTES, bounds.MAX_FOLDED_RATIO, bounds.MAX_FOLDED_MACS) == (
+        2**28,
+        16,
+        5 * 10**9,
+    )
 
 
 @pytest.mark.parametrize(("count", "refused"), [(3, False), (4, True)])
-def test_nodes_have_a_largest_count(monkeypatch: pytest.MonkeyPatch, count: int, refused: bool) -> None:
+def test_nodes_have_a_largest_count(
+    monkeypatch: pytest.MonkeyPatch, count: int, refused: bool
+) -> None:
     monkeypatch.setattr(bounds, "MAX_NODES", 3)
-    nodes = [helper.make_node("Tanh", ["x"], [f"t{i}"]) for i in range(count - 1)]  # beside the Relu
+    # Beside the Relu.
+    nodes = [helper.make_node("Tanh", ["x"], [f"t{i}"]) for i in range(count - 1)]
     assert (f"there are {count} nodes" in found(model(*nodes))) is refused
 
 
@@ -170,7 +209,9 @@ def test_a_run_ends_where_a_tensor_has_a_second_reader(
 def test_a_run_counts_elementwise_operators_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
     ops = ("Tanh", "Tanh", "Softmax", "Tanh", "Tanh")
-    nodes = [helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise("xabcde"), strict=True)]
+    nodes = [
+        helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise("xabcde"), strict=True)
+    ]
     assert found(model(*nodes)) == ""
 
 
@@ -179,5 +220,7 @@ def test_a_run_goes_on_behind_other_operators(monkeypatch: pytest.MonkeyPatch) -
     for length, refused in ((3, False), (4, True)):
         names = ["x", "s", *(f"t{i}" for i in range(length))]
         ops = ["Softmax", *["Tanh"] * length]
-        nodes = [helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise(names), strict=True)]
+        nodes = [
+            helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise(names), strict=True)
+        ]
         assert bool(found(model(*nodes))) is refused

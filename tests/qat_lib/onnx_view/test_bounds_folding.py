@@ -64,7 +64,9 @@ def test_a_constant_node_is_no_work(room: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(("op", "size"), [("Shape", 2 * 8 + 2 * 4), ("Size", 8 + 4)])
-def test_the_shape_of_a_tensor_is_a_constant_where_it_is_known(room: Callable[..., None], op: str, size: int) -> None:
+def test_the_shape_of_a_tensor_is_a_constant_where_it_is_known(
+    room: Callable[..., None], op: str, size: int
+) -> None:
     nodes = [helper.make_node(op, ["x"], ["s"], "ask"), cast("s", "d")]
     room(size)
     assert found(model(*nodes, shape=(2, 4))) == ""
@@ -75,7 +77,9 @@ def test_the_shape_of_a_tensor_is_a_constant_where_it_is_known(room: Callable[..
     assert found(model(*nodes, shape=None)) == ""
 
 
-def test_products_of_an_operand_of_unknown_shape_count_what_they_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_an_operand_of_unknown_shape_count_what_they_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unknown = helper.make_node("Unknown", ["c"], ["u"])
     proto = model(unknown, helper.make_node("MatMul", ["u", "u"], ["p"], "product"), c=C)
     proto.graph.value_info.append(helper.make_tensor_value_info("p", TensorProto.FLOAT, [3, 5]))
@@ -87,7 +91,9 @@ def test_products_of_an_operand_of_unknown_shape_count_what_they_give(monkeypatc
 
 @pytest.mark.parametrize("op", ["MatMul", "Gemm", "Conv", "ConvTranspose", "Shape", "Size"])
 @pytest.mark.parametrize(("inputs", "outputs"), [([], ["d"]), (["c"], ["d"]), (["c", "c"], [])])
-def test_operators_that_lack_operands_or_outputs_take_nothing(op: str, inputs: list[str], outputs: list[str]) -> None:
+def test_operators_that_lack_operands_or_outputs_take_nothing(
+    op: str, inputs: list[str], outputs: list[str]
+) -> None:
     assert found(model(helper.make_node(op, inputs, outputs), c=C)) == ""
 
 
@@ -111,7 +117,9 @@ def test_constants_inside_of_a_branch_count(room: Callable[..., None]) -> None:
 
 
 def test_tensors_inside_of_a_branch_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    proto = model(branches(helper.make_node("Concat", ["x", "x"], ["z"], "concat", axis=0)), shape=(4, 4))
+    proto = model(
+        branches(helper.make_node("Concat", ["x", "x"], ["z"], "concat", axis=0)), shape=(4, 4)
+    )
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", 32)
     assert found(proto) == ""
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", 31)

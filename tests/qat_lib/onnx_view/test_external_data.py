@@ -102,17 +102,22 @@ def test_check_external_data_refuses_what_is_not_whole(model: Path, short: Tenso
 def test_check_external_data_says_how_much_is_needed(model: Path) -> None:
     assert "needs 4,000 bytes from byte 0 on" in problem(model, tensor(dims=(10, 100)))
     assert "needs 4,000 bytes from byte 8 on" in problem(model, tensor(dims=(10, 100), offset="8"))
-    assert "needs 2,500 bytes from byte 0 on" in problem(model, tensor(kind=TensorProto.INT4, length="2500"))
+    assert "needs 2,500 bytes from byte 0 on" in problem(
+        model, tensor(kind=TensorProto.INT4, length="2500")
+    )
     assert f"from byte {'7' * 20} on" in problem(model, tensor(offset="7" * 30))
 
 
 @pytest.mark.parametrize("location", ["none.bin", "below/none.bin", "data.bin/none.bin"])
 def test_check_external_data_names_a_file_that_does_not_exist(model: Path, location: str) -> None:
-    assert f"lies in {location!r}, which does not exist" in problem(model, tensor(), tensor(location))
+    assert f"lies in {location!r}, which does not exist" in problem(
+        model, tensor(), tensor(location)
+    )
 
 
 @pytest.mark.parametrize(
-    "location", ["", None, "/etc/passwd", "../secret.bin", "a/../../secret.bin", "below", "data\0.bin"]
+    "location",
+    ["", None, "/etc/passwd", "../secret.bin", "a/../../secret.bin", "below", "data\0.bin"],
 )
 def test_check_external_data_stays_beside_the_model(model: Path, location: str | None) -> None:
     assert f"which is not a file inside {model.parent}" in problem(model, tensor(location))

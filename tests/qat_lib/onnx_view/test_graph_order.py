@@ -11,10 +11,15 @@ from qat_lib.onnx_view.shapes import declared_types, infer_types
 
 def graph_of(*edges: tuple[str, str]) -> OnnxGraph:
     """A graph of Relu nodes, one for each pair of tensors, in that order."""
-    nodes = [helper.make_node("Relu", [source], [target], f"{source}{target}") for source, target in edges]
+    nodes = [
+        helper.make_node("Relu", [source], [target], f"{source}{target}")
+        for source, target in edges
+    ]
     values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xbd"}
     graph = helper.make_graph(nodes, "net", [values["x"]], [values["b"], values["d"]])
-    return OnnxGraph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    return OnnxGraph(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
 
 
 def names(graph: OnnxGraph) -> Sequence[str]:
@@ -23,11 +28,21 @@ def names(graph: OnnxGraph) -> Sequence[str]:
 
 def test_graph_keeps_the_order_of_the_file() -> None:
     """Branch after branch: Kahn's algorithm would go through both at once."""
-    assert names(graph_of(("x", "a"), ("a", "b"), ("x", "c"), ("c", "d"))) == ["xa", "ab", "xc", "cd"]
+    assert names(graph_of(("x", "a"), ("a", "b"), ("x", "c"), ("c", "d"))) == [
+        "xa",
+        "ab",
+        "xc",
+        "cd",
+    ]
 
 
 def test_graph_orders_nodes_after_what_they_read() -> None:
-    assert names(graph_of(("c", "d"), ("a", "b"), ("x", "a"), ("x", "c"))) == ["xa", "xc", "ab", "cd"]
+    assert names(graph_of(("c", "d"), ("a", "b"), ("x", "a"), ("x", "c"))) == [
+        "xa",
+        "xc",
+        "ab",
+        "cd",
+    ]
 
 
 def test_declared_types_leaves_out_what_is_no_tensor() -> None:
@@ -44,6 +59,8 @@ def test_infer_types_goes_on_behind_a_type_that_an_operator_does_not_take() -> N
     number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
     nodes = [helper.make_node("Relu", ["t"], ["wrong"]), helper.make_node("Relu", ["x"], ["right"])]
     model = helper.make_model(
-        helper.make_graph(nodes, "net", [text, number], []), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph(nodes, "net", [text, number], []),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
     )
     assert infer_types(model)["right"].shape == (3,)

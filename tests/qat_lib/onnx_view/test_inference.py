@@ -20,7 +20,9 @@ from qat_lib.onnx_view.inference import infer, infer_in_child
 def model_of(*nodes: onnx.NodeProto) -> onnx.ModelProto:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
     y = helper.make_empty_tensor_value_info("y")
-    return helper.make_model(helper.make_graph(nodes, "net", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
+    return helper.make_model(
+        helper.make_graph(nodes, "net", [x], [y]), opset_imports=[helper.make_opsetid("", 17)]
+    )
 
 
 def relu() -> onnx.ModelProto:
@@ -33,7 +35,9 @@ def shape(model: onnx.ModelProto) -> list[int]:
 
 def flipped() -> onnx.ModelProto:
     """A Reshape to the dimensions of its input, the other way round."""
-    flip = [helper.make_node("Constant", [], [name], value_ints=[n]) for name, n in (("i", 1), ("j", 0))]
+    flip = [
+        helper.make_node("Constant", [], [name], value_ints=[n]) for name, n in (("i", 1), ("j", 0))
+    ]
     parts = [helper.make_node("Gather", ["s", index], [f"d{index}"]) for index in "ij"]
     size = helper.make_node("Concat", ["di", "dj"], ["size"], axis=0)
     reshape = helper.make_node("Reshape", ["x", "size"], ["y"])
@@ -46,7 +50,13 @@ def test_infer_follows_values_if_asked(follow: bool, expected: list[int]) -> Non
 
 
 @pytest.mark.parametrize(
-    "error", [OSError("no"), subprocess.TimeoutExpired("child", 12), subprocess.CalledProcessError(1, "child"), None]
+    "error",
+    [
+        OSError("no"),
+        subprocess.TimeoutExpired("child", 12),
+        subprocess.CalledProcessError(1, "child"),
+        None,
+    ],
 )
 def test_infer_in_child_gives_none_where_the_child_fails(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
@@ -64,7 +74,9 @@ def test_the_child_limits_itself_and_answers(monkeypatch: pytest.MonkeyPatch) ->
     limits: dict[int, tuple[int, int]] = {}
     answer = io.BytesIO()
     monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(flipped().SerializeToString())))
+    monkeypatch.setattr(
+        sys, "stdin", SimpleNamespace(buffer=io.BytesIO(flipped().SerializeToString()))
+    )
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=answer))
     inference._main()
     assert limits == {resource.RLIMIT_CPU: (3, 3), resource.RLIMIT_AS: (805_306_368, 805_306_368)}

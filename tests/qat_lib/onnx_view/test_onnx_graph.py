@@ -28,7 +28,9 @@ def model_of(
     made = [helper.make_empty_tensor_value_info(name) for name in outputs]
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "net", given, made, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid(*each) for each in opsets], ir_version=8)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*each) for each in opsets], ir_version=8
+    )
 
 
 def graph_of(*nodes: onnx.NodeProto, **options: Any) -> OnnxGraph:
@@ -39,8 +41,12 @@ def relu(source: str = "x", target: str = "y", name: str = "") -> onnx.NodeProto
     return helper.make_node("Relu", [source], [target], name)
 
 
-def body(*nodes: onnx.NodeProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> onnx.GraphProto:
-    values = ([helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs))
+def body(
+    *nodes: onnx.NodeProto, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+) -> onnx.GraphProto:
+    values = (
+        [helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs)
+    )
     return helper.make_graph(nodes, "body", *values)
 
 
@@ -60,7 +66,11 @@ def test_graph_opset_is_that_of_the_standard_operators(opsets: Any, version: int
 
 def test_graph_names_its_inputs_and_outputs() -> None:
     graph = graph_of(
-        relu("x", "y"), relu("w", "z"), inputs=("x", "w"), outputs=("y", "z"), w=np.zeros((2, 3), np.float32)
+        relu("x", "y"),
+        relu("w", "z"),
+        inputs=("x", "w"),
+        outputs=("y", "z"),
+        w=np.zeros((2, 3), np.float32),
     )
     assert (graph.inputs, graph.outputs) == (("x",), ("y", "z"))
     assert graph.output_names == {"y", "z"}
@@ -81,13 +91,17 @@ def test_graph_names_nodes_and_operators() -> None:
 
 def test_graph_reads_attributes_and_leaves_out_those_without_a_value() -> None:
     node = helper.make_node("Gather", ["x", "x"], ["y"], axis=1)
-    node.attribute.insert(0, onnx.AttributeProto(name="referred", ref_attr_name="axis", type=onnx.AttributeProto.INT))
+    node.attribute.insert(
+        0, onnx.AttributeProto(name="referred", ref_attr_name="axis", type=onnx.AttributeProto.INT)
+    )
     (found,) = graph_of(node).nodes
     assert found.attributes == {"axis": 1}
 
 
 def test_graph_knows_who_writes_and_who_reads() -> None:
-    graph = graph_of(helper.make_node("Add", ["x", "x"], ["a"], "add"), relu("a", "y"), relu("a", "z"))
+    graph = graph_of(
+        helper.make_node("Add", ["x", "x"], ["a"], "add"), relu("a", "y"), relu("a", "z")
+    )
     first, second, third = graph.nodes
     assert graph.producer("x") is None
     assert graph.producer("z") is third
@@ -143,14 +157,19 @@ def test_a_sparse_initializer_is_a_constant() -> None:
 
 
 def test_shapes_and_types() -> None:
-    graph = graph_of(helper.make_node("Transpose", ["x"], ["y"]), helper.make_node("Unknown", ["x"], ["z"]))
+    graph = graph_of(
+        helper.make_node("Transpose", ["x"], ["y"]), helper.make_node("Unknown", ["x"], ["z"])
+    )
     assert (graph.shape("y"), graph.dtype("y")) == ((3, 2), "float32")
     assert (graph.shape("z"), graph.dtype("z")) == (None, "")
 
 
 def test_value_of_what_is_stored_copied_or_cast() -> None:
     stored = np.array([1.5, 2.5], np.float32)
-    nodes = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Cast", ["d"], ["e"], to=TensorProto.DOUBLE)]
+    nodes = [
+        helper.make_node("Identity", ["c"], ["d"]),
+        helper.make_node("Cast", ["d"], ["e"], to=TensorProto.DOUBLE),
+    ]
     graph = graph_of(*nodes, relu("c", "f"), relu(), c=stored)
     for name in "cde":
         np.testing.assert_array_equal(graph.value(name), stored)
@@ -221,7 +240,9 @@ def outside(folder: Path, size: int = 12) -> onnx.ModelProto:
 
 
 def test_value_in_an_external_file(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(OnnxGraph(outside(tmp_path), base_dir=tmp_path).value("c"), [1, 2, 3])
+    np.testing.assert_array_equal(
+        OnnxGraph(outside(tmp_path), base_dir=tmp_path).value("c"), [1, 2, 3]
+    )
     assert OnnxGraph(outside(tmp_path)).value("c") is None
 
 
@@ -234,7 +255,10 @@ def test_value_that_cannot_be_read_is_named(case: str, tmp_path: Path) -> None:
         model.graph.initializer.add(name="c", data_type=kind, dims=[3], raw_data=b"\0" * 8)
     if case == "no file":
         (tmp_path / "data.bin").unlink()
-    with pytest.raises(ExportError, match=r"^Expected tensor 'c' to hold \[3\] values\. Its data can't be read: \S+"):
+    with pytest.raises(
+        ExportError,
+        match=r"^Expected tensor 'c' to hold \[3\] values\. Its data can't be read: \S+",
+    ):
         OnnxGraph(model, base_dir=tmp_path).value("c")
 
 
@@ -249,7 +273,9 @@ def test_value_that_cannot_be_read_is_named(case: str, tmp_path: Path) -> None:
     ids=["two nodes", "an initializer", "an input", "one node"],
 )
 def test_a_tensor_of_two_producers_is_refused(nodes: list[onnx.NodeProto]) -> None:
-    with pytest.raises(ExportError, match=r"^Expected every tensor to have one producer.*by node 'second'"):
+    with pytest.raises(
+        ExportError, match=r"^Expected every tensor to have one producer.*by node 'second'"
+    ):
         graph_of(*nodes, c=np.zeros(3, np.float32))
 
 
@@ -266,7 +292,11 @@ def test_a_tensor_without_a_producer_is_refused() -> None:
 
 
 def test_a_cycle_is_refused() -> None:
-    nodes = [relu("x", "y", "fine"), helper.make_node("Add", ["x", "b"], ["a"], "first"), relu("a", "b", "second")]
+    nodes = [
+        relu("x", "y", "fine"),
+        helper.make_node("Add", ["x", "b"], ["a"], "first"),
+        relu("a", "b", "second"),
+    ]
     with pytest.raises(ExportError, match=r"without cycles. Node 'first' waits for its own output"):
         graph_of(*nodes)
     with pytest.raises(ExportError, match="Node 'itself' waits for its own output"):

@@ -86,13 +86,17 @@ def test_the_limits_are_those_of_protobuf_and_of_old_operators() -> None:
         (b"\x3a\x02\x12\x01", "which can't be read: "),
     ],
 )
-def test_load_model_refuses_bytes_that_are_no_model(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_load_model_refuses_bytes_that_are_no_model(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     assert reason in message(path)
 
 
-def test_load_model_names_what_protobuf_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_model_names_what_protobuf_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind the walk over the fields, which is made to let all pass."""
     monkeypatch.setattr(loading, "check_wire", lambda data: None)
     path = tmp_path / "model.onnx"
@@ -127,8 +131,12 @@ def add_function(model: onnx.ModelProto) -> None:
 
 
 def add_branch(model: onnx.ModelProto) -> None:
-    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["BROKEN"])], "branch", [], [value("z")])
-    model.graph.node.append(helper.make_node("If", ["x"], ["z"], then_branch=branch, else_branch=branch))
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["BROKEN"])], "branch", [], [value("z")]
+    )
+    model.graph.node.append(
+        helper.make_node("If", ["x"], ["z"], then_branch=branch, else_branch=branch)
+    )
 
 
 TEXTS: dict[str, Change] = {
@@ -138,7 +146,9 @@ TEXTS: dict[str, Change] = {
     "output": lambda m: setattr(m.graph.output[0], "name", "BROKEN"),
     "inner tensor": add_value_info,
     "dimension": lambda m: m.graph.input[0].CopyFrom(value("x", (1, "BROKEN", 3))),
-    "initializer": lambda m: m.graph.initializer.append(numpy_helper.from_array(np.zeros(1), "BROKEN")),
+    "initializer": lambda m: m.graph.initializer.append(
+        numpy_helper.from_array(np.zeros(1), "BROKEN")
+    ),
     "external key": lambda m: add_external(m, key="BROKEN", value="file"),
     "external value": lambda m: add_external(m, key="location", value="BROKEN"),
     "node": lambda m: setattr(m.graph.node[0], "name", "BROKEN"),
@@ -214,7 +224,9 @@ def test_load_model_refuses_functions_that_call_themselves(tmp_path: Path, bodie
     assert "calls itself" in text
 
 
-def test_load_model_counts_the_nodes_behind_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_model_counts_the_nodes_behind_the_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two calls of a function of three operators, one of which is in a branch; and an operator beside them."""
     branch = helper.make_graph([helper.make_node("Relu", ["a"], ["c"])], "branch", [], [value("c")])
     model = with_functions(["f1", "f1", "Relu"], ["Relu", "Relu"])
@@ -229,7 +241,9 @@ def test_load_model_counts_the_nodes_behind_the_calls(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("length", "refused"), [(101, False), (102, True)])
-def test_load_model_follows_so_many_functions_in_functions(tmp_path: Path, length: int, refused: bool) -> None:
+def test_load_model_follows_so_many_functions_in_functions(
+    tmp_path: Path, length: int, refused: bool
+) -> None:
     model = with_functions(*([f"f{index + 1}"] for index in range(length - 1)), ["Relu"])
     path = saved(tmp_path, model)
     if refused:

@@ -42,8 +42,12 @@ def test_describe_bad_scales(scales: object, expected: str) -> None:
 def graph_of(*nodes: onnx.NodeProto, **constants: np.ndarray) -> OnnxGraph:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "net", [x], [helper.make_empty_tensor_value_info("y")], tensors)
-    return OnnxGraph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    graph = helper.make_graph(
+        nodes, "net", [x], [helper.make_empty_tensor_value_info("y")], tensors
+    )
+    return OnnxGraph(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
 
 
 GOOD, BAD = np.array(0.5, np.float32), np.array([0.5, 0.0], np.float32)
@@ -60,17 +64,27 @@ def test_check_scales_names_the_first_node_with_a_bad_one(op: str) -> None:
         helper.make_node(op, ["x", "bad"], ["f"], "second"),
     ]
     check_scales(Path("model.onnx"), graph_of(*nodes[:4], good=GOOD, bad=BAD))
-    with pytest.raises(ExportError, match=r"In model.onnx, node 'first': 1 of 2 scales are unusable \(1 zero\)"):
+    with pytest.raises(
+        ExportError, match=r"In model.onnx, node 'first': 1 of 2 scales are unusable \(1 zero\)"
+    ):
         check_scales(Path("model.onnx"), graph_of(*nodes, good=GOOD, bad=BAD))
 
 
 @pytest.mark.parametrize(
     ("dtype", "refused"),
-    [(np.float32, True), (np.float16, True), (np.float64, True), (ml_dtypes.bfloat16, True), (np.int32, False)],
+    [
+        (np.float32, True),
+        (np.float16, True),
+        (np.float64, True),
+        (ml_dtypes.bfloat16, True),
+        (np.int32, False),
+    ],
 )
 def test_check_scales_looks_at_floating_point_numbers(dtype: type, refused: bool) -> None:
     """Integers in the place of a scale are what the analysis reports."""
-    graph = graph_of(helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], "q"), scale=np.zeros(1, dtype))
+    graph = graph_of(
+        helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], "q"), scale=np.zeros(1, dtype)
+    )
     if refused:
         with pytest.raises(ExportError, match="1 zero"):
             check_scales(Path("model.onnx"), graph)

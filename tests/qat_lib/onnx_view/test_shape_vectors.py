@@ -13,7 +13,9 @@ KEPT = ("Cast", "Div", "Mul", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze")
 
 
 def graph(
-    *nodes: onnx.NodeProto, shape: tuple[int | str, ...] = (2, 3), **constants: np.ndarray | onnx.TensorProto
+    *nodes: onnx.NodeProto,
+    shape: tuple[int | str, ...] = (2, 3),
+    **constants: np.ndarray | onnx.TensorProto,
 ) -> onnx.GraphProto:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     tensors = [
@@ -33,7 +35,12 @@ def ints(*values: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("shape", "small"),
-    [((2**12, 2**12), True), ((2**12, 2**12 + 1), False), (("batch", 2**24), True), (("batch", 2**24 + 1), False)],
+    [
+        ((2**12, 2**12), True),
+        ((2**12, 2**12 + 1), False),
+        (("batch", 2**24), True),
+        (("batch", 2**24 + 1), False),
+    ],
 )
 def test_inputs(shape: tuple[int | str, ...], small: bool) -> None:
     assert shape_vectors_stay_small(graph(node("Relu", "x"), shape=shape)) is small
@@ -61,7 +68,9 @@ def test_inputs(shape: tuple[int | str, ...], small: bool) -> None:
         (node("Relu", "limit"), ints(2**25), True),
     ],
 )
-def test_operators_as_large_as_a_constant_says(made: onnx.NodeProto, limit: np.ndarray, small: bool) -> None:
+def test_operators_as_large_as_a_constant_says(
+    made: onnx.NodeProto, limit: np.ndarray, small: bool
+) -> None:
     assert shape_vectors_stay_small(graph(made, zero=ints(1), one=ints(1), limit=limit)) is small
 
 
@@ -70,15 +79,21 @@ def test_growth_multiplies() -> None:
     assert shape_vectors_stay_small(graph(once, once, limit=ints(2**12)))
     assert not shape_vectors_stay_small(graph(once, once, once, limit=ints(2**12)))
     none = node("Tile", "x", "zero")
-    assert not shape_vectors_stay_small(graph(none, once, once, once, limit=ints(2**12), zero=ints(0)))
+    assert not shape_vectors_stay_small(
+        graph(none, once, once, once, limit=ints(2**12), zero=ints(0))
+    )
 
 
 def test_a_constant_of_many_numbers_or_none_to_read_is_unknown() -> None:
     assert shape_vectors_stay_small(graph(node("Tile", "x", "limit"), limit=np.ones(64, np.int64)))
-    assert not shape_vectors_stay_small(graph(node("Tile", "x", "limit"), limit=np.ones(65, np.int64)))
+    assert not shape_vectors_stay_small(
+        graph(node("Tile", "x", "limit"), limit=np.ones(65, np.int64))
+    )
     external = onnx.TensorProto(name="limit", data_type=TensorProto.INT64, dims=[1])
     assert not shape_vectors_stay_small(graph(node("Tile", "x", "limit"), limit=external))
-    short = onnx.TensorProto(name="limit", data_type=TensorProto.INT64, dims=[2], raw_data=b"\1\0\0")
+    short = onnx.TensorProto(
+        name="limit", data_type=TensorProto.INT64, dims=[2], raw_data=b"\1\0\0"
+    )
     assert not shape_vectors_stay_small(graph(node("Tile", "x", "limit"), limit=short))
 
 
@@ -114,7 +129,8 @@ def test_lengths(made: onnx.NodeProto, length: int, small: bool, dtype: type) ->
 def test_lengths_of_numbers_that_are_no_vector_of_integers_are_not_followed() -> None:
     for array in (np.zeros(5000, np.float32), np.zeros((2, 2500), np.int64)):
         assert shape_vectors_stay_small(graph(node("Identity", "v"), v=array))
-    assert shape_vectors_stay_small(graph(node("Concat", "v", "v", axis=0), v=np.int64(3)))  # scalars count as one
+    # Scalars count as one.
+    assert shape_vectors_stay_small(graph(node("Concat", "v", "v", axis=0), v=np.int64(3)))
 
 
 def test_shapes_count_as_long_as_the_highest_rank() -> None:
@@ -127,7 +143,9 @@ def test_shapes_count_as_long_as_the_highest_rank() -> None:
 
 
 def test_constants_of_nodes_and_of_inner_graphs_count() -> None:
-    constant = helper.make_node("Constant", [], ["v"], value=numpy_helper.from_array(np.zeros(2049, np.int64)))
+    constant = helper.make_node(
+        "Constant", [], ["v"], value=numpy_helper.from_array(np.zeros(2049, np.int64))
+    )
     doubled = node("Concat", "v", "v", axis=0)
     assert not shape_vectors_stay_small(graph(constant, doubled))
     inner = helper.make_graph([constant, doubled], "inner", [], [])
@@ -142,7 +160,9 @@ def test_all_vectors_of_a_graph_together_have_a_limit() -> None:
     assert shape_vectors_stay_small(graph(*copies[:1024], v=np.zeros(4096, np.int64)))
     assert not shape_vectors_stay_small(graph(*copies, v=np.zeros(4096, np.int64)))
     one = helper.make_node("Identity", ["w"], ["z"])
-    assert not shape_vectors_stay_small(graph(*copies[:1024], one, v=np.zeros(4096, np.int64), w=ints(1)))
+    assert not shape_vectors_stay_small(
+        graph(*copies[:1024], one, v=np.zeros(4096, np.int64), w=ints(1))
+    )
 
 
 @pytest.mark.parametrize(("count", "small"), [(4096, True), (4097, False)])
@@ -156,13 +176,17 @@ def test_what_is_no_shape_arithmetic_is_not_followed(op: str) -> None:
     """Whatever tensors its attributes hold."""
     value = numpy_helper.from_array(ints(0))
     made = helper.make_node(op, ["one"] if op == "ConstantOfShape" else ["x"], ["v"], value=value)
-    assert shape_vectors_stay_small(graph(made, node("Concat", *["v"] * 5000, axis=0), one=np.ones((1, 1), np.int64)))
+    assert shape_vectors_stay_small(
+        graph(made, node("Concat", *["v"] * 5000, axis=0), one=np.ones((1, 1), np.int64))
+    )
 
 
 def test_nodes_without_outputs_are_passed_by() -> None:
     value = numpy_helper.from_array(np.zeros(5000, np.int64))
     for op, inputs, attributes in (("Constant", [], {"value": value}), ("Identity", ["v"], {})):
         none = helper.make_node(op, inputs, [], **attributes)
-        assert shape_vectors_stay_small(graph(none, node("Identity", "one"), v=np.zeros(5000, np.int64), one=ints(1)))
+        assert shape_vectors_stay_small(
+            graph(none, node("Identity", "one"), v=np.zeros(5000, np.int64), one=ints(1))
+        )
         large = node("Identity", "v")
         assert not shape_vectors_stay_small(graph(none, large, v=np.zeros(5000, np.int64)))

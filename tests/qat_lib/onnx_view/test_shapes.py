@@ -10,7 +10,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qat_lib.onnx_view import shapes
-from qat_lib.onnx_view.shapes import TensorType, declared_types, dtype_name, infer_graph, infer_types
+from qat_lib.onnx_view.shapes import (
+    TensorType,
+    declared_types,
+    dtype_name,
+    infer_graph,
+    infer_types,
+)
 
 LARGE = 4096  # bytes from which on a constant is shown by its shape only
 
@@ -20,10 +26,14 @@ def value(name: str, shape: Any, kind: int = TensorProto.FLOAT) -> onnx.ValueInf
 
 
 def model_of(
-    *nodes: onnx.NodeProto, inputs: tuple[onnx.ValueInfoProto, ...] = (value("x", (2, 3)),), **constants: np.ndarray
+    *nodes: onnx.NodeProto,
+    inputs: tuple[onnx.ValueInfoProto, ...] = (value("x", (2, 3)),),
+    **constants: np.ndarray,
 ) -> onnx.ModelProto:
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "net", inputs, [helper.make_empty_tensor_value_info("y")], tensors)
+    graph = helper.make_graph(
+        nodes, "net", inputs, [helper.make_empty_tensor_value_info("y")], tensors
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -46,9 +56,18 @@ def test_dtype_name(kind: int, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((2, 3), (2, 3)), (("n", 0), ("n", 0)), ((None, 3), (None, 3)), ((-1, 3), (None, 3)), ((), ()), (None, None)],
+    [
+        ((2, 3), (2, 3)),
+        (("n", 0), ("n", 0)),
+        ((None, 3), (None, 3)),
+        ((-1, 3), (None, 3)),
+        ((), ()),
+        (None, None),
+    ],
 )
-def test_declared_types_of_dimensions_that_are_known_named_or_neither(shape: Any, expected: Any) -> None:
+def test_declared_types_of_dimensions_that_are_known_named_or_neither(
+    shape: Any, expected: Any
+) -> None:
     ((name, found),) = declared_types(onnx.GraphProto(input=[value("x", shape)]))
     assert (name, found) == ("x", TensorType(shape=expected, dtype="float32"))
 
@@ -56,19 +75,25 @@ def test_declared_types_of_dimensions_that_are_known_named_or_neither(shape: Any
 def test_declared_types_takes_a_dimension_without_a_name_as_open() -> None:
     info = value("x", ("n", 3))
     info.type.tensor_type.shape.dim[0].dim_param = ""
-    assert [found.shape for _, found in declared_types(onnx.GraphProto(input=[info]))] == [(None, 3)]
+    assert [found.shape for _, found in declared_types(onnx.GraphProto(input=[info]))] == [
+        (None, 3)
+    ]
 
 
 def test_declared_types_of_inputs_inner_tensors_and_outputs() -> None:
     graph = onnx.GraphProto(
-        input=[value("a", (1,))], value_info=[value("b", (2,), TensorProto.INT8)], output=[value("c", (3,))]
+        input=[value("a", (1,))],
+        value_info=[value("b", (2,), TensorProto.INT8)],
+        output=[value("c", (3,))],
     )
     found = [(name, each.shape, each.dtype) for name, each in declared_types(graph)]
     assert found == [("a", (1,), "float32"), ("b", (2,), "int8"), ("c", (3,), "float32")]
 
 
 def test_infer_types_of_tensors_inside_and_of_constants() -> None:
-    constant = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.zeros((4, 5), np.int8)))
+    constant = helper.make_node(
+        "Constant", [], ["k"], value=numpy_helper.from_array(np.zeros((4, 5), np.int8))
+    )
     model = model_of(
         helper.make_node("Transpose", ["x"], ["t"]),
         constant,
@@ -88,14 +113,24 @@ def test_infer_types_of_tensors_inside_and_of_constants() -> None:
 @pytest.mark.parametrize(
     ("constant", "expected"),
     [
-        (helper.make_node("Constant", [], ["k"], value_ints=[1, 2]), TensorType(shape=(2,), dtype="int64")),
+        (
+            helper.make_node("Constant", [], ["k"], value_ints=[1, 2]),
+            TensorType(shape=(2,), dtype="int64"),
+        ),
         (helper.make_node("Relu", ["x"], ["k"]), TensorType(shape=(2, 3), dtype="float32")),
         (helper.make_node("Constant", [], ["k"]), None),
-        (helper.make_node("Constant", [], [], value=numpy_helper.from_array(np.zeros(2, np.int64))), None),
+        (
+            helper.make_node(
+                "Constant", [], [], value=numpy_helper.from_array(np.zeros(2, np.int64))
+            ),
+            None,
+        ),
     ],
     ids=["numbers", "another operator", "no value", "no output"],
 )
-def test_infer_types_of_what_is_no_constant_tensor(constant: onnx.NodeProto, expected: TensorType | None) -> None:
+def test_infer_types_of_what_is_no_constant_tensor(
+    constant: onnx.NodeProto, expected: TensorType | None
+) -> None:
     found = infer_types(model_of(constant))
     assert found.get("k") == expected
     assert found["x"].shape == (2, 3)
@@ -103,14 +138,22 @@ def test_infer_types_of_what_is_no_constant_tensor(constant: onnx.NodeProto, exp
 
 def test_infer_types_leaves_a_tensor_of_another_operator_alone() -> None:
     """Its output is as large as the attribute says, not as the attribute is."""
-    filled = helper.make_node("ConstantOfShape", ["size"], ["y"], value=numpy_helper.from_array(np.zeros(1, np.int8)))
-    assert infer_types(model_of(filled, size=np.array([2, 5])))["y"] == TensorType(shape=(2, 5), dtype="int8")
+    filled = helper.make_node(
+        "ConstantOfShape", ["size"], ["y"], value=numpy_helper.from_array(np.zeros(1, np.int8))
+    )
+    assert infer_types(model_of(filled, size=np.array([2, 5])))["y"] == TensorType(
+        shape=(2, 5), dtype="int8"
+    )
 
 
-def test_constants_have_types_also_where_the_inference_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_have_types_also_where_the_inference_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shapes, "infer", lambda model, *, follow_values: model)
     tensor = numpy_helper.from_array(np.zeros((4, 5), np.int8))
-    nodes = [helper.make_node(op, [], [op, "second"], value=tensor) for op in ("Any", "Constant", "Zero")]
+    nodes = [
+        helper.make_node(op, [], [op, "second"], value=tensor) for op in ("Any", "Constant", "Zero")
+    ]
     found = infer_types(model_of(*nodes, w=np.zeros(3)))
     int8 = TensorType(shape=(4, 5), dtype="int8")
     assert {name: found[name] for name in found if name not in "xy"} == {
@@ -161,7 +204,9 @@ def test_inference_does_not_see_external_weights() -> None:
 
 
 def test_inference_keeps_an_input_that_has_a_large_default() -> None:
-    model = model_of(helper.make_node("Identity", ["w"], ["y"]), inputs=(value("w", (5000,), TensorProto.INT8),))
+    model = model_of(
+        helper.make_node("Identity", ["w"], ["y"]), inputs=(value("w", (5000,), TensorProto.INT8),)
+    )
     model.graph.initializer.append(raw("w", 5000))
     assert [info.name for info in infer_graph(model).input] == ["w"]
 
@@ -174,7 +219,9 @@ def test_inference_sees_large_constants_by_their_shape_only(size: int, kept: boo
     seen = infer_graph(model_of(constant, helper.make_node("Identity", ["k"], ["y"])))
     assert [node.op_type for node in seen.node] == ["Constant"] * kept + ["Identity"]
     assert [info.name for info in seen.input] == ["x"] + ["k"] * (not kept)
-    assert dict(declared_types(seen))["y"] == TensorType(shape=tuple(constant.attribute[0].t.dims), dtype="int8")
+    assert dict(declared_types(seen))["y"] == TensorType(
+        shape=tuple(constant.attribute[0].t.dims), dtype="int8"
+    )
 
 
 def test_inference_keeps_large_nodes_of_other_operators() -> None:
@@ -184,7 +231,9 @@ def test_inference_keeps_large_nodes_of_other_operators() -> None:
 
 def test_inference_fills_in_what_a_model_leaves_out() -> None:
     """An old version of the format and no name of the graph; ``value_info`` is kept."""
-    model = model_of(helper.make_node("Unknown", ["x"], ["t"]), helper.make_node("Transpose", ["t"], ["y"]))
+    model = model_of(
+        helper.make_node("Unknown", ["x"], ["t"]), helper.make_node("Transpose", ["t"], ["y"])
+    )
     model.ir_version, model.graph.name = 3, ""
     model.graph.value_info.append(value("t", (4, 5)))
     assert infer_types(model)["y"].shape == (5, 4)
@@ -211,7 +260,9 @@ def test_inference_reads_the_format_of_the_model_or_a_newer_one(
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_inference_of_what_may_grow_happens_in_a_child(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+def test_inference_of_what_may_grow_happens_in_a_child(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
     """Where the child fails, no values are followed."""
     asked: list[str] = []
 
@@ -227,5 +278,10 @@ def test_inference_of_what_may_grow_happens_in_a_child(monkeypatch: pytest.Monke
     monkeypatch.setattr(shapes, "infer", here)
     infer_graph(model_of(helper.make_node("Relu", ["x"], ["y"])))
     assert asked == ["here True"]
-    infer_graph(model_of(helper.make_node("Expand", ["x", "s"], ["y"]), inputs=(value("s", (2,), TensorProto.INT64),)))
+    infer_graph(
+        model_of(
+            helper.make_node("Expand", ["x", "s"], ["y"]),
+            inputs=(value("s", (2,), TensorProto.INT64),),
+        )
+    )
     assert asked[1:] == (["child"] if answers else ["child", "here False"])

@@ -34,7 +34,9 @@ def raw(dims: list[int], size: int, data_type: int = TensorProto.FLOAT) -> Tenso
         helper.make_tensor("w", TensorProto.INT64, [2], [1, 2]),
         helper.make_tensor("w", TensorProto.BOOL, [2], [True, False]),
         helper.make_tensor("w", TensorProto.COMPLEX64, [2], [1j, 2.0]),
-        TensorProto(name="w", dims=[9], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL),
+        TensorProto(
+            name="w", dims=[9], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL
+        ),
     ],
 )
 def test_check_tensor_data_takes_what_fits(tensor: TensorProto) -> None:
@@ -54,7 +56,10 @@ def test_check_tensor_data_takes_what_fits(tensor: TensorProto) -> None:
             TensorProto(name="w", dims=[1 << 40, 1 << 20], data_type=TensorProto.FLOAT),
             "needs 1,152,921,504,606,846,976 v",
         ),
-        (TensorProto(name="w", dims=[2], data_type=TensorProto.INT64, float_data=[1, 2]), "needs 2 values"),
+        (
+            TensorProto(name="w", dims=[2], data_type=TensorProto.INT64, float_data=[1, 2]),
+            "needs 2 values",
+        ),
     ],
 )
 def test_check_tensor_data_names_what_does_not(tensor: TensorProto, message: str) -> None:

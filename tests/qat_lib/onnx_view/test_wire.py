@@ -13,7 +13,12 @@ from qat_lib.onnx_view.wire import WireError, check_wire
 
 LIMITS = ("MAX_TEXT_BYTES", "MAX_PACKED_BYTES", "MAX_INTEGER_BYTES", "MAX_OTHER_BYTES")
 DOUBLE, FLOAT, STRING, BYTES = 1, 2, 9, 12  # types of a field in protobuf's descriptors
-COUNTED = {DOUBLE: "packed numbers", FLOAT: "packed numbers", STRING: "text", BYTES: "packed numbers"}
+COUNTED = {
+    DOUBLE: "packed numbers",
+    FLOAT: "packed numbers",
+    STRING: "text",
+    BYTES: "packed numbers",
+}
 #: Fields whose messages are rare and small, by the message that has them: training, types of attributes, devices.
 UNOPENED = {
     ("ModelProto", 20),
@@ -90,7 +95,9 @@ def test_check_wire_sums_what_all_fields_of_a_kind_hold(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("count", "refused"), [(3, False), (4, True)])
-def test_check_wire_counts_nodes_and_fields(monkeypatch: pytest.MonkeyPatch, count: int, refused: bool) -> None:
+def test_check_wire_counts_nodes_and_fields(
+    monkeypatch: pytest.MonkeyPatch, count: int, refused: bool
+) -> None:
     nodes = field(7, field(1, b"") * count)
     monkeypatch.setattr(wire, "MAX_NODES", 3)
     assert ("more than 3 nodes" in found(nodes)) is refused

@@ -39,7 +39,20 @@ def test_fake_quantize_rounds_half_to_even_and_saturates(
 ) -> None:
     near = [greatest - 0.5, greatest - 0.25, greatest, greatest + 0.25, greatest + 9.0]
     far = [least - 9.0, least - 0.25, least, least + 0.25, 0.0, 0.5, 0.75]
-    expected = [least, least, least, least, 0, 0, 1, greatest - 1, greatest, greatest, greatest, greatest]
+    expected = [
+        least,
+        least,
+        least,
+        least,
+        0,
+        0,
+        1,
+        greatest - 1,
+        greatest,
+        greatest,
+        greatest,
+        greatest,
+    ]
     assert integers([*far, *near], learned=learned, **options) == expected
 
 
@@ -79,7 +92,12 @@ def gradients(x: Any, amax: Any, upstream: Any, **options: Any) -> tuple[np.ndar
 def test_the_gradient_passes_where_the_integers_reach(
     options: dict[str, Any], least: int, greatest: int, learned: bool
 ) -> None:
-    x = np.float32([least - 0.25, least, least + 0.25, 1, greatest - 0.25, greatest, greatest + 0.25]) * STEP
+    x = (
+        np.float32(
+            [least - 0.25, least, least + 0.25, 1, greatest - 0.25, greatest, greatest + 0.25]
+        )
+        * STEP
+    )
     dx, damax = gradients(x, greatest * STEP, [1, 2, 3, 4, 5, 6, 7], learned=learned, **options)
     assert dx.tolist() == [0, 2, 3, 4, 5, 6, 0]
     assert (damax is None) is not learned
@@ -120,8 +138,16 @@ def test_an_export_marker_is_an_op_named_after_the_quantizer() -> None:
     graph = tf.Graph()
     with graph.as_default():
         y = export_marker(tf.zeros((2, 3), tf.float16), "x_quantizer")
-    assert (y.op.type, y.op.name, y.dtype, y.shape) == ("Identity", "qdq__x_quantizer", tf.float16, (2, 3))
-    assert export_marker(tf.constant([0.3, 500.0]), "q").numpy().tolist() == [np.float32(0.3), 500.0]
+    assert (y.op.type, y.op.name, y.dtype, y.shape) == (
+        "Identity",
+        "qdq__x_quantizer",
+        tf.float16,
+        (2, 3),
+    )
+    assert export_marker(tf.constant([0.3, 500.0]), "q").numpy().tolist() == [
+        np.float32(0.3),
+        500.0,
+    ]
 
 
 def test_export_mode_ends_with_its_block() -> None:
