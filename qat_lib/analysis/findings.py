@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from qat_lib.errors import ConfigError
+from qat_lib.onnx_view.names import keras_layer
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node
 
 Severity = Literal["error", "warning", "info"]
 
@@ -22,24 +26,106 @@ _RANK: dict[str, int] = {"info": 0, "warning": 1, "error": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingKind:
-    """Describe a code: what it means in a few words, and how severe it is unless the place says otherwise."""
+class Finding:
+    """Name a place in a graph, what is the matter with it and what would mend it.
+
+    Attributes:
+        code: a key of :data:`CATALOG`.
+        severity: ``"error"`` (illegal or built differently than meant), ``"warning"`` (costs speed
+            that another placement would save) or ``"info"``.
+        node: name of the ONNX node, or of the tensor or file where there is no node.
+        message: the fact and the reason, one sentence.
+        advice: the change that mends it, in terms of the Keras layer.
+        confidence: how far the rule can be trusted, see :data:`Confidence`.
+        rule: the rule behind it (``"P5"``, ``"F3"``).
+        keras_layer: the Keras layer that the node came from, best effort; empty when unknown.
+    """
 
     code: str
-    title: str
     severity: Severity
-    rules: str
+    node: str
+    message: str
+    advice: str
+    confidence: Confidence
+    rule: str = ""
+    keras_layer: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the finding as a plain dict of strings."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.severity} {self.node}: {self.message} {self.advice}".rstrip()
 
 
-def _catalog(rows: Iterable[tuple[str, Severity, str, str]]) -> dict[str, FindingKind]:
+@dataclass(frozen=True)
+class Rule:
+    """Declare a code once; :meth:`at` reports where it applies.
+
+    Attributes:
+        code: the stable name, such as ``"V19"``.
+        severity: default severity of its findings.
+        title: its meaning in a few words, without a full stop.
+        rules: the numbers and letters of the rules behind it, separated by spaces (P: parser rules,
+            letters: placement rules); the first is the default of a finding. Default: the code.
+        confidence: how far it can be trusted, see :data:`Confidence`. Default "D".
+
+    Example:
+        >>> V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G")
+        >>> V19.at("quant_pool/AveragePool", message="It is dequantized.", advice="Quantize it.").rule
+        'G'
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    rules: str = ""
+    confidence: Confidence = "D"
+
+    def at(
+        self,
+        node: Node | str,
+        *,
+        message: str,
+        advice: str,
+        rule: str | None = None,
+        severity: Severity | None = None,
+        confidence: Confidence | None = None,
+        layer: str | None = None,
+    ) -> Finding:
+        """Return a finding at ``node``.
+
+        Args:
+            node: the node, or the name of the node, tensor or file where there is none.
+            message: the fact and the reason, one sentence.
+            advice: the change that mends it, in terms of the Keras layer.
+            rule: the rule behind it. Default: the first of :attr:`rules`.
+            severity: Default: that of the code.
+            confidence: Default: that of the code.
+            layer: the Keras layer. Default: the one that the node's name tells.
+        """
+        name = node if isinstance(node, str) else node.name
+        return Finding(
+            code=self.code,
+            severity=severity or self.severity,
+            node=name,
+            message=message,
+            advice=advice,
+            confidence=confidence or self.confidence,
+            rule=rule or (self.rules or self.code).split()[0],
+            keras_layer=keras_layer(name) if layer is None else layer,
+        )
+
+
+def _catalog(rows: Iterable[tuple[str, Severity, str, str]]) -> dict[str, Rule]:
     return {
-        code: FindingKind(code=code, severity=severity, rules=rules, title=title)
+        code: Rule(code=code, severity=severity, rules=rules, title=title)
         for code, severity, rules, title in rows
     }
 
 
 #: Every code with its title, default severity and the rules it stands for (P: parser rules, letters: placement rules).
-CATALOG: dict[str, FindingKind] = _catalog(
+CATALOG: dict[str, Rule] = _catalog(
     [
         ("V01", "error", "P1 P2 P3", "scale missing, not positive or not constant"),
         ("V02", "error", "P4 P7", "zero point is not zero or does not match the scale"),
@@ -86,39 +172,6 @@ CATALOG: dict[str, FindingKind] = _catalog(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Name a place in a graph, what is the matter with it and what would mend it.
-
-    Attributes:
-        code: a key of :data:`CATALOG`.
-        severity: ``"error"`` (illegal or built differently than meant), ``"warning"`` (costs speed
-            that another placement would save) or ``"info"``.
-        node: name of the ONNX node, or of the tensor or file where there is no node.
-        message: the fact and the reason, one sentence.
-        advice: the change that mends it, in terms of the Keras layer.
-        confidence: how far the rule can be trusted, see :data:`Confidence`.
-        rule: the rule behind it (``"P5"``, ``"F3"``).
-        keras_layer: the Keras layer that the node came from, best effort; empty when unknown.
-    """
-
-    code: str
-    severity: Severity
-    node: str
-    message: str
-    advice: str
-    confidence: Confidence
-    rule: str = ""
-    keras_layer: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the finding as a plain dict of strings."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return f"{self.code} {self.severity} {self.node}: {self.message} {self.advice}".rstrip()
-
-
 def make_finding(
     code: str,
     node: str,
@@ -130,21 +183,15 @@ def make_finding(
     severity: Severity | None = None,
     keras_layer: str = "",
 ) -> Finding:
-    """Build a finding of ``code`` with the catalog's severity unless ``severity`` is given.
-
-    Raises:
-        KeyError: ``code`` is not in :data:`CATALOG`.
-    """
-    kind = CATALOG[code]
-    return Finding(
-        code=code,
-        severity=severity or kind.severity,
-        node=node,
+    """Build a finding of ``code`` with the catalog's severity unless ``severity`` is given."""
+    return CATALOG[code].at(
+        node,
         message=message,
         advice=advice,
-        confidence=confidence,
         rule=rule,
-        keras_layer=keras_layer,
+        severity=severity,
+        confidence=confidence,
+        layer=keras_layer,
     )
 
 
