@@ -9,10 +9,10 @@ from qat_lib.analysis.drawing import draw
 from qat_lib.analysis.engine import (
     AVERAGE_POOLS,
     MAX_POOLS,
-    Engine,
     Kernel,
+    PredictedEngine,
     is_average_pool,
-    predict,
+    predict_engine,
     standalone,
 )
 from qat_lib.analysis.findings import Finding
@@ -35,9 +35,9 @@ from qat_lib.analysis.rules.weighted import check_weighted
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.names import keras_layer
-from qat_lib.onnx_view.scales import check_scales as check_usable_scales
+from qat_lib.onnx_view.scales import require_usable_scales
 
-_RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
+_RULES: tuple[Callable[[PredictedEngine], Iterable[Finding]], ...] = (
     check_scales,
     check_weighted,
     check_epilogues,
@@ -71,7 +71,7 @@ def analyze_onnx(
         (2, 0)
     """
     graph = OnnxGraph.load(path)
-    check_usable_scales(Path(path), graph)
+    require_usable_scales(Path(path), graph)
     return analyze_graph(graph, model=str(path), tensorrt=tensorrt, allow_uint8=allow_uint8)
 
 
@@ -79,10 +79,12 @@ def analyze_graph(
     graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> FusionReport:
     """Predict what TensorRT makes of a graph that is already read, see :func:`analyze_onnx`."""
-    return report_on(predict(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
+    return report_on(predict_engine(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
 
 
-def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:
+def report_on(
+    engine: PredictedEngine, *, model: str = "", tensorrt: TensorRTMajor = 10
+) -> FusionReport:
     """Return the report on a predicted engine."""
     findings = check_parser_rules(engine.graph, tensorrt=tensorrt)
     for rule in _RULES:
@@ -109,12 +111,12 @@ def kernel_name(kernel: Kernel) -> str:
     return " + ".join(node.name for node in kernel.nodes) or kernel.name
 
 
-def _layers(engine: Engine) -> tuple[LayerVerdict, ...]:
+def _layers(engine: PredictedEngine) -> tuple[LayerVerdict, ...]:
     total = sum(op.macs for op in engine.weighted.values())
     return tuple(_layer(engine, op, total) for op in engine.weighted.values())
 
 
-def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
+def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
     kernel = engine.kernel_of[op.node.index]
     return LayerVerdict(
         name=op.node.name,
@@ -129,7 +131,7 @@ def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
     )
 
 
-def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
+def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
     return tuple(
         AddVerdict(
             name=placed.node.name,
@@ -142,13 +144,13 @@ def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
     )
 
 
-def _is_pool(engine: Engine, node: Node) -> bool:
+def _is_pool(engine: PredictedEngine, node: Node) -> bool:
     return node.op in MAX_POOLS or (
         node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node)
     )
 
 
-def _pool(engine: Engine, node: Node) -> PoolVerdict:
+def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:
     precision = "int8" if engine.runs_int8(node) else "float"
     return PoolVerdict(
         name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision

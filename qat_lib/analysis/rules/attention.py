@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, make_finding
 from qat_lib.analysis.flow import Read
 from qat_lib.onnx_view.graph import Node
@@ -17,7 +17,7 @@ _LONGEST_WAY = 8
 _PRODUCTS = frozenset({"MatMul", "Einsum"})
 
 
-def check_attention(engine: Engine) -> Iterator[Finding]:
+def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield Softmax operators of an attention whose scores or mask are quantized."""
     for node in engine.flow.operators:
         if node.op != "Softmax" or not _weighs_values(engine, node):
@@ -44,7 +44,7 @@ def check_attention(engine: Engine) -> Iterator[Finding]:
             )
 
 
-def between_products(engine: Engine) -> frozenset[int]:
+def between_products(engine: PredictedEngine) -> frozenset[int]:
     """Return the operators from the scores of an attention to its Softmax, by the index of their node.
 
     They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
@@ -66,7 +66,7 @@ def between_products(engine: Engine) -> frozenset[int]:
     return frozenset(found)
 
 
-def _weighs_values(engine: Engine, softmax: Node) -> bool:
+def _weighs_values(engine: PredictedEngine, softmax: Node) -> bool:
     """Return whether the Softmax's output, also moved or cast, is an operand of a product of two activations."""
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):
@@ -80,11 +80,11 @@ def _weighs_values(engine: Engine, softmax: Node) -> bool:
     return False
 
 
-def _is_product(engine: Engine, node: Node) -> bool:
+def _is_product(engine: PredictedEngine, node: Node) -> bool:
     return node.op in _PRODUCTS and len(engine.flow.data_inputs(node)) == 2
 
 
-def _way_to_scores(engine: Engine, softmax: Node) -> Iterator[Read]:
+def _way_to_scores(engine: PredictedEngine, softmax: Node) -> Iterator[Read]:
     """Yield the reads from the Softmax back to the product that it normalizes."""
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, make_finding
 from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
@@ -29,7 +29,7 @@ _SAME_TYPE = frozenset(
 )
 
 
-def check_borders(engine: Engine) -> Iterator[Finding]:
+def check_borders(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield hints about the graph's inputs and operands of different floating-point types."""
     inputs = set(engine.graph.inputs)
     for node in engine.flow.operators:
@@ -61,7 +61,7 @@ def check_borders(engine: Engine) -> Iterator[Finding]:
             yield from _check_types(engine, node)
 
 
-def _check_types(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_types(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     types = {}
     for read in engine.flow.inputs(node):
         found = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qat_lib.analysis.chains import Chain, gate_of, joins
-from qat_lib.analysis.engine import FLOAT_ONLY, Engine
+from qat_lib.analysis.engine import FLOAT_ONLY, PredictedEngine
 from qat_lib.analysis.findings import Finding, Severity, make_finding
 from qat_lib.analysis.flow import Read
 from qat_lib.analysis.propagation import is_mover
@@ -13,7 +13,7 @@ from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
 
 
-def check_epilogues(engine: Engine) -> Iterator[Finding]:
+def check_epilogues(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield weighted layers that write floating point although a Q follows, and kernels that Q/DQ cut short."""
     for chain in engine.chains.values():
         if chain.op.precision == "int8":
@@ -24,7 +24,7 @@ def check_epilogues(engine: Engine) -> Iterator[Finding]:
         yield from _check_padding(engine, node)
 
 
-def _check_output(engine: Engine, chain: Chain) -> Iterator[Finding]:
+def _check_output(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
     if chain.output_scale(engine.flow) is not None or not any(
         read.scale is not None for read in reads
@@ -77,7 +77,7 @@ def _names(reads: Sequence[Read]) -> str:
     return " and ".join(found)
 
 
-def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
+def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
     if (
         not reads
@@ -104,7 +104,7 @@ def _check_cut(engine: Engine, chain: Chain) -> Iterator[Finding]:
     )
 
 
-def _check_depthwise(engine: Engine, chain: Chain) -> Iterator[Finding]:
+def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     """Yield a depthwise layer in front of x * gate(x), which its kernel does not take."""
     reads = engine.flow.readers(chain.end)
     if (
@@ -129,7 +129,7 @@ def _check_depthwise(engine: Engine, chain: Chain) -> Iterator[Finding]:
         )
 
 
-def _check_padding(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     if node.op != "Pad" or not is_mover(engine.graph, node) or not _pads_image_only(engine, node):
         return
     readers = [read.node for read in engine.flow.output_reads(node)]
@@ -148,7 +148,7 @@ def _check_padding(engine: Engine, node: Node) -> Iterator[Finding]:
         )
 
 
-def _pads_image_only(engine: Engine, node: Node) -> bool:
+def _pads_image_only(engine: PredictedEngine, node: Node) -> bool:
     given = engine.graph.value(node.input(1)) if node.input(1) else node.integers("pads")
     if given is None or node.input(3):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, Engine, is_average_pool
+from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, PredictedEngine, is_average_pool
 from qat_lib.analysis.findings import Confidence, Finding, make_finding
 from qat_lib.analysis.flow import Read
 from qat_lib.analysis.rules.attention import between_products
@@ -14,7 +14,7 @@ from qat_lib.onnx_view.names import keras_layer
 _NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
 
 
-def check_mixed(engine: Engine) -> Iterator[Finding]:
+def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield pools, Concats and elementwise operators that mix precisions, and INT8 around what is always float."""
     fused = {node.index for chain in engine.chains.values() for node in chain.nodes}
     in_attention = between_products(engine)
@@ -43,7 +43,7 @@ def _finding(
     )
 
 
-def _check_pool(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     quantized = all(read.scale is not None for read in engine.flow.data_inputs(node))
     if quantized and not engine.runs_int8(node):
         layer = keras_layer(node.name)
@@ -58,7 +58,7 @@ def _check_pool(engine: Engine, node: Node) -> Iterator[Finding]:
         )
 
 
-def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
     scales = {read.scale for read in reads}
     if None in scales and len(scales) > 1:
@@ -95,7 +95,7 @@ def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
 
 
 def _check_elementwise(
-    engine: Engine, node: Node, rule: str, means: frozenset[str]
+    engine: PredictedEngine, node: Node, rule: str, means: frozenset[str]
 ) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
     floats = [read for read in reads if read.scale is None]
@@ -133,7 +133,7 @@ def _normalizes(reads: Sequence[Read], means: frozenset[str]) -> bool:
     return any(read.scale is not None and read.value in means for read in reads)
 
 
-def _float_means(engine: Engine) -> frozenset[str]:
+def _float_means(engine: PredictedEngine) -> frozenset[str]:
     """Return the values that a ReduceMean reads which is no average pool."""
     return frozenset(
         read.value
@@ -143,7 +143,7 @@ def _float_means(engine: Engine) -> frozenset[str]:
     )
 
 
-def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     reads = engine.flow.data_inputs(node)
     outputs = engine.flow.output_reads(node)
     if node.op in _NORMALIZATIONS and all(read.value in engine.written for read in reads):
@@ -168,6 +168,6 @@ def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:
     )
 
 
-def _source(engine: Engine, value: str) -> str:
+def _source(engine: PredictedEngine, value: str) -> str:
     producer = engine.graph.producer(value)
     return keras_layer(producer.name) if producer is not None else value

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qat_lib.analysis.chains import Chain
-from qat_lib.analysis.engine import FLOAT_ONLY, Engine
+from qat_lib.analysis.engine import FLOAT_ONLY, PredictedEngine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.names import keras_layer
 
 
-def check_adds(engine: Engine) -> Iterator[Finding]:
+def check_adds(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield what keeps the Adds of a graph from their best form."""
     in_attention = between_products(engine)
     for placed in engine.adds:
@@ -20,7 +20,7 @@ def check_adds(engine: Engine) -> Iterator[Finding]:
             yield from _check(engine, placed)
 
 
-def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
+def _check(engine: PredictedEngine, placed: PlacedAdd) -> Iterator[Finding]:
     name = keras_layer(placed.node.name)
     if placed.chain is not None:
         into = keras_layer(placed.chain.op.node.name)
@@ -67,20 +67,20 @@ def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
         )
 
 
-def _ends_in_float(engine: Engine, chain: Chain) -> bool:
+def _ends_in_float(engine: PredictedEngine, chain: Chain) -> bool:
     """Return whether something reads the Add that no placement makes INT8: an output, or what is always float."""
     floats = [read for read in engine.flow.readers(chain.end) if read.scale is None]
     return any(read.node is None or read.node.op in FLOAT_ONLY for read in floats)
 
 
-def _is_shared(engine: Engine, chain: Chain) -> bool:
+def _is_shared(engine: PredictedEngine, chain: Chain) -> bool:
     """Return whether others read the residual in INT8 too, so that without its Q their kernel would write float."""
     residual = chain.residual
     others = engine.flow.readers(residual.value) if residual is not None else ()
     return any(read.scale is not None for read in others if read is not residual)
 
 
-def _residual_name(engine: Engine, placed: PlacedAdd) -> str:
+def _residual_name(engine: PredictedEngine, placed: PlacedAdd) -> str:
     residual = placed.chain.residual if placed.chain is not None else None
     source = engine.graph.producer(residual.value) if residual is not None else None
     return f", which is the output of {keras_layer(source.name)!r}" if source is not None else ""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, make_finding
 from qat_lib.onnx_view.names import keras_layer
 
 
-def check_scales(engine: Engine) -> Iterator[Finding]:
+def check_scales(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield tensors with several scales and requantizations between two scales."""
     for value in engine.flow.values:
         reads = [read for read in engine.flow.readers(value) if read.explicit]
@@ -44,7 +44,7 @@ def check_scales(engine: Engine) -> Iterator[Finding]:
             )
 
 
-def source_name(engine: Engine, value: str) -> str:
+def source_name(engine: PredictedEngine, value: str) -> str:
     """Return the node that writes ``value``, or the value's own name when it is a graph input."""
     producer = engine.graph.producer(value)
     return producer.name if producer is not None else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
 from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
@@ -16,7 +16,7 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _SMALL = 16
 
 
-def check_weighted(engine: Engine) -> Iterator[Finding]:
+def check_weighted(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield findings about single weighted layers."""
     for op in engine.weighted.values():
         if _has_other_type(op):  # the parser rules have said what they say about FP8 and INT4
@@ -130,7 +130,7 @@ def _check_weight(op: WeightedOp) -> Iterator[Finding]:
         )
 
 
-def _check_gain(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
+def _check_gain(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
     reason = (
         _conv_limit(engine, op)
         if op.node.op in ("Conv", "ConvTranspose")
@@ -148,7 +148,7 @@ def _check_gain(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
         )
 
 
-def _conv_limit(engine: Engine, op: WeightedOp) -> str:
+def _conv_limit(engine: PredictedEngine, op: WeightedOp) -> str:
     shape = op.weight.shape if op.weight else None
     if shape is None or len(shape) < 3 or op.node.op != "Conv":
         return ""
@@ -168,7 +168,7 @@ def _conv_limit(engine: Engine, op: WeightedOp) -> str:
     )
 
 
-def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
+def _matmul_limit(engine: PredictedEngine, op: WeightedOp) -> str:
     left, right = (engine.graph.shape(op.node.input(position)) for position in (0, 1))
     result = engine.graph.shape(op.node.outputs[0])
     if not left or not right or not result or len(right) < 2:
@@ -186,7 +186,7 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
     return ""
 
 
-def _check_channels(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
+def _check_channels(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
     shape = op.weight.shape if op.weight else None
     if op.node.op != "Conv" or shape is None or len(shape) < 3 or op.depthwise:
         return  # a depthwise kernel uses no tensor cores
@@ -233,12 +233,12 @@ def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
         )
 
 
-def _reads_input(engine: Engine, op: WeightedOp) -> bool:
+def _reads_input(engine: PredictedEngine, op: WeightedOp) -> bool:
     """Return whether an operand is a graph input, as it is, or only moved, padded or cast."""
     return any(_is_input(engine, read.value) for read in op.activations)
 
 
-def _is_input(engine: Engine, value: str) -> bool:
+def _is_input(engine: PredictedEngine, value: str) -> bool:
     producer = engine.graph.producer(value)
     while producer is not None and (producer.op == "Cast" or is_mover(engine.graph, producer)):
         value = engine.flow.trace(producer.input(0)).value

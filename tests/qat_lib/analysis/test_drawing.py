@@ -11,12 +11,12 @@ from onnx_graphs import GraphBuilder
 
 from qat_lib.analysis import analyze_graph
 from qat_lib.analysis.drawing import Drawing, draw
-from qat_lib.analysis.engine import predict
+from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.findings import make_finding
 
 
 def drawing(g: GraphBuilder) -> Drawing:
-    return draw(predict(g.graph()))
+    return draw(predict_engine(g.graph()))
 
 
 def block() -> GraphBuilder:

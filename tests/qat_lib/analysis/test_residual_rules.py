@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from onnx_graphs import GraphBuilder, image
 
-from qat_lib.analysis.engine import predict
+from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.residual import check_adds
 
@@ -15,7 +15,7 @@ Build = Callable[[GraphBuilder, str], str]
 
 
 def findings(g: GraphBuilder) -> list[Finding]:
-    return list(check_adds(predict(g.graph())))
+    return list(check_adds(predict_engine(g.graph())))
 
 
 def int8(g: GraphBuilder, x: str) -> str:
