@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qat_lib.analysis.drawing import draw
@@ -24,28 +23,12 @@ from qat_lib.analysis.report import (
     LayerVerdict,
     PoolVerdict,
 )
-from qat_lib.analysis.rules.attention import check_attention
-from qat_lib.analysis.rules.borders import check_borders
-from qat_lib.analysis.rules.epilogue import check_epilogues
-from qat_lib.analysis.rules.mixed import check_mixed
+from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
-from qat_lib.analysis.rules.residual import check_adds
-from qat_lib.analysis.rules.scales import check_scales
-from qat_lib.analysis.rules.weighted import check_weighted
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.scales import require_usable_scales
-
-_RULES: tuple[Callable[[PredictedEngine], Iterable[Finding]], ...] = (
-    check_scales,
-    check_weighted,
-    check_epilogues,
-    check_adds,
-    check_mixed,
-    check_attention,
-    check_borders,
-)
 
 
 def analyze_onnx(
@@ -87,8 +70,8 @@ def report_on(
 ) -> FusionReport:
     """Return the report on a predicted engine."""
     findings = check_parser_rules(engine.graph, tensorrt=tensorrt)
-    for rule in _RULES:
-        findings.extend(rule(engine))
+    for check in engine_checks():
+        findings.extend(check(engine))
     return FusionReport(
         model=model,
         layers=_layers(engine),

@@ -11,14 +11,14 @@ from onnx_graphs import GraphBuilder, image
 
 from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules.epilogue import check_epilogues
+from qat_lib.analysis.rules.epilogue import check_epilogue
 
 Read = Callable[[GraphBuilder, str], str]
 
 
 def findings(g: GraphBuilder, code: str = "") -> list[Finding]:
     return [
-        found for found in check_epilogues(predict_engine(g.graph())) if code in ("", found.code)
+        found for found in check_epilogue(predict_engine(g.graph())) if code in ("", found.code)
     ]
 
 

@@ -93,10 +93,9 @@ def test_v20_and_v21(build: Build, code: str, text: str) -> None:
     assert all(text in each.message for each in found)
 
 
-def test_v20_lists_the_scales() -> None:
-    (found,) = check_mixed(engine(concat(0.125, 0.25, 0.125, written=None)))
-    listed = found.message.partition("(")[2].partition(")")[0]
-    assert sorted(listed.split(", ")) == ["0.125", "0.25"]
+def test_v20_lists_the_scales_in_the_order_of_the_inputs() -> None:
+    (found,) = check_mixed(engine(concat(0.5, 0.125, 0.25, 0.125, written=None)))
+    assert "have different scales (0.5, 0.125, 0.25)" in found.message
 
 
 @pytest.mark.parametrize(
