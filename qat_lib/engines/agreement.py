@@ -56,7 +56,9 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
 def differences(
     answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]
 ) -> dict[str, float]:
-    """Return the difference of each output over all requests; infinite where shapes or infinities differ.
+    """Return the difference of each output over all requests.
+
+    It is infinite where shapes or infinities differ.
 
     Args:
         answers: the engine's outputs by name, one mapping a request.
@@ -71,7 +73,10 @@ def differences(
 
 
 def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return the difference of one output over all requests; of integers, the share that is not equal."""
+    """Return the difference of one output over all requests.
+
+    Of integers, the share that is not equal.
+    """
     if any(one.shape != other.shape for one, other in zip(answers, expected, strict=True)):
         return float("inf")
     if expected[0].dtype.kind not in "fV":

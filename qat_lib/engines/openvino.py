@@ -69,7 +69,8 @@ class OpenVINOBackend:
         hints = float_hints()
         if request.spec.float_precision not in hints:
             raise ConfigError(
-                f"This CPU computes in {', '.join(hints)}. Received: float_precision={request.spec.float_precision}."
+                f"This CPU computes in {', '.join(hints)}. Received: "
+                f"float_precision={request.spec.float_precision}."
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
@@ -97,7 +98,7 @@ class OpenVINOBackend:
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
+        """Refuse another OpenVINO build or architecture, and a CPU that lacks instructions."""
         return cpu_refusal("OpenVINO", self.version(), manifest)
 
     def open(
@@ -158,7 +159,8 @@ def _openvino() -> Any:
         import openvino
     except ImportError as error:
         raise BackendUnavailableError(
-            f"The openvino backend needs the openvino package ({error}). Install it with: pip install 'qatline[engine]'"
+            f"The openvino backend needs the openvino package ({error}). Install it with: pip "
+            "install 'qatline[engine]'"
         ) from error
     return openvino
 
@@ -175,7 +177,10 @@ def _core() -> Any:
 
 
 def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
-    """Return what the engine says of an input or output; of its names, which may be several, the known one."""
+    """Return what the engine says of an input or output.
+
+    Of its names, which may be several, the known one.
+    """
     name = next((name for name in port.get_names() if name in known), port.get_any_name())
     shape = tuple(
         None if size.is_dynamic else size.get_length() for size in port.get_partial_shape()
@@ -188,7 +193,8 @@ def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> An
         return _core().import_model(data, "CPU", config)
     except RuntimeError as error:
         raise EngineLoadError(
-            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build the engine again."
+            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build "
+            "the engine again."
         ) from error
 
 

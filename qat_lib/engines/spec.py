@@ -78,7 +78,9 @@ class ShapeProfile:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """How an engine is built. Every field has a default, so ``BuildSpec()`` builds for this machine.
+    """How an engine is built.
+
+    Every field has a default, so ``BuildSpec()`` builds for this machine.
 
     Args:
         backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX
@@ -150,7 +152,8 @@ class BuildSpec:
             raise ConfigError(f"hint is latency or throughput. Received: {self.hint!r}.")
         if self.properties and self.backend not in ("auto", "openvino"):
             raise ConfigError(
-                f"properties are OpenVINO's; {self.backend} has none. Received: {dict(self.properties)}."
+                f"properties are OpenVINO's; {self.backend} has none. Received: "
+                f"{dict(self.properties)}."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +178,9 @@ class BuildSpec:
 
 
 def parse_shapes(text: str) -> dict[str, ShapeProfile]:
-    """Parse ``input:1x3x224x224,8x...,32x...``: per input one shape, or smallest, optimum and largest.
+    """Parse ``input:1x3x224x224,8x...,32x...``.
+
+    There is one shape per input, or smallest, optimum and largest.
 
     A shape that ends in ``...`` takes the remaining dimensions of the first one. Several inputs are
     separated by ``;``.
@@ -198,7 +203,10 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
 
 
 def parse_profile(text: str) -> ShapeProfile:
-    """Parse one shape, or three shapes separated by commas, into a profile; ``scalar`` is the shape of a number."""
+    """Parse one shape, or three shapes separated by commas, into a profile.
+
+    ``scalar`` is the shape of a number.
+    """
     if text.strip() == _SCALAR:
         return ShapeProfile.fixed(())
     pieces = [piece.strip() for piece in text.split(",")]
@@ -215,7 +223,8 @@ def _parse_shape(text: str, first: Shape) -> Shape:
     match = re.fullmatch(r"(\d+(?:x\d+)*)(x\.\.\.)?", text)
     if match is None or (match[2] and not first):
         raise ConfigError(
-            f"A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: {text!r}."
+            "A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: "
+            f"{text!r}."
         )
     sizes = tuple(int(size) for size in match[1].split("x"))
     return sizes + first[len(sizes) :] if match[2] else sizes
@@ -232,7 +241,8 @@ def parse_properties(texts: Sequence[str]) -> dict[str, str]:
         text for text, (name, _, value) in zip(texts, pairs, strict=True) if not name or not value
     ]:
         raise ConfigError(
-            f"A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. Received: {wrong[0]!r}."
+            "A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. Received: "
+            f"{wrong[0]!r}."
         )
     return {name.strip(): value.strip() for name, _, value in pairs}
 

@@ -15,14 +15,18 @@ Dimension = int | None
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One input or output: name, shape (None = any size, within the profile) and NumPy dtype name."""
+    """One input or output: name, shape and NumPy dtype name.
+
+    A dimension of None has any size within the profile.
+    """
 
     name: str
     shape: tuple[Dimension, ...]
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype} ({', '.join('?' if size is None else str(size) for size in self.shape)})"
+        sizes = ["?" if size is None else str(size) for size in self.shape]
+        return f"{self.name}: {self.dtype} ({', '.join(sizes)})"
 
 
 @dataclass(frozen=True, kw_only=True)
