@@ -192,7 +192,10 @@ def dims(value: ir.Value | None) -> list[int | None] | None:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let every reader of ``old`` read ``new``; a graph output keeps its name, a Keras tensor its identity."""
+    """Let every reader of ``old`` read ``new``.
+
+    A graph output keeps its name and shape, a Keras tensor its identity.
+    """
     if TENSOR in old.meta:
         new.meta[TENSOR] = old.meta[TENSOR]
     if old.is_graph_output():
@@ -200,8 +203,8 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         old.name = None
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name = name
-        if new.shape is None:
-            new.shape = old.shape
+        if old.shape is not None:
+            new.shape = old.shape  # With its names of open dimensions, such as "batch".
         if new.dtype is None and old.dtype is not None:
             new.dtype = old.dtype
     else:

@@ -162,6 +162,14 @@ def test_export_takes_the_old_name_of_float_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_export_names_the_open_dimensions_of_its_border(tmp_path: Path, precision: Any) -> None:
+    export_onnx(dense(), tmp_path / "model.onnx", float_precision=precision)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    first = [value.type.tensor_type.shape.dim[0] for value in (*graph.input, *graph.output)]
+    assert [dim.dim_param for dim in first] == ["batch", "batch"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_export_gives_the_same_bytes_each_time(tmp_path: Path, precision: Any) -> None:
     x = keras.Input((None, None, 3), name="image")
     y = layers.ReLU(name="relu")(layers.Conv2D(4, 3, name="conv")(x))
