@@ -80,6 +80,11 @@ class Read:
         return self.explicit[0] if self.explicit else self.scale
 
 
+def float_reads(reads: Iterable[Read]) -> list[Read]:
+    """Return the reads that see floating point."""
+    return [read for read in reads if read.scale is None]
+
+
 class Flow:
     """Operators, values and who reads which in what precision."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
-from qat_lib.analysis.flow import Flow, Read
+from qat_lib.analysis.flow import Flow, Read, float_reads
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
@@ -79,12 +79,12 @@ def _place(
     chains: Mapping[str, Chain],
     depth: Mapping[int, int],
 ) -> PlacedAdd:
-    quantized = all(read.scale is not None for read in operands)
+    quantized = not float_reads(operands)
     writes_int8 = per_tensor(flow.common_scale(alone_end(flow, node))) is not None
     if broadcasts(flow.graph, node, operands):
         return PlacedAdd(node=node, rule="F6", int8=quantized and writes_int8)
     alone = [read for read in operands if _ends_chain(flow, chains, read)]
-    offers = [read for read in alone if read.scale is None]
+    offers = float_reads(alone)
     if offers:
         # Two kernels could take the Add: engines give it to the convolution of the shortcut, the
         # one with fewer operators in front, in whatever order the file lists them.

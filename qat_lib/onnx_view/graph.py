@@ -20,7 +20,8 @@ import onnx.external_data_helper
 from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
-from qat_lib.onnx_view.loading import load_model, subgraphs_of
+from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.protos import subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 
 SMALL = 1 << 20
