@@ -19,7 +19,7 @@ from qat_lib.engines.timing import (
     time_requests,
     warm_up,
 )
-from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
+from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo, names_of
 from qat_lib.errors import EngineError
 
 Batch = Array | Mapping[str, Array]
@@ -193,8 +193,8 @@ class Engine(ABC):
 
     def _arranged(self, batch: Any) -> list[Array]:
         if isinstance(batch, Mapping):
-            names = {check.info.name for check in self._inputs}
-            if set(batch) != names:
+            names = names_of(self.inputs)
+            if set(batch) != set(names):
                 raise EngineError(
                     f"The engine's inputs are {sorted(names)}. Received: {sorted(map(str, batch))}."
                 )
@@ -202,7 +202,7 @@ class Engine(ABC):
         if self._single is None:
             raise EngineError(
                 f"The engine has {len(self._inputs)} inputs: send a dict of arrays with the keys "
-                f"{[check.info.name for check in self._inputs]}. Received: {type(batch).__name__}."
+                f"{names_of(self.inputs)}. Received: {type(batch).__name__}."
             )
         return [self._single(batch)]
 
@@ -250,10 +250,8 @@ class _InputCheck:
         return generator.integers(0, integers_below, shape).astype(self._dtype)
 
     def _check_shape(self, shape: Sequence[int]) -> None:
-        low, high = self.profile.minimum, self.profile.maximum
-        if len(shape) != len(low) or any(
-            not least <= size <= most for least, size, most in zip(low, shape, high, strict=True)
-        ):
+        if not self.profile.contains(shape):
+            low, high = self.profile.minimum, self.profile.maximum
             allowed = f"{low}" if self.profile.is_fixed else f"from {low} to {high}"
             raise EngineError(
                 f"Input {self.info.name} takes shapes {allowed}. Received: {tuple(shape)}. "
