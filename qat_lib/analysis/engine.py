@@ -13,90 +13,19 @@ from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid, pro
 from qat_lib.analysis.residual import PlacedAdd, alone_end, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
 KernelKind: TypeAlias = Literal[
     "weighted", "pool", "concat", "shape", "elementwise", "other", "reformat", "requantize"
 ]
 
-AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
-MAX_POOLS = frozenset({"MaxPool", "GlobalMaxPool"})
+AVERAGE_POOLS = onnx_operators("average pool")
+MAX_POOLS = onnx_operators("max pool")
 #: Elementwise operators that have INT8 kernels when everything around them is INT8.
-INT8_ELEMENTWISE = frozenset(
-    {
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Max",
-        "Min",
-        "Sum",
-        "BatchNormalization",
-        "LeakyRelu",
-        "PRelu",
-        "Clip",
-    }
-)
+INT8_ELEMENTWISE = onnx_operators("int8")
 #: Operators that always compute in floating point.
-FLOAT_ONLY = frozenset(
-    {
-        *(
-            "Sigmoid",
-            "HardSigmoid",
-            "HardSwish",
-            "Tanh",
-            "Softmax",
-            "LogSoftmax",
-            "Gelu",
-            "Elu",
-            "Selu",
-            "Celu",
-            "Mish",
-        ),
-        *(
-            "Softplus",
-            "Softsign",
-            "Erf",
-            "Exp",
-            "Log",
-            "Sqrt",
-            "Pow",
-            "Reciprocal",
-            "LayerNormalization",
-        ),
-        *("InstanceNormalization", "GroupNormalization", "LpNormalization", "LRN", "Sin", "Cos"),
-    }
-)
-_POINTWISE = INT8_ELEMENTWISE | frozenset(
-    {
-        *(
-            "Relu",
-            "Sigmoid",
-            "HardSigmoid",
-            "HardSwish",
-            "Tanh",
-            "Gelu",
-            "Elu",
-            "Selu",
-            "Celu",
-            "Mish",
-            "Softplus",
-        ),
-        *(
-            "Softsign",
-            "Erf",
-            "Exp",
-            "Log",
-            "Sqrt",
-            "Pow",
-            "Reciprocal",
-            "Neg",
-            "Abs",
-            "Cast",
-            "Where",
-            "Mean",
-        ),
-    }
-)
+FLOAT_ONLY = onnx_operators("float")
+_POINTWISE = onnx_operators("pointwise")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

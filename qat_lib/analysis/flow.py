@@ -24,8 +24,9 @@ from qat_lib.analysis.rules.pair import (
 )
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
-_TRANSPARENT = frozenset({"Identity", "Dropout"})
+_TRANSPARENT = onnx_operators("identity")
 
 
 @dataclass(frozen=True, kw_only=True)

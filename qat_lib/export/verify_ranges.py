@@ -11,6 +11,7 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import PAIR
 
 LEAST_HALF_SCALE = np.float32(2.0**-24)
 
@@ -46,10 +47,7 @@ def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]
     """Yield each Q and DQ of an activation whose scale, or whose type of integers, is not the learned one (Q03)."""
     for node in tensors.proto.graph.node:
         name = quantizer_name(node)
-        if (
-            node.op_type not in ("QuantizeLinear", "DequantizeLinear")
-            or name not in recorded.activations
-        ):
+        if node.op_type not in PAIR or name not in recorded.activations:
             continue
         scale = tensors.get(node.input[1])
         learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)

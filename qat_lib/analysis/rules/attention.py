@@ -9,12 +9,14 @@ from qat_lib.analysis.findings import Finding, make_finding
 from qat_lib.analysis.flow import Read
 from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
-_ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
+#: As attention is exported, not all that moves numbers.
 _MOVES = frozenset({"Reshape", "Transpose", "Cast"})
+_ON_THE_WAY = ARITHMETIC | _MOVES | {"Where"}
 _LONGEST_WAY = 8
 #: Products of two activations; Keras writes those of its attention as Einsum.
-_PRODUCTS = frozenset({"MatMul", "Einsum"})
+_PRODUCTS = onnx_operators("product")
 
 
 def check_attention(engine: Engine) -> Iterator[Finding]:

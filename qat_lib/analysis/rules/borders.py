@@ -8,25 +8,11 @@ from qat_lib.analysis.engine import Engine
 from qat_lib.analysis.findings import Finding, make_finding
 from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 #: Operators whose operands have one type.
-_SAME_TYPE = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Concat",
-        "Max",
-        "Min",
-        "Sum",
-    }
-)
+_SAME_TYPE = onnx_operators("weighted") | ARITHMETIC | {"Concat", "Max", "Min", "Sum"}
 
 
 def check_borders(engine: Engine) -> Iterator[Finding]:

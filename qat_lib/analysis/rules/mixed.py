@@ -10,8 +10,9 @@ from qat_lib.analysis.flow import Read
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
-_NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
+_NORMALIZATIONS = onnx_operators("normalization")
 
 
 def check_mixed(engine: Engine) -> Iterator[Finding]:

@@ -14,21 +14,12 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.pair import DEQUANTIZE, QUANTIZE, check_pair, rule_finding
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
 
-_INTEGER_OPS = frozenset(
-    {
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-        "DynamicQuantizeLinear",
-        "QGemm",
-        "QAttention",
-    }
-)
+_INTEGER_OPS = onnx_operators("integer")
 
 
 def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> list[Finding]:

@@ -11,8 +11,9 @@ from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
 from qat_lib.onnx_view.graph import Node
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_CONTROL_FLOW = onnx_operators("control flow")
 _SMALL = 16
 
 
@@ -131,11 +132,7 @@ def _check_weight(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _check_gain(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
-    reason = (
-        _conv_limit(engine, op)
-        if op.node.op in ("Conv", "ConvTranspose")
-        else _matmul_limit(engine, op)
-    )
+    reason = _conv_limit(engine, op) if op.node.op in CONVOLUTIONS else _matmul_limit(engine, op)
     if reason:
         layer = keras_layer(op.node.name)
         yield _finding(
@@ -218,11 +215,7 @@ def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
             f"Leave {layer!r} in floating point, or give its weight one scale.",
             "E",
         )
-    if (
-        op.node.op in ("Conv", "ConvTranspose")
-        and weight.shape is not None
-        and len(weight.shape) != 4
-    ):
+    if op.node.op in CONVOLUTIONS and weight.shape is not None and len(weight.shape) != 4:
         yield _finding(
             "V27",
             op.node,

@@ -11,15 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, replace
+from qat_lib.roles import PAIR, onnx_operators
 
-KEEP = (
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-)
+KEEP = PAIR | onnx_operators("random")
 LARGEST_GROWTH = 1 << 20
 """Elements up to which a constant may be larger than what it is computed from (a Tile or Expand
 stays a node)."""
