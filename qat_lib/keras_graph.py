@@ -9,6 +9,11 @@ import keras
 
 from qat_lib.errors import UnsupportedModelError
 
+RECORDS = frozenset(
+    {"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"}
+)
+"""Attributes in which Keras keeps its records of the layers that others hold."""
+
 
 def has_graph(model: Any) -> bool:
     """Return whether a model is a Functional or Sequential one, built or not."""
@@ -46,9 +51,14 @@ def graph_nodes(function: Any) -> Iterator[Any]:
         yield from function._nodes_by_depth[depth]
 
 
-def structures_of(function: Any) -> tuple[Any, Any]:
-    """Return the nested structures in which a Functional graph takes its inputs and gives its outputs."""
-    return function._inputs_struct, function._outputs_struct
+def input_structure(function: Any) -> Any:
+    """Return the nested structure of tensors that a Functional graph takes; None for another model."""
+    return getattr(function, "_inputs_struct", None)
+
+
+def output_structure(function: Any) -> Any:
+    """Return the nested structure of tensors that a Functional graph gives."""
+    return function._outputs_struct
 
 
 def maker_of(tensor: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from qat_lib.keras_graph import layers_of
 from qat_lib.planner import plan_quantization
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.rebuild import apply_plan
@@ -88,7 +89,5 @@ def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, Tensor
         model: a quantized model.
         pattern: a regular expression that a name must match whole; None = all.
     """
-    found = {
-        q.name: q for layer in model._flatten_layers() if isinstance(q := layer, TensorQuantizer)
-    }
+    found = {q.name: q for layer in layers_of(model) if isinstance(q := layer, TensorQuantizer)}
     return {name: q for name, q in found.items() if pattern is None or re.fullmatch(pattern, name)}
