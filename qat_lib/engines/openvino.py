@@ -144,7 +144,11 @@ class OpenVINOEngine(Engine):
             name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)
         }
 
-    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
+    def _layers(
+        self,
+        request: Any,  # noqa: ARG002  Engine's; the layers are those of every request
+        timed: bool,
+    ) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
             compiled = _import(

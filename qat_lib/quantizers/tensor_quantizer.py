@@ -192,7 +192,11 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         calibrated = tf.where(usable, tf.ones((), tf.int32), flags[CALIBRATED])
         self._flags.assign(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]))
 
-    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+    def compute_output_spec(
+        self,
+        inputs: Any,
+        training: bool | None = None,  # noqa: ARG002  Keras gives call's arguments
+    ) -> Any:
         """Return a symbolic tensor like ``inputs``."""
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
