@@ -6,7 +6,7 @@ Nested models are flattened, shared layers appear once for each call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -42,7 +42,7 @@ class Call:
     operation: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    arguments: Any
+    arguments: Any = field(repr=False)
     training: bool | None
 
     @property
@@ -101,6 +101,10 @@ class LayerGraph:
         self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
         """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
         all its calls."""
+
+    def __repr__(self) -> str:
+        """Return the model's name and the number of its calls."""
+        return f"<LayerGraph of {self.model.name!r}: {len(self.calls)} calls>"
 
     @cached_property
     def by_name(self) -> dict[str, Call]:

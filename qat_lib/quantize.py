@@ -6,7 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -25,18 +25,23 @@ def quantize_model(
     model: Any,
     quantization_mode: str = "full",
     quantization_spec: QuantizationSpec | None = None,
-    custom_qdq_cases: Sequence[Any] | None = None,
+    custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
     *,
     unsigned: bool = False,
 ) -> Any:
     """Return a copy of a model in which tensors and weights are fake-quantized.
+
+    Without cases only the default table and the spec place quantizers: residual connections,
+    Concatenates and poolings stay as they are. The command line and the pipeline place them as well,
+    as ``custom_qdq_cases="auto"`` does here.
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included; it is not changed.
         quantization_mode: ``"full"`` (default) or ``"partial"``.
         quantization_spec: which layers to treat differently from the default.
         custom_qdq_cases: objects that decide by pattern; see
-            :class:`qat_lib.CustomQDQInsertionCase`.
+            :class:`qat_lib.CustomQDQInsertionCase`. ``"auto"``: :class:`qat_lib.TensorRTQDQCase`,
+            which serves the other engines as well. None (default): no cases.
         unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in
             place of 127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed
             integers only.
