@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qat_lib.analysis.drawing import draw
-from qat_lib.analysis.engine import (
-    AVERAGE_POOLS,
-    MAX_POOLS,
-    Engine,
-    Kernel,
-    is_average_pool,
-    predict,
-    standalone,
-)
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.islands import find_islands
+from qat_lib.analysis.kernels import Kernel, standalone
+from qat_lib.analysis.operators import is_pool
 from qat_lib.analysis.report import (
     AddVerdict,
     FusionReport,
@@ -24,28 +17,12 @@ from qat_lib.analysis.report import (
     LayerVerdict,
     PoolVerdict,
 )
-from qat_lib.analysis.rules.attention import check_attention
-from qat_lib.analysis.rules.borders import check_borders
-from qat_lib.analysis.rules.epilogue import check_epilogues
-from qat_lib.analysis.rules.mixed import check_mixed
+from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
-from qat_lib.analysis.rules.residual import check_adds
-from qat_lib.analysis.rules.scales import check_scales
-from qat_lib.analysis.rules.weighted import check_weighted
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.names import keras_layer
-from qat_lib.onnx_view.scales import check_scales as check_usable_scales
-
-_RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
-    check_scales,
-    check_weighted,
-    check_epilogues,
-    check_adds,
-    check_mixed,
-    check_attention,
-    check_borders,
-)
+from qat_lib.onnx_view.scales import require_usable_scales
 
 
 def analyze_onnx(
@@ -71,7 +48,7 @@ def analyze_onnx(
         (2, 0)
     """
     graph = OnnxGraph.load(path)
-    check_usable_scales(Path(path), graph)
+    require_usable_scales(Path(path), graph)
     return analyze_graph(graph, model=str(path), tensorrt=tensorrt, allow_uint8=allow_uint8)
 
 
@@ -79,21 +56,21 @@ def analyze_graph(
     graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> FusionReport:
     """Predict what TensorRT makes of a graph that is already read, see :func:`analyze_onnx`."""
-    return report_on(predict(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
+    return report_on(predict_engine(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
 
 
-def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:
+def report_on(
+    engine: PredictedEngine, *, model: str = "", tensorrt: TensorRTMajor = 10
+) -> FusionReport:
     """Return the report on a predicted engine."""
     findings = check_parser_rules(engine.graph, tensorrt=tensorrt)
-    for rule in _RULES:
-        findings.extend(rule(engine))
+    for check in engine_checks():
+        findings.extend(check(engine))
     return FusionReport(
         model=model,
         layers=_layers(engine),
         adds=_adds(engine),
-        pools=tuple(
-            _pool(engine, node) for node in engine.flow.operators if _is_pool(engine, node)
-        ),
+        pools=_pools(engine),
         kernels=tuple(_kernel(kernel) for kernel in engine.kernels if standalone(kernel)),
         engine=tuple(_kernel(kernel) for kernel in engine.kernels),
         islands=tuple(
@@ -109,12 +86,12 @@ def kernel_name(kernel: Kernel) -> str:
     return " + ".join(node.name for node in kernel.nodes) or kernel.name
 
 
-def _layers(engine: Engine) -> tuple[LayerVerdict, ...]:
+def _layers(engine: PredictedEngine) -> tuple[LayerVerdict, ...]:
     total = sum(op.macs for op in engine.weighted.values())
     return tuple(_layer(engine, op, total) for op in engine.weighted.values())
 
 
-def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
+def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
     kernel = engine.kernel_of[op.node.index]
     return LayerVerdict(
         name=op.node.name,
@@ -129,7 +106,7 @@ def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
     )
 
 
-def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
+def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
     return tuple(
         AddVerdict(
             name=placed.node.name,
@@ -142,13 +119,12 @@ def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
     )
 
 
-def _is_pool(engine: Engine, node: Node) -> bool:
-    return node.op in MAX_POOLS or (
-        node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node)
-    )
+def _pools(engine: PredictedEngine) -> tuple[PoolVerdict, ...]:
+    pools = [node for node in engine.flow.operators if is_pool(engine.graph, node)]
+    return tuple(_pool(engine, node) for node in pools)
 
 
-def _pool(engine: Engine, node: Node) -> PoolVerdict:
+def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:
     precision = "int8" if engine.runs_int8(node) else "float"
     return PoolVerdict(
         name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding
 from qat_lib.onnx_view.names import keras_layer
 
@@ -64,7 +64,7 @@ class Drawing:
         return self.anchors.get(finding.node, self.anchors.get(finding.keras_layer, -1))
 
 
-def draw(engine: Engine) -> Drawing:
+def draw(engine: PredictedEngine) -> Drawing:
     """Return the drawing of a predicted engine."""
     boxes: list[Box] = []
     place: dict[str, int] = {}  # value -> box that writes it
@@ -117,7 +117,7 @@ def draw(engine: Engine) -> Drawing:
     return Drawing(boxes=tuple(boxes), edges=tuple(edges), anchors=anchors)
 
 
-def _precision(engine: Engine, index: int) -> str:
+def _precision(engine: PredictedEngine, index: int) -> str:
     kernel = engine.kernel_of[index]
     if kernel.reads == "int8":
         return "int8"
@@ -127,7 +127,7 @@ def _precision(engine: Engine, index: int) -> str:
     )
 
 
-def _border(engine: Engine, name: str, op: str) -> Box:
+def _border(engine: PredictedEngine, name: str, op: str) -> Box:
     return Box(
         name=name,
         op=op,
@@ -139,6 +139,6 @@ def _border(engine: Engine, name: str, op: str) -> Box:
     )
 
 
-def _shape(engine: Engine, value: str) -> str:
+def _shape(engine: PredictedEngine, value: str) -> str:
     shape = engine.graph.shape(value)
     return "?" if shape is None else " x ".join("?" if dim is None else str(dim) for dim in shape)

@@ -38,7 +38,7 @@ def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
     return f"{bad} of {values.size} scales are unusable ({listed})" if bad else ""
 
 
-def check_scales(path: Path, graph: OnnxGraph) -> None:
+def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
     """Check that every constant scale of a file's graph can be divided by.
 
     Raises:
