@@ -14,6 +14,7 @@ from typing import Any
 
 from components.report.numbers import significant
 from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
 _FOLDED = {
     "Relu": "ReLU",
@@ -22,17 +23,14 @@ _FOLDED = {
     "Sigmoid": "Sigmoid",
     "HardSigmoid": "HardSigmoid",
 }
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_ARITHMETIC = _WEIGHTED | {
-    "Add",
-    "Mul",
-    "Sub",
-    "AveragePool",
-    "GlobalAveragePool",
-    "MaxPool",
-    "GlobalMaxPool",
-    "Concat",
-}
+_WEIGHTED = onnx_operators("weighted")
+#: Operators with a precision of their own; a mean over other axes, and a division, are shown bare.
+_ARITHMETIC = (
+    _WEIGHTED
+    | onnx_operators("max pool")
+    | onnx_operators("average pool", "sign preserving")
+    | {"Add", "Mul", "Sub", "Concat"}
+)
 _MOST_NODES = 3000
 
 

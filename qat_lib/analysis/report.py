@@ -85,7 +85,7 @@ class KernelVerdict:
     writes: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FusionReport:
     """What TensorRT is expected to make of an ONNX file.
 
@@ -111,6 +111,11 @@ class FusionReport:
     islands: tuple[tuple[str, ...], ...]
     findings: tuple[Finding, ...]
     drawing: Drawing = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Return the report in a line."""
+        counts = f"{self.int8_layers} of {len(self.layers)} layers in INT8"
+        return f"<FusionReport of {self.model!r}: {counts}, {len(self.findings)} findings>"
 
     @property
     def int8_layers(self) -> int:

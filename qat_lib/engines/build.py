@@ -31,7 +31,7 @@ from qat_lib.errors import EngineBuildError
 from qat_lib.output_files import check_output
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EngineArtifact:
     """A finished engine on disk.
 
@@ -46,6 +46,10 @@ class EngineArtifact:
     manifest: EngineManifest
     layers: tuple[EngineLayer, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the artifact in a line."""
+        return f"<EngineArtifact {str(self.path)!r}: {self.manifest.backend}, {len(self.layers)} layers>"
 
 
 def build_engine(

@@ -48,6 +48,11 @@ class Engine(ABC):
         ]
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
 
+    def __repr__(self) -> str:
+        """Return the engine's class and the names of what it takes and gives."""
+        names = [", ".join(info.name for info in part) for part in (self.inputs, self.outputs)]
+        return f"<{type(self).__name__}: {names[0]} -> {names[1]}>"
+
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Name, shape and dtype of each input; None stands for a dimension that the profile leaves open."""

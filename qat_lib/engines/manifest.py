@@ -15,7 +15,7 @@ FORMAT = 2
 DIGEST = "manifest_digest"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EngineManifest:
     """Everything that must be known to use an engine file safely.
 
@@ -74,6 +74,10 @@ class EngineManifest:
     verification: Mapping[str, Any] | None = None
     git: Mapping[str, Any] | None = None
     format: int = FORMAT
+
+    def __repr__(self) -> str:
+        """Return the manifest in a line."""
+        return f"<EngineManifest: {self.backend} {self.backend_version}, {self.bytes:,} bytes>"
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with a digest over all of it."""

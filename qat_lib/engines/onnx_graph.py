@@ -16,29 +16,15 @@ from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineBuildError, ExportError
 from qat_lib.mappings import map_values
 from qat_lib.options import WeightForm
+from qat_lib.roles import PAIR, onnx_operators
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import OnnxGraph
 
-_WEIGHTED = {
-    "Conv": 1,
-    "ConvTranspose": 1,
-    "Gemm": 1,
-    "MatMul": 1,
-    "ConvInteger": 1,
-    "MatMulInteger": 1,
-}
+_WEIGHTED = onnx_operators("weighted") | onnx_operators("integer weighted")
+"""Operators with their weights as the second input."""
 _PREFIX = "qatline."
-_THROUGH = {
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "Transpose",
-    "Reshape",
-    "Cast",
-    "Identity",
-    "Squeeze",
-    "Unsqueeze",
-}
+_THROUGH = PAIR | onnx_operators("layout") | {"Cast", "Identity"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,9 +278,8 @@ def _weighted(view: OnnxGraph) -> list[str]:
 
     found = []
     for node in view.nodes:
-        port = _WEIGHTED.get(node.op)
-        if port is not None and (
-            constant(node.input(port)) or (node.op == "MatMul" and constant(node.input(0)))
+        if node.op in _WEIGHTED and (
+            constant(node.input(1)) or (node.op == "MatMul" and constant(node.input(0)))
         ):
             found.append(node.name)
     return found

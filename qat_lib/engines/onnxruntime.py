@@ -178,7 +178,11 @@ class OnnxRuntimeEngine(Engine):
             raise EngineError(f"ONNX Runtime failed on the batch: {error}") from error
         return dict(zip(self._results, results, strict=True))
 
-    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
+    def _layers(
+        self,
+        request: Any,  # noqa: ARG002  Engine's; the layers are those of every request
+        timed: bool,
+    ) -> list[EngineLayer]:
         layers = read_optimized_graph(self._data, self.manifest.nodes)
         if not timed:
             return layers

@@ -141,7 +141,11 @@ class OpenVINOEngine(Engine):
             answers[name] = request.get_output_tensor(index).data.copy()
         return answers
 
-    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
+    def _layers(
+        self,
+        request: Any,  # noqa: ARG002  Engine's; the layers are those of every request
+        timed: bool,
+    ) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
             compiled = _import(

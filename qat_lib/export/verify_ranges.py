@@ -11,7 +11,7 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.record import Q01, Q03, Q04
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
-from qat_lib.onnx_view.pairs import PAIR
+from qat_lib.roles import PAIR
 
 #: The advice where only a tool between the export and the verification can be the cause.
 CHANGED = "A tool has changed the graph behind the export: export again and use the file as it is."

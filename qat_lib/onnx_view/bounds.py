@@ -20,6 +20,7 @@ from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import nodes_of, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, declared_types, infer_graph, types_of
+from qat_lib.roles import onnx_operators
 
 MAX_NODES = 20_000
 #: TensorRT's limit; 8 GiB of float32.
@@ -32,42 +33,13 @@ MAX_FOLDED_RATIO = 16
 MAX_FOLDED_MACS = 5 * 10**9
 
 #: Operators that can be larger than all of their operands.
-_GROWING = frozenset(
-    {"Range", "ConstantOfShape", "Expand", "Tile", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
-    | {"RandomNormal", "RandomUniform", "Col2Im", "CenterCropPad", "BlackmanWindow", "HannWindow"}
+_GROWING = onnx_operators("growing")
+#: A comparison ends a run.
+_ELEMENTWISE = (onnx_operators("unary") | onnx_operators("broadcasting")) - onnx_operators(
+    "predicate"
 )
-_ELEMENTWISE = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Elu"}
-    | {"Selu", "Celu", "Mish", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Neg"}
-    | {
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Max",
-        "Min",
-        "Sum",
-        "Mean",
-        "Clip",
-        "Abs",
-        "Reciprocal",
-        "Where",
-    }
-    | {
-        "Floor",
-        "Ceil",
-        "Round",
-        "Sign",
-        "Sin",
-        "Cos",
-        "Cast",
-        "Identity",
-        "Mod",
-        "Not",
-        "And",
-        "Or",
-    }
-)
+_WEIGHTED = onnx_operators("weighted")
+_SHAPES = onnx_operators("shape")
 
 
 def check_bounds(
@@ -145,7 +117,7 @@ class _Bounds:
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
         """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
-        if node.op_type not in ("Shape", "Size") or not node.input:
+        if node.op_type not in _SHAPES or not node.input:
             return False
         shape = self._shape(node.input[0])
         return shape is not None and all(isinstance(d, int) for d in shape)
@@ -182,11 +154,7 @@ class _Bounds:
 
     def _products(self, node: onnx.NodeProto) -> int:
         """Return the multiplications of a product of constants, or a little more."""
-        if (
-            node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose")
-            or len(node.input) < 2
-            or not node.output
-        ):
+        if node.op_type not in _WEIGHTED or len(node.input) < 2 or not node.output:
             return 0
         left, right, result = (
             [d for d in self._shape(name) or () if isinstance(d, int)]

@@ -22,21 +22,13 @@ from onnx.checker import ValidationError
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.loading import load_model, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
+from qat_lib.roles import onnx_operators
 
 SMALL = 1 << 20
 #: Scales and zero points are asked for again and again; larger arrays are read each time.
 _REMEMBERED = 1 << 12
-_RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomUniform",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-_SHAPE_OF = frozenset({"Shape", "Size"})
+_RANDOM = onnx_operators("random")
+_SHAPE_OF = onnx_operators("shape")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-PAIR = frozenset({QUANTIZE, DEQUANTIZE})
 
 
 def well_formed(node: Node) -> bool:

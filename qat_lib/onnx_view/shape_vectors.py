@@ -13,6 +13,8 @@ from math import prod
 import numpy as np
 import onnx
 
+from qat_lib.roles import ARITHMETIC
+
 #: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
 MAX_LENGTH = 4096
 MAX_TOTAL = 1 << 22
@@ -32,9 +34,7 @@ _SIZED_BY = {
 }
 #: A Shape's output has as many numbers as its input has dimensions.
 _MAX_RANK = 64
-_KEEP_LENGTH = frozenset(
-    {"Identity", "Cast", "Add", "Sub", "Mul", "Div", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
-)
+_KEEP_LENGTH = ARITHMETIC | {"Identity", "Cast", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
 
 
 def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
