@@ -45,7 +45,10 @@ class LayerVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class AddVerdict:
-    """One Add of two activations; ``fused_into`` names the weighted node whose kernel takes it, or None."""
+    """One Add of two activations.
+
+    ``fused_into`` names the weighted node whose kernel takes it, or None.
+    """
 
     name: str
     keras_layer: str
@@ -124,7 +127,10 @@ class FusionReport:
 
     @property
     def int8_macs_share(self) -> float:
-        """Share of the multiply-accumulates that run in INT8, 0 to 1; 0 when nothing is known about them."""
+        """Share of the multiply-accumulates that run in INT8, 0 to 1.
+
+        0 when nothing is known about them.
+        """
         return sum(layer.macs_share for layer in self.layers if layer.precision == "int8")
 
     @property

@@ -57,7 +57,9 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
 def differences(
     answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]
 ) -> dict[str, float]:
-    """Return the difference of each output over all requests; infinite where shapes or infinities differ.
+    """Return the difference of each output over all requests.
+
+    It is infinite where shapes or infinities differ.
 
     Args:
         answers: the engine's outputs by name, one mapping a request.

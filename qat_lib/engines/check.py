@@ -1,4 +1,4 @@
-"""Check an engine file as a server would use it: load it, send random requests, compare with the ONNX reference.
+"""Check an engine file as a server would use it, against the ONNX reference.
 
 ``python -m qat_lib.engines.check model.engine --onnx model.onnx`` does that in a fresh process and
 prints one JSON object; the exit code is 0 whether or not the engine passed, and not 0 only if the
@@ -60,7 +60,9 @@ class EngineCheck:
 
 
 def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
-    """Load the engine at ``path``, send random requests, and compare the answers with ONNX Runtime's on ``onnx``.
+    """Load the engine at ``path`` and compare its answers with ONNX Runtime's on ``onnx``.
+
+    The requests are random.
 
     The bound is what the engine's precision explains on this machine (see
     :mod:`qat_lib.engines.agreement`).
@@ -90,8 +92,9 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
     return EngineCheck(
         passed=passed,
         message=(
-            f"{path.name}, loaded in a fresh process, answered {len(batches)} random requests; the largest difference "
-            f"from the ONNX reference is {largest:.2g} of the outputs' spread, {relation} the bound of {bound:g}."
+            f"{path.name}, loaded in a fresh process, answered {len(batches)} random requests; the "
+            f"largest difference from the ONNX reference is {largest:.2g} of the outputs' spread, "
+            f"{relation} the bound of {bound:g}."
         ),
         requests=len(batches),
         largest_difference=largest,

@@ -55,7 +55,10 @@ class Engine(ABC):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of each input; None stands for a dimension that the profile leaves open."""
+        """Name, shape and dtype of each input.
+
+        None stands for a dimension that the profile leaves open.
+        """
         return self.manifest.inputs
 
     @property
@@ -106,7 +109,9 @@ class Engine(ABC):
         batch: Batch | None = None,
         seed: int = 0,
     ) -> Latency:
-        """Measure latency and throughput of requests, sent one after the other by each of ``clients`` threads.
+        """Measure latency and throughput of requests.
+
+        Each of ``clients`` threads sends them one after the other.
 
         Args:
             batch_size: samples in each request.
@@ -122,7 +127,10 @@ class Engine(ABC):
         )
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
-        """Time requests of ``batch`` for ``seconds``, after a warm-up; :meth:`benchmark` summarizes the result."""
+        """Time requests of ``batch`` for ``seconds``, after a warm-up.
+
+        :meth:`benchmark` summarizes the result.
+        """
 
         def send() -> object:
             return self.infer(batch)
@@ -139,7 +147,10 @@ class Engine(ABC):
     def random_request(
         self, shapes: Mapping[str, Sequence[int]], *, seed: int = 0, integers_below: int = 127
     ) -> dict[str, Array]:
-        """Return random input of the given shapes, by input name: normal numbers, or integers from 0 on."""
+        """Return random input of the given shapes, by input name.
+
+        It is normal numbers, or integers from 0 on.
+        """
         generator = np.random.default_rng(seed)
         return {
             check.info.name: check.random(generator, tuple(shapes[check.info.name]), integers_below)
@@ -169,7 +180,9 @@ class Engine(ABC):
     def _open_requests(
         self, make: Callable[[], Any], parallel: int, limits: RequestLimits | None
     ) -> None:
-        """Make the first request, and let up to ``parallel`` run at once where ``limits`` does not say otherwise.
+        """Make the first request, and let up to ``parallel`` run at once.
+
+        ``limits`` may say otherwise.
 
         Args:
             make: returns what one thread needs to run batches while other threads run theirs. It
@@ -189,7 +202,10 @@ class Engine(ABC):
 
     @abstractmethod
     def _free(self, requests: list[Any]) -> None:
-        """Free the requests and the engine; nothing runs any more. May be called again, without requests."""
+        """Free the requests and the engine.
+
+        Nothing runs any more. May be called again, without requests.
+        """
 
     def _checked(self, batch: Batch) -> list[Array]:
         if self._single is not None and isinstance(batch, np.ndarray):
@@ -226,21 +242,22 @@ class _InputCheck:
         if not isinstance(value, np.ndarray) or value.dtype != self._dtype:
             received = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
             raise EngineError(
-                f"Input {self.info.name} takes a NumPy array of {self._dtype}. Received: {received}. "
-                f"Convert it with .astype(np.{self._dtype})."
+                f"Input {self.info.name} takes a NumPy array of {self._dtype}. Received: "
+                f"{received}. Convert it with .astype(np.{self._dtype})."
             )
         if value.shape not in self._accepted:
             self._check_shape(value.shape)
         if self._floating and not np.isfinite(value).all():
             bad = np.argwhere(~np.isfinite(value))
             raise EngineError(
-                f"Input {self.info.name} must be finite. Received: {len(bad)} values that are NaN or infinite, the "
-                f"first at index {tuple(map(int, bad[0]))}. Check the preprocessing."
+                f"Input {self.info.name} must be finite. Received: {len(bad)} values that are NaN "
+                f"or infinite, the first at index {tuple(map(int, bad[0]))}. Check the "
+                "preprocessing."
             )
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
-        """Return the shape with ``batch_size`` as first dimension, and the profile's optimum for the others."""
+        """Return the shape of a batch, with the profile's optimum for the other dimensions."""
         return (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
 
     def random(

@@ -97,10 +97,10 @@ def canonical_json(values: Mapping[str, Any]) -> bytes:
 
 
 def manifest_path(engine: Path) -> Path:
-    """Return where the manifest of ``engine`` lies: ``model.engine.json`` beside ``model.engine``."""
+    """Return the path of an engine's manifest: ``model.engine.json`` of ``model.engine``."""
     return engine.with_name(engine.name + ".json")
 
 
 def layers_path(engine: Path) -> Path:
-    """Return where the layer list of ``engine`` lies: ``model.layers.json`` beside ``model.engine``."""
+    """Return the path of an engine's layer list: ``model.layers.json`` of ``model.engine``."""
     return engine.with_suffix(".layers.json")

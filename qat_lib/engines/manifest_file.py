@@ -1,4 +1,4 @@
-"""Read a manifest and believe nothing of it: bounded, sealed by a digest, of the right types, and consistent."""
+"""Read a manifest and believe nothing of it: bounded, sealed, typed and consistent."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _read(engine: Path, path: Path) -> bytes:
         return read_regular(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise EngineLoadError(
-            f"The engine {engine} needs its manifest {path.name} beside it, which says what the file is and where it "
-            "may run. Copy both files together, or build the engine again."
+            f"The engine {engine} needs its manifest {path.name} beside it, which says what the "
+            "file is and where it may run. Copy both files together, or build the engine again."
         ) from error
     except OSError as error:
         raise EngineLoadError(
@@ -79,8 +79,8 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     received = values.get("format") if isinstance(values, dict) else type(values).__name__
     if received != FORMAT or isinstance(received, bool):
         raise EngineLoadError(
-            f"The manifest {path} has format {_shown(received)}, expected {FORMAT}. Build the engine again with this "
-            "version."
+            f"The manifest {path} has format {_shown(received)}, expected {FORMAT}. Build the "
+            "engine again with this version."
         )
     return dict(values)
 
@@ -105,7 +105,7 @@ def _schema() -> TypeAdapter[EngineManifest]:
 
 @cache
 def _spec_schema() -> type[BaseModel]:
-    """Return the schema of a build spec's JSON: that of the class, but for what is written as text."""
+    """Return the schema of a build spec's JSON: the class's, but for what is written as text."""
     from pydantic import ConfigDict, create_model
 
     written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
@@ -143,7 +143,8 @@ def _problems(manifest: EngineManifest) -> Iterator[str]:
         yield f"bytes is positive. Received: {manifest.bytes}."
     for key, kind in _DEVICE_KEYS[manifest.backend].items():
         if not isinstance(manifest.device.get(key), kind):
-            yield f"device.{key} is a {kind.__name__}. Received: {_shown(manifest.device.get(key))}."
+            received = _shown(manifest.device.get(key))
+            yield f"device.{key} is a {kind.__name__}. Received: {received}."
     for side, infos in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         yield from _tensor_problems(side, infos)
     yield from _spec_problems(manifest)
@@ -169,7 +170,7 @@ def _is_number(dtype: str) -> bool:
 
 
 def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
-    """Yield what is wrong with the build spec: its types, and whether its profiles are those of the inputs."""
+    """Yield what is wrong with the build spec: its types, and profiles of other inputs."""
     from pydantic import ValidationError
 
     try:

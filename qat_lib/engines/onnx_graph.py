@@ -1,4 +1,4 @@
-"""What an engine build must know of an ONNX file: its inputs and outputs, its nodes, its weighted nodes."""
+"""What an engine build must know of an ONNX file: inputs, outputs, nodes, weighted nodes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_file(path: Path) -> None:
 
 
 def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
-    """Check that a backend can build ``model`` for the resolved ``spec`` in bounded time and memory.
+    """Check that a backend can build ``model`` for ``spec`` in bounded time and memory.
 
     Raises:
         EngineBuildError: it exceeds a limit of :mod:`qat_lib.onnx_view.bounds`, or a scale is zero,
@@ -173,7 +173,10 @@ def _weight_form(graph: Any, constants: Collection[str]) -> WeightForm | None:
 
 
 def _full_unsigned(graph: Any) -> int:
-    """Count the tensors that are quantized to UINT8 with no Clip in front, which would keep them to 127 steps."""
+    """Count the tensors that are quantized to UINT8 with no Clip in front.
+
+    It would keep them to 127 steps.
+    """
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     clipped: set[str] = set()
     for node in graph.node:
@@ -231,7 +234,8 @@ def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
 def _check(info: TensorInfo, profile: ShapeProfile) -> None:
     if not _fits(info, profile):
         raise ConfigError(
-            f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match."
+            f"The profile {profile} does not fit the model's input {info}: fixed dimensions must "
+            "match."
         )
 
 
@@ -260,14 +264,14 @@ def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
             dtype = ""
     if not dtype:
         raise EngineBuildError(
-            f"Expected every input and output of {path} to have an element type. {value.name!r} has "
-            f"none that is known (number {element}). Export the model again."
+            f"Expected every input and output of {path} to have an element type. {value.name!r} "
+            f"has none that is known (number {element}). Export the model again."
         )
     return TensorInfo(name=value.name, shape=shape, dtype=dtype)
 
 
 def _weighted(view: OnnxGraph) -> list[str]:
-    """Return the nodes whose weight comes from a constant, through Q/DQ pairs and reshapes at most."""
+    """Return the nodes with a constant weight, behind Q/DQ pairs and reshapes at most."""
 
     def constant(name: str) -> bool:
         node = view.producer(name)

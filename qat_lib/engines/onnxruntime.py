@@ -40,7 +40,7 @@ _MOST_PARALLEL = 8
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that runs ``onnx`` node by node, with no optimization: the reference.
+    """Return a session that runs ``onnx`` node by node, with no optimization: the reference.
 
     Raises:
         EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
@@ -105,8 +105,9 @@ class OnnxRuntimeBackend:
         """Optimize the graph and keep the result."""
         if request.spec.float_precision != "fp32":
             raise ConfigError(
-                "The onnxruntime backend computes in the types of the graph; float_precision must be fp32. "
-                f"Received: {request.spec.float_precision}. Export an FP16 graph, or take another backend."
+                "The onnxruntime backend computes in the types of the graph; float_precision must "
+                f"be fp32. Received: {request.spec.float_precision}. Export an FP16 graph, or take "
+                "another backend."
             )
         runtime = _onnxruntime()
         with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
@@ -119,7 +120,8 @@ class OnnxRuntimeBackend:
                 )
             except _errors() as error:
                 raise EngineBuildError(
-                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the graph first."
+                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the "
+                    "graph first."
                 ) from error
             data = optimized.read_bytes()
         layers = read_optimized_graph(data, request.graph.nodes)
@@ -132,7 +134,7 @@ class OnnxRuntimeBackend:
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another version and another architecture: optimized graphs hold kernels of their own."""
+        """Refuse another version or architecture: optimized graphs hold kernels of their own."""
         return cpu_refusal("ONNX Runtime", self.version(), manifest)
 
     def open(
@@ -155,7 +157,8 @@ class OnnxRuntimeEngine(Engine):
             )
         except _errors() as error:
             raise EngineLoadError(
-                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build the engine again."
+                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build "
+                "the engine again."
             ) from error
         check_tensors(
             manifest,

@@ -70,7 +70,8 @@ class OpenVINOBackend:
         hints = float_hints()
         if request.spec.float_precision not in hints:
             raise ConfigError(
-                f"This CPU computes in {', '.join(hints)}. Received: float_precision={request.spec.float_precision}."
+                f"This CPU computes in {', '.join(hints)}. Received: "
+                f"float_precision={request.spec.float_precision}."
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
@@ -96,7 +97,7 @@ class OpenVINOBackend:
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
+        """Refuse another OpenVINO build or architecture, and a CPU that lacks instructions."""
         return cpu_refusal("OpenVINO", self.version(), manifest)
 
     def open(
@@ -159,7 +160,8 @@ def _openvino() -> Any:
         import openvino
     except ImportError as error:
         raise BackendUnavailableError(
-            f"The openvino backend needs the openvino package ({error}). Install it with: pip install 'qatline[engine]'"
+            f"The openvino backend needs the openvino package ({error}). Install it with: pip "
+            "install 'qatline[engine]'"
         ) from error
     return openvino
 
@@ -193,7 +195,8 @@ def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> An
         return _core().import_model(data, "CPU", config)
     except RuntimeError as error:
         raise EngineLoadError(
-            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build the engine again."
+            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build "
+            "the engine again."
         ) from error
 
 

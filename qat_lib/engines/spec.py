@@ -93,7 +93,9 @@ def _shape_text(shape: Shape) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """How an engine is built. Every field has a default, so ``BuildSpec()`` builds for this machine.
+    """How an engine is built.
+
+    Every field has a default, so ``BuildSpec()`` builds for this machine.
 
     Args:
         backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX
@@ -165,7 +167,8 @@ class BuildSpec:
             raise ConfigError(f"hint is latency or throughput. Received: {self.hint!r}.")
         if self.properties and self.backend not in ("auto", "openvino"):
             raise ConfigError(
-                f"properties are OpenVINO's; {self.backend} has none. Received: {dict(self.properties)}."
+                f"properties are OpenVINO's; {self.backend} has none. Received: "
+                f"{dict(self.properties)}."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,7 +191,9 @@ class BuildSpec:
 
 
 def parse_shapes(text: str) -> dict[str, ShapeProfile]:
-    """Parse ``input:1x3x224x224,8x...,32x...``: per input one shape, or smallest, optimum and largest.
+    """Parse ``input:1x3x224x224,8x...,32x...``.
+
+    There is one shape per input, or smallest, optimum and largest.
 
     A shape that ends in ``...`` takes the remaining dimensions of the first one. Several inputs are
     separated by ``;``.
@@ -211,7 +216,10 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
 
 
 def parse_profile(text: str) -> ShapeProfile:
-    """Parse one shape, or three shapes separated by commas, into a profile; ``scalar`` is the shape of a number."""
+    """Parse one shape, or three shapes separated by commas, into a profile.
+
+    ``scalar`` is the shape of a number.
+    """
     if text.strip() == _SCALAR:
         return ShapeProfile.fixed(())
     pieces = list(map(str.strip, text.split(",")))
@@ -228,7 +236,8 @@ def _parse_shape(text: str, first: Shape) -> Shape:
     match = re.fullmatch(r"(\d+(?:x\d+)*)(x\.\.\.)?", text)
     if match is None or (match[2] and not first):
         raise ConfigError(
-            f"A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: {text!r}."
+            "A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: "
+            f"{text!r}."
         )
     sizes = tuple(map(int, match[1].split("x")))
     return sizes + first[len(sizes) :] if match[2] else sizes

@@ -17,7 +17,7 @@ _WARM_REQUESTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Timed requests: seconds of each, seconds in all, and where the backend knows it the seconds on the device."""
+    """Timed requests: seconds of each, seconds in all, and seconds on the device if known."""
 
     end_to_end: list[float]
     total: float
@@ -27,7 +27,10 @@ class Measured:
 
 
 def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
-    """Send requests for ``seconds``, and at least ten, each client one after the other; time each request."""
+    """Send requests for ``seconds``, and at least ten, each client one after the other.
+
+    Time each request.
+    """
     clock = time.perf_counter
     begin = clock()
     end = begin + seconds

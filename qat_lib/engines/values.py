@@ -15,7 +15,10 @@ Dimension = int | None
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One input or output: name, shape (None = any size, within the profile) and NumPy dtype name."""
+    """One input or output: name, shape and NumPy dtype name.
+
+    A dimension of None has any size within the profile.
+    """
 
     name: str
     shape: tuple[Dimension, ...]

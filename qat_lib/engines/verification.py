@@ -26,7 +26,9 @@ fewer rows."""
 
 
 def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:
-    """Send random requests of the smallest, a middle and the largest shapes, and compare with ONNX Runtime.
+    """Compare the answers to random requests with those of ONNX Runtime.
+
+    The requests have the smallest, a middle and the largest shapes.
 
     Args:
         engine: the engine, loaded from its file.
@@ -101,10 +103,11 @@ def _explain(
     name, size = max(wrong.items(), key=lambda item: item[1])
     by_shape = "; ".join(f"{_text(shapes)}: {one[name]:.2g}" for shapes, one in found)
     return (
-        f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX Runtime's by "
-        f"{size:.2g} of the spread; {bound:g} is what the engine's precision explains (by shape: {by_shape}). The "
-        f"fault is in {engine.manifest.backend} {engine.manifest.backend_version}, and nothing was written. Build for "
-        "a largest batch that still agrees, or with another backend (backend='onnxruntime'); verify=False "
+        f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX "
+        f"Runtime's by {size:.2g} of the spread; {bound:g} is what the engine's precision explains "
+        f"(by shape: {by_shape}). The fault is in {engine.manifest.backend} "
+        f"{engine.manifest.backend_version}, and nothing was written. Build for a largest batch "
+        "that still agrees, or with another backend (backend='onnxruntime'); verify=False "
         "(--no-verify) builds without this comparison."
     )
 

@@ -1,4 +1,4 @@
-"""A read-only view of an ONNX graph: nodes in topological order, tensors with shape and type, small constants.
+"""A read-only view of an ONNX graph: ordered nodes, types of tensors, small constants.
 
 Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL``
 elements (scales, zero points, shapes) can be read as arrays.
@@ -123,7 +123,10 @@ class OnnxGraph:
         return tensor in self.constants
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
-        """Return the shape with None or a name for a dimension that is not fixed; None when the rank is unknown."""
+        """Return the shape with None or a name for a dimension that is not fixed.
+
+        None when the rank is unknown.
+        """
         found = self._types.get(tensor)
         return found.shape if found else None
 
@@ -133,7 +136,10 @@ class OnnxGraph:
         return found.dtype if found else ""
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast; else None."""
+        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast.
+
+        Else None.
+        """
         if tensor not in self._values:
             found = self._read_value(tensor)
             if found is not None and found.size > _REMEMBERED:
@@ -174,7 +180,8 @@ class OnnxGraph:
             return np.asarray(onnx.numpy_helper.to_array(proto))
         except (ValueError, TypeError, KeyError, OSError, RuntimeError, ValidationError) as error:
             raise ExportError(
-                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't be read: {error}."
+                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't "
+                f"be read: {error}."
             ) from error
 
     def _find_constants(self, sparse: set[str]) -> frozenset[str]:
@@ -245,8 +252,9 @@ def _producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
         for output in filter(None, node.outputs):
             if output in producers or output in given:
                 raise ExportError(
-                    f"Expected every tensor to have one producer. {output!r} is written by node {node.name!r} and "
-                    "once more elsewhere: the graph is not valid ONNX. Export it again."
+                    f"Expected every tensor to have one producer. {output!r} is written by node "
+                    f"{node.name!r} and once more elsewhere: the graph is not valid ONNX. Export "
+                    "it again."
                 )
             producers[output] = node
     return producers
@@ -255,7 +263,10 @@ def _producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
 def _topological(
     nodes: list[Node], producers: Mapping[str, Node], given: set[str]
 ) -> tuple[Node, ...]:
-    """Order nodes after what they read: as the file has them where that is an order, else by Kahn's algorithm."""
+    """Order nodes after what they read.
+
+    They stay as the file has them where that is an order; else Kahn's algorithm orders them.
+    """
     sources = {node.index: _sources(node, producers, given) for node in nodes}
     if all(source < index for index, found in sources.items() for source in found):
         return tuple(nodes)
@@ -275,8 +286,8 @@ def _topological(
     if len(order) < len(nodes):
         stuck = next(node.name for node in nodes if sources[node.index])
         raise ExportError(
-            f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph is not valid ONNX. "
-            "Export it again."
+            f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph "
+            "is not valid ONNX. Export it again."
         )
     return tuple(order)
 
@@ -289,7 +300,8 @@ def _sources(node: Node, producers: Mapping[str, Node], given: set[str]) -> set[
             found.add(source.index)
         elif name not in given:
             raise ExportError(
-                f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, which no node writes "
-                "and which is no input or initializer: the graph is not valid ONNX. Export it again."
+                f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, "
+                "which no node writes and which is no input or initializer: the graph is not valid "
+                "ONNX. Export it again."
             )
     return found

@@ -14,8 +14,10 @@ def keras_layer(node: str) -> str:
     ``/layer1/conv1/Conv``: there the path to the module is the best name. A name without a slash is
     returned as it is.
 
-    >>> keras_layer("quant_conv1/Conv"), keras_layer("relu_quantizer/QuantizeLinear"), keras_layer("/layer1/conv1/Conv")
-    ('conv1', 'relu', 'layer1/conv1')
+    >>> keras_layer("quant_conv1/Conv"), keras_layer("relu_quantizer/QuantizeLinear")
+    ('conv1', 'relu')
+    >>> keras_layer("/layer1/conv1/Conv")
+    'layer1/conv1'
     """
     if node.startswith("/"):
         return node.strip("/").rpartition("/")[0] or node.strip("/")

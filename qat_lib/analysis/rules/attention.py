@@ -51,7 +51,7 @@ def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
 
 
 def between_products(engine: PredictedEngine) -> frozenset[int]:
-    """Return the operators from the scores of an attention to its Softmax, by the index of their node.
+    """Return the indices of the nodes from the scores of an attention to its Softmax.
 
     They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
     scores is no residual.

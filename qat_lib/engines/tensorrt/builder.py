@@ -1,4 +1,4 @@
-"""Build a TensorRT engine: one sequence for every supported version, with the differences in the capability table."""
+"""Build a TensorRT engine: one sequence for every version, by the capability table."""
 
 from __future__ import annotations
 
@@ -64,13 +64,15 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
     weights, precision = request.graph.weights, request.spec.float_precision
     if weights is not None and weights not in capabilities.weights:
         raise ConfigError(
-            f"TensorRT {version} takes quantized weights as {' or '.join(capabilities.weights)} (FP32 + Q + DQ); "
-            f"{request.onnx} stores them as {weights} (INT8 + DQ). Export with weights=qdq."
+            f"TensorRT {version} takes quantized weights as {' or '.join(capabilities.weights)} "
+            f"(FP32 + Q + DQ); {request.onnx} stores them as {weights} (INT8 + DQ). Export with "
+            "weights=qdq."
         )
     if capabilities.strongly_typed and precision != "fp32":
         raise ConfigError(
-            f"TensorRT {version} takes every type from the ONNX graph, so float_precision must stay fp32. "
-            f"Received: {precision}. Export the graph with float_precision=fp16 instead."
+            f"TensorRT {version} takes every type from the ONNX graph, so float_precision must "
+            f"stay fp32. Received: {precision}. Export the graph with float_precision=fp16 "
+            "instead."
         )
     if precision == "bf16":
         raise ConfigError(f"TensorRT {version} has no bf16. Use float_precision fp16 or fp32.")

@@ -1,4 +1,4 @@
-"""One request on the GPU: an execution context with a stream of its own and buffers for the largest batch."""
+"""One request on the GPU: an execution context, its stream, buffers for the largest batch."""
 
 from __future__ import annotations
 

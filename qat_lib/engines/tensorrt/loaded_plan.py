@@ -54,9 +54,9 @@ class LoadedPlan:
             context = self.engine.create_execution_context()
         if context is None:
             raise EngineLoadError(
-                f"TensorRT can't make an execution context, most often for lack of GPU memory. "
-                f"{' '.join(self._log.errors()[-3:])} Close other programs on the GPU, or build with a smaller largest "
-                "batch."
+                "TensorRT can't make an execution context, most often for lack of GPU memory. "
+                f"{' '.join(self._log.errors()[-3:])} Close other programs on the GPU, or build "
+                "with a smaller largest batch."
             )
         return context
 

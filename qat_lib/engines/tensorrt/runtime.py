@@ -47,7 +47,10 @@ class TensorRTEngine(Engine):
         self._open_requests(make, _PARALLEL, limits)
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
-        """Measure as ``trtexec`` does: warm-up, then compute timed by events, from a CUDA graph where possible."""
+        """Measure as ``trtexec`` does.
+
+        After a warm-up, events time what is computed, from a CUDA graph where possible.
+        """
         values = self._checked(batch)
         compute: list[float] = []
         with self._pool.lend() as execution, ExitStack() as stack:
