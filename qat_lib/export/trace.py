@@ -22,6 +22,7 @@ import tensorflow as tf
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.export.precision import float32_for, float32_semantics
+from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
@@ -38,8 +39,11 @@ class Trace:
         inputs: graph tensor -> Keras input name, in the model's order.
         outputs: graph tensor and Keras output name, in the model's order.
         weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
-        scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or
-            ``backbone/conv1``.
+        scopes: name scope (without the slash) -> path of the layer, such as ``quant_conv1`` or
+            ``backbone/quant_conv1``.
+        origins: name scope -> path of the layer of the float model: of a wrapper the layer inside
+            (``backbone/conv1``), of a quantizer the layer whose output it quantizes.
+        markers: graph tensor of a quantizer's marker -> name of the quantizer.
         operations: path of the layer -> the Keras layer or operation.
         tensors: graph tensor -> path of the layer whose (only) output it is.
         shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and
@@ -51,6 +55,8 @@ class Trace:
     outputs: list[tuple[str, str]]
     weights: dict[str, Any]
     scopes: dict[str, str]
+    origins: dict[str, str]
+    markers: dict[str, str]
     operations: dict[str, Any]
     tensors: dict[str, str]
     shapes: dict[str, tuple[list[int | None], Any]]
@@ -61,15 +67,19 @@ class _Walker:
     """Calls each operation of a model, and of the models in it, within its own scope."""
 
     scopes: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     operations: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
+    # Keras's symbolic tensor, by its id -> path of the float model's layer that makes it.
+    makers: dict[int, str] = field(default_factory=dict)
 
     def run(self, model: Any, inputs: Any, prefix: str = "") -> list[Any]:
         """Return the flat outputs of ``model`` for ``inputs``."""
         functional = _functional(model)
-        tensors = {
-            id(ref): x for ref, x in zip(functional.inputs, keras.tree.flatten(inputs), strict=True)
-        }
+        flat = keras.tree.flatten(inputs)
+        tensors = {id(ref): x for ref, x in zip(functional.inputs, flat, strict=True)}
+        for ref in functional.inputs:
+            self.makers.setdefault(id(ref), ref._keras_history.operation.name)
         for depth in sorted(functional._nodes_by_depth, reverse=True):
             for node in functional._nodes_by_depth[depth]:
                 if (
@@ -79,18 +89,20 @@ class _Walker:
                 ):
                     continue
                 args, kwargs = node.arguments.fill_in(tensors)
-                outputs = self._call(node.operation, args, kwargs, prefix)
+                outputs = self._call(node, args, kwargs, prefix)
                 for ref, x in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
                     tensors[id(ref)] = x
         return [tensors[id(ref)] for ref in functional.outputs]
 
-    def _call(self, operation: Any, args: Any, kwargs: Any, prefix: str) -> Any:
+    def _call(self, node: Any, args: Any, kwargs: Any, prefix: str) -> Any:
+        operation = node.operation
         path = prefix + operation.name
         if isinstance(operation, keras.Model) and _is_graph(operation):
-            inputs, *_ = args or [kwargs["inputs"]]
-            return self.run(operation, inputs, path + "/")
+            return self._call_model(node, args, kwargs, path)
         scope = f"L{len(self.scopes)}"
         self.scopes[scope] = path
+        self.origins[scope] = self._origin(node, prefix)
+        self.makers.update((id(ref), self.origins[scope]) for ref in node.outputs)
         self.operations[path] = operation
         if isinstance(operation, keras.Layer):
             kwargs = _in_inference_mode(path, kwargs)
@@ -101,6 +113,27 @@ class _Walker:
             (output,) = flat
             self.tensors.setdefault(output.name, path)
         return outputs
+
+    def _call_model(self, node: Any, args: Any, kwargs: Any, path: str) -> list[Any]:
+        """Run a nested model; its symbolic tensors are made by what makes the outer ones."""
+        model = node.operation
+        functional = _functional(model)
+        inputs, *_ = args or [kwargs["inputs"]]
+        for outer, own in zip(node.input_tensors, functional.inputs, strict=True):
+            self.makers[id(own)] = self.makers[id(outer)]
+        outputs = self.run(model, inputs, path + "/")
+        for outer, own in zip(node.outputs, functional.outputs, strict=True):
+            self.makers[id(outer)] = self.makers[id(own)]
+        return outputs
+
+    def _origin(self, node: Any, prefix: str) -> str:
+        """Return the path of the float model's layer that a call stands for."""
+        operation = node.operation
+        if isinstance(operation, TensorQuantizer):
+            return self.makers[id(node.input_tensors[0])]
+        if isinstance(operation, BaseQuantizeWrapper):
+            operation = operation.layer
+        return f"{prefix}{operation.name}"
 
 
 def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -160,13 +193,16 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         for i, v in enumerate(variables)
     ]
     walker = _Walker()
+    markers: dict[str, str] = {}
 
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
-        with keras.StatelessScope() as state, export_mode():
+        with keras.StatelessScope() as state, export_mode() as found:
             for update in zip(variables, weights, strict=True):
                 # The constructor would cast the weight to the variable's type.
                 state.add_update(update)
-            return walker.run(model, inputs)
+            outputs = walker.run(model, inputs)
+            markers.update(found)
+            return outputs
 
     with float32_semantics(model):
         concrete = _concrete(forward, specs, weight_specs)
@@ -185,6 +221,8 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
         ),
         scopes=walker.scopes,
+        origins=walker.origins,
+        markers=markers,
         operations=walker.operations,
         tensors=walker.tensors,
         shapes={

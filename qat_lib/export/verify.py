@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules import check_parser_rules
 from qat_lib.errors import PlanError
-from qat_lib.export.metadata import Recorded, read_metadata
+from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
-from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
+from qat_lib.export.verify_ranges import check_activations, check_weights, problem
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.metadata import read_metadata
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -77,7 +78,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
         recorded = None
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
-        findings += _check_names(tensors.proto, names, recorded)
+        findings += _check_names(tensors, names, recorded)
     if recorded is not None:
         findings += check_activations(tensors, recorded)
         findings += check_weights(tensors, recorded)
@@ -189,11 +190,10 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
 
 
 def _check_names(
-    proto: Any, planned: set[str] | None, recorded: Recorded | None
+    tensors: Tensors, planned: set[str] | None, recorded: Recorded | None
 ) -> Iterator[Finding]:
-    present = {
-        quantizer_name(node) for node in proto.graph.node if node.op_type == "DequantizeLinear"
-    }
+    nodes = tensors.proto.graph.node
+    present = {tensors.quantizer(node) for node in nodes if node.op_type == "DequantizeLinear"}
     kept = (
         set()
         if recorded is None

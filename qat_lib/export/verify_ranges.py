@@ -29,11 +29,6 @@ def problem(code: str, node: str, message: str, advice: str, severity: Any = "er
     )
 
 
-def quantizer_name(node: Any) -> str:
-    """Return the quantizer that a Q or DQ node is named after: its name without the operator."""
-    return str(node.name).rpartition("/")[0]
-
-
 def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
     """Return a scale as the file holds it."""
     if not half:
@@ -45,11 +40,8 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
 def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
     """Yield each Q and DQ of an activation whose scale, or whose type of integers, is not the learned one (Q03)."""
     for node in tensors.proto.graph.node:
-        name = quantizer_name(node)
-        if (
-            node.op_type not in ("QuantizeLinear", "DequantizeLinear")
-            or name not in recorded.activations
-        ):
+        name = tensors.quantizer(node)
+        if name not in recorded.activations:
             continue
         scale = tensors.get(node.input[1])
         learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)

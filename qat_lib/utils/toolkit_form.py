@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-RECORD = ("qatline.quantizers", "qatline.tensors")
+RECORD = ("qatline.quantizers", "qatline.tensors", "qatline.nodes")
 """Metadata that name the nodes and tensors of the original form."""
 
 
