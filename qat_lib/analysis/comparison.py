@@ -31,7 +31,7 @@ _INT8 = re.compile(r"int8", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineLayer:
+class LayerInfo:
     """One layer of a real engine; a precision is None where the file says nothing about it."""
 
     name: str
@@ -102,7 +102,7 @@ def compare(
     Raises:
         ConfigError: the file can't be read or holds no layers.
     """
-    engine = read_layers(layers)
+    engine = read_layer_info(layers)
     named = _by_node(engine, _names(report))
     mismatches: list[Mismatch] = []
     right: dict[str, list[bool]] = defaultdict(list)
@@ -150,7 +150,7 @@ def compare(
     )
 
 
-def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[EngineLayer]:
+def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[LayerInfo]:
     """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
     content: Any = source
     if isinstance(source, (str, Path)):
@@ -171,9 +171,9 @@ def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[
     return [_layer(entry) for entry in entries]
 
 
-def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
+def _layer(entry: str | Mapping[str, Any]) -> LayerInfo:
     if isinstance(entry, str):
-        return EngineLayer(
+        return LayerInfo(
             name=entry,
             nodes=frozenset(_parts(entry)),
             reads_int8=None,
@@ -186,7 +186,7 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
     metadata = _METADATA.findall(str(entry.get("Metadata", "")))
     kind = str(entry.get("LayerType", ""))
     quantizer_alone = kind == "Scale" and "QuantizeLinear" in name
-    return EngineLayer(
+    return LayerInfo(
         name=name,
         nodes=frozenset((*_parts(name), *metadata)),
         reads_int8=_is_int8(entry.get("Inputs"), every=False),
@@ -195,7 +195,7 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
     )
 
 
-def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
+def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
     """Read a layer as qatline's engine builds describe it."""
     name, precision, output = (
         str(entry.get(key) or "") for key in ("name", "precision", "output_precision")
@@ -205,7 +205,7 @@ def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
         raise ConfigError(
             f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}."
         )
-    return EngineLayer(
+    return LayerInfo(
         name=name,
         nodes=frozenset(map(str, nodes)),
         reads_int8=precision == "int8" if precision else None,
@@ -236,7 +236,7 @@ def _names(report: FusionReport) -> list[str]:
     return [layer.name for layer in report.layers] + [add.name for add in report.adds]
 
 
-def _by_node(engine: list[EngineLayer], nodes: Iterable[str]) -> dict[str, EngineLayer]:
+def _by_node(engine: list[LayerInfo], nodes: Iterable[str]) -> dict[str, LayerInfo]:
     """Return the engine layer of each ONNX node; a reformat that carries a node's name does not count."""
     exact = {
         part: layer for layer in reversed(engine) if not layer.is_reformat for part in layer.nodes
@@ -244,7 +244,7 @@ def _by_node(engine: list[EngineLayer], nodes: Iterable[str]) -> dict[str, Engin
     return {node: exact[node] for node in nodes if node in exact}
 
 
-def _fused_into(report: FusionReport, built: EngineLayer, predicted: str | None) -> str:
+def _fused_into(report: FusionReport, built: LayerInfo, predicted: str | None) -> str:
     inside = [layer.name for layer in report.layers if layer.name in built.nodes]
     if predicted in inside or not inside:
         return predicted if predicted in inside and predicted is not None else "stands alone"

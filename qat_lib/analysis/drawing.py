@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding
-from qat_lib.onnx_view.names import keras_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +16,7 @@ class Box:
     Attributes:
         name: name of the node or tensor.
         op: operator, ``"Input"`` or ``"Output"``.
-        keras_layer: the Keras layer that it came from, best effort.
+        keras_layer: the Keras layer that it stands for.
         precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in;
             empty for inputs and outputs.
         writes_float: whether it is the end of an INT8 kernel that writes floating point.
@@ -64,7 +63,7 @@ class Drawing:
         return self.anchors.get(finding.node, self.anchors.get(finding.keras_layer, -1))
 
 
-def draw(engine: Engine) -> Drawing:
+def draw(engine: PredictedEngine) -> Drawing:
     """Return the drawing of a predicted engine."""
     boxes: list[Box] = []
     place: dict[str, int] = {}  # value -> box that writes it
@@ -86,7 +85,7 @@ def draw(engine: Engine) -> Drawing:
         box = Box(
             name=node.name,
             op=node.op,
-            keras_layer=keras_layer(node.name),
+            keras_layer=node.keras_layer,
             precision="mixed"
             if op is not None and op.precision == "mixed"
             else _precision(engine, node.index),
@@ -117,7 +116,7 @@ def draw(engine: Engine) -> Drawing:
     return Drawing(boxes=tuple(boxes), edges=tuple(edges), anchors=anchors)
 
 
-def _precision(engine: Engine, index: int) -> str:
+def _precision(engine: PredictedEngine, index: int) -> str:
     kernel = engine.kernel_of[index]
     if kernel.reads == "int8":
         return "int8"
@@ -127,7 +126,7 @@ def _precision(engine: Engine, index: int) -> str:
     )
 
 
-def _border(engine: Engine, name: str, op: str) -> Box:
+def _border(engine: PredictedEngine, name: str, op: str) -> Box:
     return Box(
         name=name,
         op=op,
@@ -139,6 +138,6 @@ def _border(engine: Engine, name: str, op: str) -> Box:
     )
 
 
-def _shape(engine: Engine, value: str) -> str:
+def _shape(engine: PredictedEngine, value: str) -> str:
     shape = engine.graph.shape(value)
     return "?" if shape is None else " x ".join("?" if dim is None else str(dim) for dim in shape)

@@ -122,7 +122,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class PredictedEngine:
     """Everything that is predicted about a graph, for the rules to look at.
 
     Attributes:
@@ -153,7 +153,7 @@ class Engine:
         return kernel is not None and kernel.reads == "int8"
 
 
-def predict(graph: OnnxGraph, *, allow_uint8: bool = False) -> Engine:
+def predict_engine(graph: OnnxGraph, *, allow_uint8: bool = False) -> PredictedEngine:
     """Predict the engine that TensorRT builds of ``graph``; see :func:`~qat_lib.analysis.analyze.analyze_onnx`."""
     flow = propagate(Flow.of(graph, allow_uint8=allow_uint8))
     weighted = find_weighted(flow)
@@ -165,7 +165,7 @@ def predict(graph: OnnxGraph, *, allow_uint8: bool = False) -> Engine:
         placed.chain.residual for placed in adds if placed.rule == "F3" and placed.chain is not None
     ]
     conversions = _conversions(flow, kernel_of, written, {id(read) for read in residuals})
-    return Engine(
+    return PredictedEngine(
         flow=flow,
         weighted=weighted,
         chains=chains,

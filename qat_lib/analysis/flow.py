@@ -14,16 +14,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qat_lib.analysis.rules.pair import (
-    DEQUANTIZE,
-    OTHER_TYPES,
-    QUANTIZE,
-    is_legal,
-    quantized_type,
-    well_formed,
-)
+from qat_lib.analysis.rules.pair import is_legal
+from qat_lib.analysis.rules.pair_types import OTHER_TYPES
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.pairs import DEQUANTIZE, PAIR, QUANTIZE, quantized_type, well_formed
 
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 
@@ -169,7 +164,7 @@ class Flow:
 
 
 def _is_operator(graph: OnnxGraph, node: Node) -> bool:
-    if node.op in (QUANTIZE, DEQUANTIZE) and well_formed(node):
+    if node.op in PAIR and well_formed(node):
         return False
     if _is_transparent(graph, node):
         return False
@@ -187,7 +182,7 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
     """Return the scale of every Q and DQ node, by the node's index."""
     found = {}
     for node in graph.nodes:
-        if node.op not in (QUANTIZE, DEQUANTIZE) or not well_formed(node):
+        if node.op not in PAIR or not well_formed(node):
             continue
         values = graph.value(node.input(1))
         quantized = _integer_type(graph, node)

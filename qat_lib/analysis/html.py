@@ -7,8 +7,8 @@ from importlib.resources import files
 from itertools import chain
 from typing import Any
 
+from qat_lib.analysis.catalog import CATALOG
 from qat_lib.analysis.drawing import Drawing
-from qat_lib.analysis.findings import CATALOG
 from qat_lib.analysis.layout import Place, lay_out
 from qat_lib.analysis.report import FusionReport
 
@@ -33,7 +33,7 @@ def _data(report: FusionReport) -> dict[str, Any]:
     return {
         "model": report.model,
         "summary": report.summary(),
-        "titles": {code: kind.title for code, kind in CATALOG.items()},
+        "titles": {code: rule.title for code, rule in CATALOG.items()},
         "kernels": [kernel.name for kernel in report.engine],
         "boxes": [
             [

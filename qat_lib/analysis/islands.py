@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from qat_lib.analysis.engine import Engine, Kernel
+from qat_lib.analysis.engine import Kernel, PredictedEngine
 
 
-def find_islands(engine: Engine) -> list[tuple[Kernel, ...]]:
+def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     """Return the connected groups of floating-point kernels that INT8 kernels feed and read."""
     compute = [kernel for kernel in engine.kernels if kernel.nodes]
     root = {id(kernel): id(kernel) for kernel in compute}
@@ -38,7 +38,7 @@ def find_islands(engine: Engine) -> list[tuple[Kernel, ...]]:
     ]
 
 
-def _sources(engine: Engine, kernel: Kernel) -> list[Kernel]:
+def _sources(engine: PredictedEngine, kernel: Kernel) -> list[Kernel]:
     found = []
     for node in kernel.nodes:
         for read in engine.flow.data_inputs(node):

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from qat_lib.analysis.findings import CATALOG, Finding, by_severity
+from qat_lib.analysis.catalog import CATALOG
+from qat_lib.analysis.findings import Finding, by_severity
 from qat_lib.analysis.report import FusionReport
 
 _STYLE = {

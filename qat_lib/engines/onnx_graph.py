@@ -107,11 +107,11 @@ def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
     """
     from qat_lib.onnx_view.bounds import check_bounds
     from qat_lib.onnx_view.graph import OnnxGraph
-    from qat_lib.onnx_view.scales import check_scales
+    from qat_lib.onnx_view.scales import require_usable_scales
 
     with _translated():
         check_bounds(path, model, {name: profile.maximum for name, profile in spec.shapes.items()})
-        check_scales(path, OnnxGraph(model, base_dir=path.resolve().parent))
+        require_usable_scales(path, OnnxGraph(model, base_dir=path.resolve().parent))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from qat_lib.engines.environment import cpu_device, cpu_refusal
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded, check_file
-from qat_lib.engines.onnxruntime_layers import read_layers
+from qat_lib.engines.onnxruntime_layers import read_optimized_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer, TensorInfo
@@ -120,7 +120,7 @@ class OnnxRuntimeBackend:
                     f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the graph first."
                 ) from error
             data = optimized.read_bytes()
-        layers = read_layers(data, request.graph.nodes)
+        layers = read_optimized_graph(data, request.graph.nodes)
         return BuiltEngine(
             data=data,
             device=self.device(),
@@ -177,7 +177,7 @@ class OnnxRuntimeEngine(Engine):
         return dict(zip(self._results, results, strict=True))
 
     def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
-        layers = read_layers(self._data, self.manifest.nodes)
+        layers = read_optimized_graph(self._data, self.manifest.nodes)
         if not timed:
             return layers
         smallest = self._spec.shapes[self.inputs[0].name].minimum

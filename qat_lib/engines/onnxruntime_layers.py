@@ -31,7 +31,7 @@ _INT8_WEIGHTED = {
 }
 
 
-def read_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
+def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
     """Return the layers of a serialized optimized graph.
 
     Args:

@@ -27,7 +27,7 @@ from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
-from qat_lib.engines.openvino_layers import read_layers
+from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array, EngineLayer, TensorInfo
@@ -85,7 +85,7 @@ class OpenVINOBackend:
                 f"{advise(request.onnx, request.graph, 'OpenVINO')}"
             ) from error
         running = core.import_model(data, "CPU", properties)
-        layers, inspector = read_layers(running, request.graph.nodes, timed=False)
+        layers, inspector = read_execution_graph(running, request.graph.nodes, timed=False)
         return BuiltEngine(
             data=data,
             device=self.device(),
@@ -150,7 +150,7 @@ class OpenVINOEngine(Engine):
             compiled = _import(
                 self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True}
             )
-        return read_layers(compiled, self.manifest.nodes, timed=timed)[0]
+        return read_execution_graph(compiled, self.manifest.nodes, timed=timed)[0]
 
 
 def _openvino() -> Any:

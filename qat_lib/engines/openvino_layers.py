@@ -20,7 +20,7 @@ _SUFFIX = re.compile(r"(/WithoutBiases|_original|/transpose_[ab]|/Transpose|/fq_
 _TIMED_RUNS = 50
 
 
-def read_layers(
+def read_execution_graph(
     compiled: Any, nodes: Mapping[str, str], *, timed: bool
 ) -> tuple[list[EngineLayer], list[dict[str, str]]]:
     """Return the layers of the execution graph, and the graph's own description of them."""

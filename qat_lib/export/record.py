@@ -22,8 +22,9 @@ from qat_lib.export.graph import (
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.passes.names import origin
 from qat_lib.export.ranges import LearnedRange
-from qat_lib.onnx_view.identity import QDQ, Identities
+from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import PREFIX
+from qat_lib.onnx_view.pairs import PAIR
 
 
 def record_quantizers(
@@ -75,7 +76,7 @@ def node_identities(model: ir.Model) -> dict[str, str]:
     for node in model.graph:
         name = str(node.name)
         layers[name] = origin(node)
-        if is_op(node, *QDQ) and QUANTIZER in node.meta:
+        if is_op(node, *PAIR) and QUANTIZER in node.meta:
             quantizers[name] = node.meta[QUANTIZER]
     return Identities(layers=layers, quantizers=quantizers).to_metadata()
 

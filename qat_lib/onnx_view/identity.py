@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qat_lib.onnx_view.metadata import damaged, read_object
-
-QDQ = ("QuantizeLinear", "DequantizeLinear")
+from qat_lib.onnx_view.pairs import PAIR
 
 _KEY = "nodes"
 
@@ -65,9 +64,14 @@ class Identities:
 
     def quantizer(self, node: str, op: str) -> str:
         """Return the quantizer that a node of the operator ``op`` stands for; empty for no Q or DQ."""
-        if op not in QDQ:
+        if op not in PAIR:
             return ""
         return self.quantizers.get(node) or guess_quantizer(node)
+
+    def layers_of(self, quantizer: str) -> tuple[str, ...]:
+        """Return the Keras layers whose outputs or weights a quantizer quantizes."""
+        nodes = (node for node, name in self.quantizers.items() if name == quantizer)
+        return tuple(dict.fromkeys(map(self.keras_layer, nodes)))
 
 
 def guess_layer(node: str) -> str:

@@ -15,7 +15,7 @@ from qat_lib.engines.tensorrt.builder import build_plan
 from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.capabilities import Capabilities, capabilities_of
 from qat_lib.engines.tensorrt.cuda import CudaDevice, Device
-from qat_lib.engines.tensorrt.inspector import is_detailed, read_layers
+from qat_lib.engines.tensorrt.inspector import is_detailed, read_inspector
 from qat_lib.engines.tensorrt.library import import_tensorrt
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.tensorrt.runtime import TensorRTEngine
@@ -63,7 +63,7 @@ class TensorRTBackend:
         inputs, outputs = plan.tensors()
         memory = int(getattr(plan.engine, self._capabilities().memory_property))
         plan.close()
-        layers = read_layers(
+        layers = read_inspector(
             description, nodes=request.graph.nodes, weighted=request.graph.weighted
         )
         warnings = log.warnings()

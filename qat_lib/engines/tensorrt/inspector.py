@@ -27,7 +27,7 @@ _TYPES: tuple[tuple[str, str], ...] = (
 _NOT_WEIGHTED = frozenset({"Reformat", "NoOp", "Constant", "Shuffle", "Slice"})
 
 
-def read_layers(
+def read_inspector(
     description: Mapping[str, Any],
     *,
     nodes: Mapping[str, str],

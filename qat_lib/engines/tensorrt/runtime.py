@@ -15,7 +15,7 @@ from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.cuda import Device
 from qat_lib.engines.tensorrt.execution import Execution
-from qat_lib.engines.tensorrt.inspector import read_layers
+from qat_lib.engines.tensorrt.inspector import read_inspector
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.timing import Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer
@@ -67,7 +67,7 @@ class TensorRTEngine(Engine):
         description = request.describe()
         times = request.layer_times() if timed else {}
         nodes = self.manifest.nodes
-        return read_layers(
+        return read_inspector(
             description, nodes=nodes, weighted=self.manifest.weighted_nodes, times=times
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.engine import Engine, predict
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.rules.attention import between_products, check_attention
 from qat_lib.analysis.rules.mixed import check_mixed
 
@@ -17,13 +17,13 @@ Build = Callable[[GraphBuilder, str], str]
 
 def attention(
     scores: Build, *, weights: Build = lambda g, x: x, product: str = "MatMul", opset: int = 17
-) -> Engine:
+) -> PredictedEngine:
     """An attention whose scores go through ``scores`` to the Softmax, and the weights through ``weights``."""
     g = GraphBuilder(opset=opset)
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
     normalized = g.op("Softmax", [scores(g, g.op("MatMul", [q, k], "scores"))], "attention/Softmax")
     g.output(g.op(product, [weights(g, normalized), v], "values"))
-    return predict(g.graph())
+    return predict_engine(g.graph())
 
 
 def mask(g: GraphBuilder, x: str, *, quantized: bool = False) -> str:
@@ -53,10 +53,10 @@ def test_v23_is_not_about_a_softmax_whose_output_weighs_nothing(op: str) -> None
     g = GraphBuilder()
     y = g.op("Softmax", [g.qdq(g.op("Tanh", [g.input(shape=(4, 32))]))], "first")
     g.output(g.op(op, [y] * (1 + (op == "Add"))))
-    assert list(check_attention(predict(g.graph()))) == []
+    assert list(check_attention(predict_engine(g.graph()))) == []
     scores, _, values = (g.qdq(g.input(name, (4, 32, 32))) for name in "abc")
     g.output(g.op("MatMul", [g.op("Softmax", [scores], "second"), values]))
-    assert [each.node for each in check_attention(predict(g.graph()))] == ["second"]
+    assert [each.node for each in check_attention(predict_engine(g.graph()))] == ["second"]
 
 
 @pytest.mark.parametrize(("length", "found"), [(7, True), (8, False)])
@@ -91,7 +91,7 @@ def test_between_products_goes_on_behind_a_softmax_that_is_no_attention() -> Non
         "second",
     )
     g.output(g.op("MatMul", [way, v], "values"))
-    found = predict(g.graph())
+    found = predict_engine(g.graph())
     assert {n.name for n in found.graph.nodes if n.index in between_products(found)} == {
         "scale",
         "second",
@@ -119,7 +119,7 @@ def test_between_products_is_about_a_softmax_that_weighs(op: str, weighs: bool) 
     q, k, v = (g.input(name, (4, 32, 32)) for name in "qkv")
     y = g.op(op, [mask(g, g.op("MatMul", [q, k]))])
     g.output(g.op("MatMul", [y, v]) if weighs else y)
-    assert between_products(predict(g.graph())) == frozenset()
+    assert between_products(predict_engine(g.graph())) == frozenset()
 
 
 def test_v18_goes_on_behind_an_attention() -> None:
@@ -129,6 +129,6 @@ def test_v18_goes_on_behind_an_attention() -> None:
     g.output(
         g.op("Mul", [g.qdq(g.op("MatMul", [weights, v])), g.input("gate", (4, 32, 32))], "gate/Mul")
     )
-    assert [(each.code, each.node) for each in check_mixed(predict(g.graph()))] == [
+    assert [(each.code, each.node) for each in check_mixed(predict_engine(g.graph()))] == [
         ("V18", "gate/Mul")
     ]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder, image
 
-from qat_lib.analysis.engine import Engine, predict
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.islands import find_islands
 from qat_lib.analysis.rules.borders import check_borders
@@ -22,14 +22,14 @@ def said(found: Any) -> list[tuple[str, str]]:
     return [(each.code, each.node) for each in found]
 
 
-def inputs(*, cast: bool, transpose: bool, moved: bool = False) -> Engine:
+def inputs(*, cast: bool, transpose: bool, moved: bool = False) -> PredictedEngine:
     g = GraphBuilder()
     x = g.input("image", dtype=np.float16 if cast else None)
     x = g.op("Cast", [x], to=1) if cast else x
     x = g.op("Tanh", [x]) if moved else x
     x = g.op("Transpose", [x], "flip/Transpose", perm=[0, 1, 3, 2]) if transpose else x
     g.output(g.conv(g.qdq(x, name="image_quantizer"), 16, 16))
-    return predict(g.graph())
+    return predict_engine(g.graph())
 
 
 @pytest.mark.parametrize("cast", [False, True])
@@ -49,7 +49,7 @@ def test_h2_is_about_quantizing_only() -> None:
     """An input that arrives as INT8 and is dequantized has no Q."""
     g = GraphBuilder()
     g.output(g.op("Tanh", [g.dq(g.input(dtype=np.int8))]))
-    assert said(check_borders(predict(g.graph()))) == []
+    assert said(check_borders(predict_engine(g.graph()))) == []
 
 
 def types(first: Any, scale: Any, bias: Any = np.float32, *, op: str = "Add") -> list[Finding]:
@@ -58,7 +58,7 @@ def types(first: Any, scale: Any, bias: Any = np.float32, *, op: str = "Add") ->
     q = g.op("QuantizeLinear", [g.input("b"), g.const(0.1), g.const(0, np.int8)])
     second = g.op("DequantizeLinear", [q, g.const(0.1, scale), g.const(0, np.int8)])
     g.output(g.op(op, [g.input("a", dtype=first), second, g.input("c", dtype=bias)], "layer/op"))
-    return [found for found in check_borders(predict(g.graph())) if found.code == "V28"]
+    return [found for found in check_borders(predict_engine(g.graph())) if found.code == "V28"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_v08_lists_the_scales_of_a_tensor_in_order() -> None:
     g = GraphBuilder()
     x = g.op("Tanh", [g.input()], "tanh/Tanh")
     g.output(*(g.conv(g.qdq(x, scale), 16, 16, name=f"c{scale}") for scale in (0.5, 0.125, 0.25)))
-    (found,) = check_scales(predict(g.graph()))
+    (found,) = check_scales(predict_engine(g.graph()))
     assert (found.code, found.node) == ("V08", "tanh/Tanh")
     assert "with 3 different scales (0.125, 0.25, 0.5)" in found.message
 
@@ -95,14 +95,14 @@ def test_v08_is_not_about_constants_or_one_scale() -> None:
     for scale in (0.5, 0.25):
         g.output(g.op("MatMul", [x, g.qdq(weight, scale)]))
     g.output(g.op("MatMul", [x, g.qdq(weight, 0.25)]))
-    assert list(check_scales(predict(g.graph()))) == []
+    assert list(check_scales(predict_engine(g.graph()))) == []
 
 
 def test_v08_of_an_input_names_the_input() -> None:
     g = GraphBuilder()
     x = g.input("image")
     g.output(*(g.conv(g.qdq(x, scale), 16, 16, name=f"c{scale}") for scale in (0.5, 0.25)))
-    assert said(check_scales(predict(g.graph()))) == [("V08", "image")]
+    assert said(check_scales(predict_engine(g.graph()))) == [("V08", "image")]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_v08_of_an_input_names_the_input() -> None:
 def test_v09_names_the_second_quantizer(build: Build, expected: str) -> None:
     g = GraphBuilder()
     g.output(build(g, g.op("Tanh", [g.input()])))
-    found = [each for each in check_scales(predict(g.graph())) if each.code == "V09"]
+    found = [each for each in check_scales(predict_engine(g.graph())) if each.code == "V09"]
     assert len(found) == 1
     assert found[0].node.endswith("/QuantizeLinear")
     assert found[0].node.startswith(expected)
@@ -131,7 +131,7 @@ def test_a_rescaled_input_of_a_concat_is_no_requantization() -> None:
     parts = [g.op("Tanh", [g.input(name)]) for name in "ab"]
     y = g.op("Concat", [g.qdq(parts[0], 0.1), g.qdq(parts[1], 0.2)], axis=1)
     g.output(g.conv(g.qdq(y), 32, 16))
-    assert said(check_scales(predict(g.graph()))) == []
+    assert said(check_scales(predict_engine(g.graph()))) == []
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_rescaled_input_of_a_concat_is_no_requantization() -> None:
 def test_islands_lie_between_int8_kernels(between: Build, expected: list[list[str]]) -> None:
     g = GraphBuilder()
     g.output(g.conv(g.qdq(between(g, image(g))), 16, 16, name="last"))
-    found = find_islands(predict(g.graph()))
+    found = find_islands(predict_engine(g.graph()))
     names = [sorted(node.name for kernel in island for node in kernel.nodes) for island in found]
     assert names == [sorted(each) for each in expected]
 
@@ -169,4 +169,4 @@ def test_an_island_needs_an_int8_kernel_on_both_sides() -> None:
     before.output(before.op("Exp", [image(before)]))
     after.output(after.conv(after.qdq(after.op("Exp", [after.input()])), 16, 16))
     for g in (before, after):
-        assert find_islands(predict(g.graph())) == []
+        assert find_islands(predict_engine(g.graph())) == []

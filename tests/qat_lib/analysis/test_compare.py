@@ -10,7 +10,7 @@ import pytest
 from resnet50_graph import resnet50
 
 from qat_lib.analysis import FusionReport, analyze_graph, compare
-from qat_lib.analysis.comparison import read_layers
+from qat_lib.analysis.comparison import read_layer_info
 from qat_lib.errors import ConfigError
 
 INT8 = "Thirty-two wide channel vectorized row major Int8 format"
@@ -143,30 +143,30 @@ def test_a_missing_file_is_refused(report: FusionReport, tmp_path: Path) -> None
         ({"Name": "conv", "Inputs": [{"Datatype": "Int8"}, 3]}, True),
     ],
 )
-def test_read_layers_ignores_tensors_that_it_does_not_know(
+def test_read_layer_info_ignores_tensors_that_it_does_not_know(
     entry: dict[str, Any], reads: bool | None
 ) -> None:
-    (layer,) = read_layers([entry])
+    (layer,) = read_layer_info([entry])
     assert layer.reads_int8 is reads
 
 
-def test_read_layers_refuses_nodes_that_are_no_list() -> None:
+def test_read_layer_info_refuses_nodes_that_are_no_list() -> None:
     with pytest.raises(
         ConfigError, match=r"the nodes of layer 'conv' as a list of names\. Received: 3"
     ):
-        read_layers([{"name": "conv", "nodes": 3}])
+        read_layer_info([{"name": "conv", "nodes": 3}])
 
 
-def test_read_layers_takes_a_name_of_brackets_in_linear_time() -> None:
+def test_read_layer_info_takes_a_name_of_brackets_in_linear_time() -> None:
     """A quadratic split would take minutes."""
-    (layer,) = read_layers([{"Name": f"a{')' * 300_000}b + c"}])
+    (layer,) = read_layer_info([{"Name": f"a{')' * 300_000}b + c"}])
     assert "c" in layer.nodes
 
 
-def test_read_layers_tells_what_is_read_and_written_in_int8() -> None:
+def test_read_layer_info_tells_what_is_read_and_written_in_int8() -> None:
     """A layer reads INT8 if any input is; it writes INT8 if every output is."""
     mixed = [*tensor(INT8), *tensor(FP32)]
-    (layer_of_both,) = read_layers([{"Name": "conv", "Inputs": mixed, "Outputs": mixed}])
+    (layer_of_both,) = read_layer_info([{"Name": "conv", "Inputs": mixed, "Outputs": mixed}])
     assert (layer_of_both.reads_int8, layer_of_both.writes_int8) == (True, False)
-    (whole,) = read_layers([{"Name": "conv", "Inputs": tensor(FP32), "Outputs": tensor(INT8)}])
+    (whole,) = read_layer_info([{"Name": "conv", "Inputs": tensor(FP32), "Outputs": tensor(INT8)}])
     assert (whole.reads_int8, whole.writes_int8) == (False, True)

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder, image
 
-from qat_lib.analysis.engine import predict
+from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules.epilogue import check_epilogues
+from qat_lib.analysis.rules.epilogue import check_epilogue
 
 Read = Callable[[GraphBuilder, str], str]
 
 
 def findings(g: GraphBuilder, code: str = "") -> list[Finding]:
-    return [found for found in check_epilogues(predict(g.graph())) if code in ("", found.code)]
+    return [
+        found for found in check_epilogue(predict_engine(g.graph())) if code in ("", found.code)
+    ]
 
 
 def int8(g: GraphBuilder, x: str) -> str:

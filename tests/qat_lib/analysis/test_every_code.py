@@ -38,6 +38,8 @@ from placement_graphs import (
 )
 
 from qat_lib.analysis import CATALOG, analyze_graph
+from qat_lib.analysis.findings import Rule
+from qat_lib.analysis.rules import record
 
 Build = Callable[[], GraphBuilder]
 
@@ -121,7 +123,8 @@ def check(graph: GraphBuilder) -> None:
 
 
 def test_every_code_has_its_graphs() -> None:
-    assert set(GRAPHS) == set(CATALOG)
+    verified = {code for code, rule in vars(record).items() if isinstance(rule, Rule)}
+    assert set(GRAPHS) == set(CATALOG) - verified
 
 
 @pytest.mark.parametrize("code", GRAPHS)

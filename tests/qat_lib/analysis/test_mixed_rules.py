@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder, image
 
-from qat_lib.analysis.engine import Engine, predict
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.rules.mixed import check_mixed
 
 Build = Callable[[GraphBuilder, str], str]
 
 
-def engine(build: Build, *, opset: int = 17) -> Engine:
+def engine(build: Build, *, opset: int = 17) -> PredictedEngine:
     """Predict the engine of what is built behind a Tanh."""
     g = GraphBuilder(opset=opset)
     g.output(build(g, g.op("Tanh", [g.input()], "tanh/Tanh")))
-    return predict(g.graph())
+    return predict_engine(g.graph())
 
 
 def said(found: Any) -> list[tuple[str, str]]:
@@ -93,10 +93,9 @@ def test_v20_and_v21(build: Build, code: str, text: str) -> None:
     assert all(text in each.message for each in found)
 
 
-def test_v20_lists_the_scales() -> None:
-    (found,) = check_mixed(engine(concat(0.125, 0.25, 0.125, written=None)))
-    listed = found.message.partition("(")[2].partition(")")[0]
-    assert sorted(listed.split(", ")) == ["0.125", "0.25"]
+def test_v20_lists_the_scales_in_the_order_of_the_inputs() -> None:
+    (found,) = check_mixed(engine(concat(0.5, 0.125, 0.25, 0.125, written=None)))
+    assert "have different scales (0.5, 0.125, 0.25)" in found.message
 
 
 @pytest.mark.parametrize(
@@ -213,15 +212,15 @@ def test_v22_of_an_operator_with_a_second_reader_or_none() -> None:
     g = GraphBuilder()
     y = g.op("Exp", [g.qdq(g.op("Tanh", [g.input()]))], "exp")
     g.output(g.qdq(y), y)
-    assert said(check_mixed(predict(g.graph()))) == []
+    assert said(check_mixed(predict_engine(g.graph()))) == []
     g = GraphBuilder()
     x = g.op("Tanh", [g.input()])
     g.op("Exp", [g.qdq(x)], "exp")
     g.output(x)
-    assert said(check_mixed(predict(g.graph()))) == []
+    assert said(check_mixed(predict_engine(g.graph()))) == []
     g = GraphBuilder()
     g.output(g.qdq(g.op("Exp", [g.const(1.0)], "exp")))
-    assert said(check_mixed(predict(g.graph()))) == []
+    assert said(check_mixed(predict_engine(g.graph()))) == []
 
 
 @pytest.mark.parametrize("op", ["InstanceNormalization", "Exp"])
@@ -229,4 +228,4 @@ def test_v22_lets_a_normalization_read_what_a_kernel_writes_as_int8(op: str) -> 
     g = GraphBuilder()
     parameters = [g.const(np.ones(16)), g.const(np.zeros(16))] if op != "Exp" else []
     g.output(g.qdq(g.op(op, [g.qdq(image(g)), *parameters], "op")))
-    assert said(check_mixed(predict(g.graph()))) == ([("V22", "op")] if op == "Exp" else [])
+    assert said(check_mixed(predict_engine(g.graph()))) == ([("V22", "op")] if op == "Exp" else [])

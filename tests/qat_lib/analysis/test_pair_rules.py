@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 from onnx_graphs import GraphBuilder, set_type
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules.pair import check_pair, is_legal, quantized_type, well_formed
+from qat_lib.analysis.rules.pair import check_pair, is_legal
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.pairs import quantized_type, well_formed
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 Tensor = Callable[[GraphBuilder], str]

@@ -11,7 +11,7 @@ from onnx_graphs import GraphBuilder
 from parser_graphs import one_quantizer, quantized_output, weight_pair
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules import check_parser_rules
+from qat_lib.analysis.rules.parser import check_parser_rules
 
 
 def findings(g: GraphBuilder, **options: Any) -> list[Finding]:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 from onnx_graphs import GraphBuilder, image
 
-from qat_lib.analysis.engine import predict
+from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules.residual import check_adds
+from qat_lib.analysis.rules.residual import check_residual
 
 Build = Callable[[GraphBuilder, str], str]
 
 
 def findings(g: GraphBuilder) -> list[Finding]:
-    return list(check_adds(predict(g.graph())))
+    return list(check_residual(predict_engine(g.graph())))
 
 
 def int8(g: GraphBuilder, x: str) -> str:
@@ -91,7 +91,9 @@ def block(
         (block(int8, shortcut=False, quantized=False), [], ""),
     ],
 )
-def test_check_adds(graph: GraphBuilder, expected: list[tuple[str, str, str]], text: str) -> None:
+def test_check_residual(
+    graph: GraphBuilder, expected: list[tuple[str, str, str]], text: str
+) -> None:
     found = findings(graph)
     assert [(each.code, each.rule, each.severity) for each in found] == expected
     for each in found:

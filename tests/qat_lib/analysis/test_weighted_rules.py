@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.engine import predict
+from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.weighted import check_weighted
 
@@ -19,7 +19,9 @@ Build = Callable[[GraphBuilder, str], str]
 
 
 def findings(g: GraphBuilder, code: str = "") -> list[Finding]:
-    return [found for found in check_weighted(predict(g.graph())) if code in ("", found.code)]
+    return [
+        found for found in check_weighted(predict_engine(g.graph())) if code in ("", found.code)
+    ]
 
 
 def messages(g: GraphBuilder, code: str = "") -> list[str]:

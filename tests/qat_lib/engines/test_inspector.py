@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qat_lib.engines.tensorrt.inspector import is_detailed, read_layers
+from qat_lib.engines.tensorrt.inspector import is_detailed, read_inspector
 
 INT8, FP16, FP32 = (
     "Thirty-two wide channel vectorized row major Int8 format",
@@ -26,7 +26,7 @@ def layer(name: str, kind: str, reads: str, writes: str, **more: Any) -> dict[st
 
 
 def read(*layers: Any, **times: float) -> list[Any]:
-    return read_layers({"Layers": list(layers)}, nodes=NODES, weighted=WEIGHTED, times=times)
+    return read_inspector({"Layers": list(layers)}, nodes=NODES, weighted=WEIGHTED, times=times)
 
 
 def test_fused_layer_named_by_its_nodes() -> None:
@@ -95,7 +95,7 @@ def test_layers_without_weights_count_by_what_they_write() -> None:
 def test_names_only() -> None:
     """Without detailed verbosity there are only names, and no precision is made up."""
     description = {"Layers": ["conv1 + relu", "softmax"]}
-    found = read_layers(description, nodes=NODES, weighted=WEIGHTED)
+    found = read_inspector(description, nodes=NODES, weighted=WEIGHTED)
     assert [item.precision for item in found] == ["unknown", "unknown"]
     assert found[0].nodes == ("conv1", "relu")
     assert not is_detailed(description)

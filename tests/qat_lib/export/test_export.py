@@ -15,11 +15,10 @@ from keras import layers
 from onnx.reference import ReferenceEvaluator
 
 from qat_lib import TensorQuantizer, export_onnx
-from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export import export
 from qat_lib.export.options import ExportOptions
-from qat_lib.export.verify_ranges import problem
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
@@ -231,7 +230,8 @@ def test_export_records_the_plan(tmp_path: Path) -> None:
 
 
 def finding(severity: Any, code: str) -> Finding:
-    return problem(code, "node", f"{code} is wrong.", "Mend it.", severity)
+    rule = Rule(code, severity, "wrong")
+    return rule.at("node", message=f"{code} is wrong.", advice="Mend it.")
 
 
 def verification(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[Any]:

@@ -58,14 +58,23 @@ def test_damaged_identities_are_refused(text: str) -> None:
         OnnxGraph(model_of(node, nodes=text))
 
 
+def test_layers_of_a_quantizer_are_those_of_its_nodes() -> None:
+    layers = {"a/Q": "a", "a/DQ": "a", "b/Q": "b", "c/Relu": "c"}
+    known = Identities(layers=layers, quantizers=dict.fromkeys(("a/Q", "a/DQ", "b/Q"), "q"))
+    assert known.layers_of("q") == ("a", "b")
+    assert known.layers_of("") == ()
+
+
 @pytest.mark.parametrize(
     ("name", "layer"),
     [
         ("quant_conv1/Conv", "conv1"),
+        ("conv1/Conv", "conv1"),
         ("relu_quantizer/QuantizeLinear", "relu"),
-        ("/layer1/conv1/Conv", "layer1/conv1"),
+        ("/layer1/layer1.0/conv1/Conv", "layer1/layer1.0/conv1"),
         ("/Conv", "Conv"),
         ("Conv_3", "Conv_3"),
+        ("quant_", "quant_"),
         ("quant_/Conv", "quant_"),
         ("", ""),
     ],

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.scales import LEAST_SCALE, check_scales, describe_bad_scales
+from qat_lib.onnx_view.scales import LEAST_SCALE, describe_bad_scales, require_usable_scales
 
 BELOW = np.nextafter(np.float32(LEAST_SCALE), np.float32(0))
 
@@ -54,7 +54,7 @@ GOOD, BAD = np.array(0.5, np.float32), np.array([0.5, 0.0], np.float32)
 
 
 @pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
-def test_check_scales_names_the_first_node_with_a_bad_one(op: str) -> None:
+def test_require_usable_scales_names_the_first_node_with_a_bad_one(op: str) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "bad"], ["a"], "mul"),
         helper.make_node(op, ["x"], ["b"], "none"),
@@ -63,11 +63,11 @@ def test_check_scales_names_the_first_node_with_a_bad_one(op: str) -> None:
         helper.make_node(op, ["x", "bad"], ["e"], "first"),
         helper.make_node(op, ["x", "bad"], ["f"], "second"),
     ]
-    check_scales(Path("model.onnx"), graph_of(*nodes[:4], good=GOOD, bad=BAD))
+    require_usable_scales(Path("model.onnx"), graph_of(*nodes[:4], good=GOOD, bad=BAD))
     with pytest.raises(
         ExportError, match=r"In model.onnx, node 'first': 1 of 2 scales are unusable \(1 zero\)"
     ):
-        check_scales(Path("model.onnx"), graph_of(*nodes, good=GOOD, bad=BAD))
+        require_usable_scales(Path("model.onnx"), graph_of(*nodes, good=GOOD, bad=BAD))
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_check_scales_names_the_first_node_with_a_bad_one(op: str) -> None:
         (np.int32, False),
     ],
 )
-def test_check_scales_looks_at_floating_point_numbers(dtype: type, refused: bool) -> None:
+def test_require_usable_scales_looks_at_floating_point_numbers(dtype: type, refused: bool) -> None:
     """Integers in the place of a scale are what the analysis reports."""
     graph = graph_of(
         helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], "q"), scale=np.zeros(1, dtype)
     )
     if refused:
         with pytest.raises(ExportError, match="1 zero"):
-            check_scales(Path("model.onnx"), graph)
+            require_usable_scales(Path("model.onnx"), graph)
     else:
-        check_scales(Path("model.onnx"), graph)
+        require_usable_scales(Path("model.onnx"), graph)
