@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from pipelines.cli_errors import reported
+from pipelines.cli_errors import reported, say_renamed
 from pipelines.cli_quantize import check_inputs, quantize
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.options import (
@@ -46,9 +46,12 @@ def export(
     weights: Annotated[
         WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
     ] = "int8",
-    remainder: Annotated[
+    float_precision: Annotated[
         FloatPrecision, typer.Option(help="Precision of non-quantized layers.")
     ] = "fp32",
+    remainder: Annotated[
+        FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False),
@@ -77,6 +80,9 @@ def export(
         import qat_lib
         from pipelines import model_views
 
+        if remainder is not None:
+            float_precision = remainder
+            say_renamed("--remainder", "--float-precision")
         network = qat_lib.load_model(model)
         inputs = None if check is None else model_views.read_inputs(check)
         if check is not None:
@@ -87,7 +93,7 @@ def export(
             target=target,
             opset=opset,
             weights=weights,
-            remainder=remainder,
+            float_precision=float_precision,
             batch=batch,
             channels_first_input=channels_first,
             plan=plan,

@@ -29,15 +29,11 @@ def check_output(
     place = Path(path)
     try:
         found = place.stat()
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-    ):  # whoever writes says what is wrong with the folder
+    # Whoever writes says what is wrong with the folder.
+    except (FileNotFoundError, NotADirectoryError):
         return
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # a loop of links, a folder that can't be searched, a NUL in the name
+    # A loop of links, a folder that can't be searched, a NUL in the name.
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"Expected a path to write a file to. Received: {str(path)!r} ({error})."
         ) from error

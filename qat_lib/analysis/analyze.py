@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from qat_lib.analysis.drawing import draw
-from qat_lib.analysis.engine import (
-    AVERAGE_POOLS,
-    MAX_POOLS,
-    Kernel,
-    PredictedEngine,
-    is_average_pool,
-    predict_engine,
-    standalone,
-)
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.islands import find_islands
+from qat_lib.analysis.kernels import Kernel, standalone
+from qat_lib.analysis.operators import is_pool
 from qat_lib.analysis.report import (
     AddVerdict,
     FusionReport,
@@ -75,9 +69,7 @@ def report_on(
         model=model,
         layers=_layers(engine),
         adds=_adds(engine),
-        pools=tuple(
-            _pool(engine, node) for node in engine.flow.operators if _is_pool(engine, node)
-        ),
+        pools=_pools(engine),
         kernels=tuple(
             _kernel(engine.graph, kernel) for kernel in engine.kernels if standalone(kernel)
         ),
@@ -129,10 +121,9 @@ def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
     )
 
 
-def _is_pool(engine: PredictedEngine, node: Node) -> bool:
-    return node.op in MAX_POOLS or (
-        node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node)
-    )
+def _pools(engine: PredictedEngine) -> tuple[PoolVerdict, ...]:
+    pools = [node for node in engine.flow.operators if is_pool(engine.graph, node)]
+    return tuple(_pool(engine, node) for node in pools)
 
 
 def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:

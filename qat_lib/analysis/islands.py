@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from qat_lib.analysis.engine import Kernel, PredictedEngine
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.kernels import Kernel
 
 
 def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:

@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qat_lib.analysis.findings import Finding, at_least
+from qat_lib.deprecation import warn_renamed
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export import passes
 from qat_lib.export.convert import convert
@@ -74,13 +75,14 @@ def export_onnx(
     target: Backend = "tensorrt",
     opset: int = 17,
     weights: WeightForm = "int8",
-    remainder: FloatPrecision = "fp32",
+    float_precision: FloatPrecision = "fp32",
     channels_first_input: bool = False,
     batch: int | None = None,
     preprocessing: Preprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    remainder: FloatPrecision | None = None,
 ) -> ExportReport:
     """Export a Keras model, quantized or not, to ONNX and verify the result.
 
@@ -88,13 +90,13 @@ def export_onnx(
         model: built Keras Functional or Sequential model.
         path: file to write; it appears whole or not at all.
         target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
-        opset: ONNX operator set, 13 to 21. Default 17. ``remainder="fp16"`` needs, and raises it
-            to, 19.
+        opset: ONNX operator set, 13 to 21. Default 17. ``float_precision="fp16"`` needs, and
+            raises it to, 19.
         weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
             of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
             8.6 needs.
-        remainder: data type of what is not INT8: ``"fp32"`` (default) or ``"fp16"``, for strongly
-            typed TensorRT.
+        float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
+            strongly typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
         batch: fixed batch size; None (default) leaves it open.
         preprocessing: how raw images become the model's input; recorded in the file.
@@ -105,6 +107,7 @@ def export_onnx(
         plan: quantization plan that the file is verified against, its dict form, or the path of its
             JSON; its digest is recorded in the file. Default None: verified against the model's own
             quantizers.
+        remainder: deprecated name of ``float_precision``.
 
     Returns:
         What was written.
@@ -124,11 +127,14 @@ def export_onnx(
         >>> qat_lib.export_onnx(model, "float.onnx").opset
         17
     """
+    if remainder is not None:
+        warn_renamed("remainder", "float_precision")
+        float_precision = remainder
     options = ExportOptions(
         target=target,
-        opset=max(opset, 19) if remainder == "fp16" else opset,
+        opset=max(opset, 19) if float_precision == "fp16" else opset,
         weights=weights,
-        remainder=remainder,
+        float_precision=float_precision,
         channels_first_input=channels_first_input,
         batch=batch,
         embed_preprocessing=embed_preprocessing,
@@ -146,7 +152,7 @@ def export_onnx(
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
     recorded = record_quantizers(
-        graph, ranges, disabled_quantizers(model), half=remainder == "fp16"
+        graph, ranges, disabled_quantizers(model), half=float_precision == "fp16"
     )
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
@@ -211,8 +217,8 @@ def lower(
         steps.append(passes.take_channels_first)
     if options.weights == "qdq":
         steps.append(passes.store_float_weights)
-    if options.remainder == "fp16":
-        steps.append(passes.convert_remainder_to_half)
+    if options.float_precision == "fp16":
+        steps.append(passes.convert_float_to_half)
     steps.append(passes.name_canonically)
     for step in steps:
         graph = step(graph)

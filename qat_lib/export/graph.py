@@ -197,7 +197,10 @@ def dims(value: ir.Value | None) -> list[int | None] | None:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let every reader of ``old`` read ``new``; a graph output keeps its name, a Keras tensor its identity."""
+    """Let every reader of ``old`` read ``new``.
+
+    A graph output keeps its name and those of its open dimensions, a Keras tensor its identity.
+    """
     if TENSOR in old.meta:
         new.meta[TENSOR] = old.meta[TENSOR]
     if old.is_graph_output():
@@ -205,12 +208,22 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         old.name = None
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name = name
-        if new.shape is None:
-            new.shape = old.shape
+        new.shape = _named_dimensions(new.shape, old.shape)
         if new.dtype is None and old.dtype is not None:
             new.dtype = old.dtype
     else:
         old.replace_all_uses_with(new)
+
+
+def _named_dimensions(shape: ir.Shape | None, names: ir.Shape | None) -> ir.Shape | None:
+    """Return ``shape`` with the names, such as "batch", that ``names`` has for its open dimensions."""
+    if shape is None or names is None or len(shape) != len(names):
+        return shape or names
+    merged = [
+        name if isinstance(name, ir.SymbolicDim) and not isinstance(dim, int) else dim
+        for dim, name in zip(shape, names, strict=True)
+    ]
+    return ir.Shape(merged)
 
 
 def new_node(

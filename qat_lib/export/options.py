@@ -19,7 +19,7 @@ LARGEST_BATCH = 65_536
 _CHOICES = {
     "target": get_args(Backend),
     "weights": get_args(WeightForm),
-    "remainder": get_args(FloatPrecision),
+    "float_precision": get_args(FloatPrecision),
 }
 
 
@@ -34,7 +34,7 @@ class ExportOptions:
     target: str = "tensorrt"
     opset: int = 17
     weights: str = "int8"
-    remainder: str = "fp32"
+    float_precision: str = "fp32"
     channels_first_input: bool = False
     batch: int | None = None
     embed_preprocessing: bool = False

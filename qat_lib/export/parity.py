@@ -25,7 +25,7 @@ FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float
 rounding)."""
 HALF_TOLERANCE = 2e-2
-"""The same for a float16 remainder."""
+"""The same where what is not quantized is float16."""
 FLOAT_STEP = 1e-5
 """Part of the largest logit below which two logits of a model without quantizers are a tie."""
 

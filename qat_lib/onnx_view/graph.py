@@ -246,9 +246,8 @@ def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
         if not subgraphs_of(attribute):
             try:
                 attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
-            except (
-                ValueError
-            ):  # an attribute without a type says nothing; the rules see it as absent
+            # An attribute without a type says nothing; the rules see it as absent.
+            except ValueError:
                 continue
     return Node(
         index=index,

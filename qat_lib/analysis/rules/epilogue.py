@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qat_lib.analysis.chains import Chain, gate_of, joins
-from qat_lib.analysis.engine import FLOAT_ONLY, PredictedEngine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule, Severity
 from qat_lib.analysis.flow import Read
+from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.propagation import is_mover
 from qat_lib.onnx_view.graph import Node
 

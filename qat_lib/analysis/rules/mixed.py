@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, PredictedEngine, is_average_pool
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.flow import Read
+from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
 

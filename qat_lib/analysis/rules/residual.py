@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qat_lib.analysis.chains import Chain
-from qat_lib.analysis.engine import FLOAT_ONLY, PredictedEngine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
+from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.analysis.rules.mixed import V18

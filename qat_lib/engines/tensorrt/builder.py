@@ -69,7 +69,7 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
     if capabilities.strongly_typed and precision != "fp32":
         raise ConfigError(
             f"TensorRT {version} takes every type from the ONNX graph, so float_precision must stay fp32. "
-            f"Received: {precision}. Export the graph with remainder=fp16 instead."
+            f"Received: {precision}. Export the graph with float_precision=fp16 instead."
         )
     if precision == "bf16":
         raise ConfigError(f"TensorRT {version} has no bf16. Use float_precision fp16 or fp32.")

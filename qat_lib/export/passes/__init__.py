@@ -10,7 +10,7 @@ from qat_lib.export.passes.flatten_order import reorder_flattened_weights
 from qat_lib.export.passes.float_weights import store_float_weights
 from qat_lib.export.passes.fold_batchnorm import fold_batchnorm
 from qat_lib.export.passes.fold_constants import fold_constants
-from qat_lib.export.passes.half import convert_remainder_to_half
+from qat_lib.export.passes.half import convert_float_to_half
 from qat_lib.export.passes.identities import remove_identities
 from qat_lib.export.passes.io import embed_preprocessing, take_channels_first
 from qat_lib.export.passes.layout import remove_transposes
@@ -32,7 +32,7 @@ from qat_lib.export.passes.thin_reshapes import remove_thin_reshapes
 from qat_lib.export.passes.unsigned import quantize_unsigned
 
 __all__ = [
-    "convert_remainder_to_half",
+    "convert_float_to_half",
     "embed_preprocessing",
     "fix_reshape_targets",
     "fix_resize_scales",

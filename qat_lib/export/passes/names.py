@@ -50,7 +50,7 @@ def _nearest(node: ir.Node) -> Mapping[str, Any]:
 
 @lowering_pass
 def name_canonically(model: ir.Model) -> None:
-    """Rename nodes, their outputs and the initializers; inputs and outputs of the graph keep their names."""
+    """Rename nodes, their outputs and the initializers; those of the graph's border keep theirs."""
     graph = model.graph
     kept = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
     taken = set(kept)
@@ -70,6 +70,13 @@ def name_canonically(model: ir.Model) -> None:
         value.name = f"rename__value__{index}"
     for value, name in renamed:
         value.name = name
+        _forget_names_of_dimensions(value)
+
+
+def _forget_names_of_dimensions(value: ir.Value) -> None:
+    """Leave open dimensions without the numbered names of tf2onnx, which count a process's exports."""
+    if value.shape is not None:
+        value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
 
 
 def _initializer_name(value: ir.Value) -> str:

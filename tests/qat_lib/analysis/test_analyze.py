@@ -11,7 +11,8 @@ from onnx_graphs import GraphBuilder
 
 from qat_lib.analysis import FusionReport, analyze_graph, analyze_onnx
 from qat_lib.analysis.analyze import kernel_name
-from qat_lib.analysis.engine import Kernel, predict_engine
+from qat_lib.analysis.engine import predict_engine
+from qat_lib.analysis.kernels import Kernel
 from qat_lib.errors import ExportError
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.engine import Kernel, PredictedEngine, predict_engine, standalone
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
+from qat_lib.analysis.kernels import Kernel, standalone
 
 Build = Callable[[GraphBuilder, str], list[str]]
 

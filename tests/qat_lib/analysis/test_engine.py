@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.engine import is_average_pool, predict_engine
+from qat_lib.analysis.engine import predict_engine
+from qat_lib.analysis.operators import is_average_pool
 
 
 def chain(g: GraphBuilder, x: str, *ops: str) -> str:

@@ -30,7 +30,7 @@ PASSES = [
     "use_global_pools", "reorder_flattened_weights", "remove_thin_reshapes", "recover_batchnorm",
     "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "quantize_before_max_pools",
     "pull_strides_up", "quantize_unsigned", "let_quantizers_clamp", "take_channels_first", "store_float_weights",
-    "convert_remainder_to_half", "name_canonically",
+    "convert_float_to_half", "name_canonically",
 ]  # fmt: skip
 OPENVINO = {
     "quantize_before_max_pools",
@@ -42,7 +42,7 @@ OPTIONAL = {
     "embed_preprocessing",
     "take_channels_first",
     "store_float_weights",
-    "convert_remainder_to_half",
+    "convert_float_to_half",
 } | OPENVINO
 IMAGES = Preprocessing(image_shape=(4, 4, 1))
 
@@ -58,7 +58,7 @@ IMAGES = Preprocessing(image_shape=(4, 4, 1))
         ({"target": "onnxruntime"}, None, set()),
         ({"channels_first_input": True}, None, {"take_channels_first"}),
         ({"weights": "qdq"}, None, {"store_float_weights"}),
-        ({"remainder": "fp16"}, None, {"convert_remainder_to_half"}),
+        ({"float_precision": "fp16"}, None, {"convert_float_to_half"}),
     ],
 )
 def test_lower_runs_the_passes_that_the_options_ask_for(
@@ -109,13 +109,14 @@ def test_export_has_the_defaults_that_it_documents() -> None:
         "target": "tensorrt",
         "opset": 17,
         "weights": "int8",
-        "remainder": "fp32",
+        "float_precision": "fp32",
         "channels_first_input": False,
         "batch": None,
         "preprocessing": None,
         "embed_preprocessing": False,
         "metadata": None,
         "plan": None,
+        "remainder": None,
     }
 
 
@@ -135,7 +136,11 @@ def test_export_reports_what_it_wrote(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("options", "opset"),
-    [({"opset": 18}, 18), ({"remainder": "fp16"}, 19), ({"remainder": "fp16", "opset": 21}, 21)],
+    [
+        ({"opset": 18}, 18),
+        ({"float_precision": "fp16"}, 19),
+        ({"float_precision": "fp16", "opset": 21}, 21),
+    ],
 )
 def test_export_raises_the_operator_set_for_half_precision_only(
     tmp_path: Path, options: dict[str, Any], opset: int
@@ -143,7 +148,34 @@ def test_export_raises_the_operator_set_for_half_precision_only(
     assert export_onnx(dense(), tmp_path / "model.onnx", **options).opset == opset
     assert {each.version for each in onnx.load(tmp_path / "model.onnx").opset_import} == {opset}
     recorded = json.loads(metadata_of(tmp_path / "model.onnx")["quantizers"])
-    assert recorded["half"] is (options.get("remainder") == "fp16")
+    assert recorded["half"] is (options.get("float_precision") == "fp16")
+
+
+def test_export_takes_the_old_name_of_float_precision(tmp_path: Path) -> None:
+    model = dense()
+    with pytest.warns(DeprecationWarning, match="remainder is now float_precision") as warned:
+        export_onnx(model, tmp_path / "old.onnx", remainder="fp16")
+    assert warned[0].filename == __file__
+    export_onnx(model, tmp_path / "new.onnx", float_precision="fp16")
+    assert (tmp_path / "old.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_export_names_the_open_dimensions_of_its_border(tmp_path: Path, precision: Any) -> None:
+    export_onnx(dense(), tmp_path / "model.onnx", float_precision=precision)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    first = [value.type.tensor_type.shape.dim[0] for value in (*graph.input, *graph.output)]
+    assert [dim.dim_param for dim in first] == ["batch", "batch"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_export_gives_the_same_bytes_each_time(tmp_path: Path, precision: Any) -> None:
+    x = keras.Input((None, None, 3), name="image")
+    y = layers.ReLU(name="relu")(layers.Conv2D(4, 3, name="conv")(x))
+    model = keras.Model(x, layers.GlobalAveragePooling2D(name="pool")(y))
+    for name in ("one.onnx", "two.onnx"):
+        export_onnx(model, tmp_path / name, float_precision=precision)
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 
 
 def test_export_records_what_the_file_is(tmp_path: Path) -> None:

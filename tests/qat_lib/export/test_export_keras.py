@@ -192,11 +192,11 @@ def test_every_option_gives_the_same_answers(quantized, plan, images, tmp_path, 
     assert (dim.dim_value or dim.dim_param) == options.get("batch", "batch")
 
 
-def test_a_half_remainder_halves_and_agrees_within_halfs_rounding(
+def test_float_precision_fp16_halves_and_agrees_within_halfs_rounding(
     quantized, plan, images, tmp_path
 ):
     path = tmp_path / "half.onnx"
-    report = qat_lib.export_onnx(quantized, path, plan=plan, remainder="fp16")
+    report = qat_lib.export_onnx(quantized, path, plan=plan, float_precision="fp16")
     assert report.opset == 19
     assert qat_lib.verify_onnx(path, plan) == []
     kinds = {t.data_type for t in onnx.load(path).graph.initializer}

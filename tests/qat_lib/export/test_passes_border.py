@@ -1,4 +1,4 @@
-"""float16 remainder, preprocessing in the graph, channels-first input, canonical names."""
+"""Float16 outside of INT8, preprocessing in the graph, channels-first input, canonical names."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_what_is_not_int8_becomes_half(lab, rng):
     )
     x = rng.normal(size=(1, 2, 5, 5)).astype(np.float32)
     expected = lab.run(model, x=x)[0]
-    lowered = lab.check(model, passes.convert_remainder_to_half, {"x": x}, rtol=0.01, atol=0.02)
+    lowered = lab.check(model, passes.convert_float_to_half, {"x": x}, rtol=0.01, atol=0.02)
     np.testing.assert_allclose(lab.run(lowered, x=x)[0], expected, rtol=0.01, atol=0.02)
     assert lab.order(lowered)[0] == lab.order(lowered)[-1] == "Cast"
     scales = lab.node(lowered, "DequantizeLinear", 1).inputs[1].const_value.numpy()
@@ -43,14 +43,14 @@ def test_a_constant_beyond_half_is_refused_but_a_bound_is_clamped(lab):
         big=np.asarray(1e6, np.float32),
     )
     with pytest.raises(ExportError, match="float16's range"):
-        passes.convert_remainder_to_half(model)
+        passes.convert_float_to_half(model)
     bound = lab.build(
         "(float[2] x) => (float[2] y) { y = Clip(x, low, big) }",
         opset=19,
         low=np.asarray(0, np.float32),
         big=np.asarray(1e6, np.float32),
     )
-    assert lab.run(passes.convert_remainder_to_half(bound), x=np.asarray([-1, 7], np.float32))[
+    assert lab.run(passes.convert_float_to_half(bound), x=np.asarray([-1, 7], np.float32))[
         0
     ].tolist() == [0, 7]
 
@@ -61,7 +61,7 @@ def test_a_constant_beyond_half_is_refused_but_a_bound_is_clamped(lab):
 def test_masks_beyond_half_saturate(lab, operator, expected):
     constants = {"big": np.float32(1e38), "mask": np.asarray([1, 0], bool)}
     model = lab.build(f"(float[2] x) => (float[2] y) {{ y = {operator} }}", opset=19, **constants)
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     assert lab.run(half, x=np.asarray([3, 4], np.float32))[0].tolist() == expected
 
 
@@ -75,7 +75,7 @@ def test_half_additive_masks_stay_finite(lab, operands):
         opset=19,
         large=np.float32(-2.4e38),
     )
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     scores = lab.run(half, x=np.asarray([-32, -32], np.float32), hidden=np.asarray([True, False]))[
         0
     ]
@@ -89,7 +89,7 @@ def test_half_keeps_a_masks_factor_that_it_can_hold(lab, factor):
         opset=19,
         factor=np.float32(factor),
     )
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     assert lab.run(half, on=np.asarray([True, False]))[0].tolist() == [factor, 0]
 
 
@@ -98,7 +98,7 @@ def test_half_other_products_with_large_constants_are_refused(lab):
         "(float[2] x) => (float[2] y) { y = Mul(x, large) }", opset=19, large=np.float32(-2.4e38)
     )
     with pytest.raises(ExportError, match="float16's range"):
-        passes.convert_remainder_to_half(model)
+        passes.convert_float_to_half(model)
 
 
 def conv_on_nhwc(lab, rng):

@@ -150,7 +150,7 @@ def test_an_attention_network_agrees_with_keras(attention, tmp_path, opset, more
 def test_an_attention_network_in_half(attention, tmp_path, weights):
     quantized, plan, data = attention
     path = tmp_path / "half.onnx"
-    qat_lib.export_onnx(quantized, path, plan=plan, remainder="fp16", weights=weights)
+    qat_lib.export_onnx(quantized, path, plan=plan, float_precision="fp16", weights=weights)
     parity = qat_lib.check_parity(quantized, path, data)
     assert parity.passed, parity
     assert [f for f in qat_lib.analyze_onnx(path).findings if f.severity != "info"] == []

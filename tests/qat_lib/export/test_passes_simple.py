@@ -220,7 +220,7 @@ def test_half_constants(lab, value, written):
     model = lab.build("(float[2] x) => (float y) { y = Add(x, c) }", c=np.float32([1, value]))
     (constant,) = [
         tensor.const_value.numpy()
-        for tensor in passes.convert_remainder_to_half(model).graph.initializers.values()
+        for tensor in passes.convert_float_to_half(model).graph.initializers.values()
         if tensor.dtype == ir.DataType.FLOAT16 and tensor.uses()
     ]
     assert constant.dtype == np.float16
@@ -231,7 +231,7 @@ def test_half_constants(lab, value, written):
 def test_half_refuses_constants_beyond_its_range(lab, value):
     model = lab.build("(float[2] x) => (float y) { y = Add(x, c) }", c=np.float32([1, value]))
     with pytest.raises(ExportError, match=re.escape(f"Received {abs(value):g} in")):
-        passes.convert_remainder_to_half(model)
+        passes.convert_float_to_half(model)
 
 
 @pytest.mark.parametrize(

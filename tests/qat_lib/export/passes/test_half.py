@@ -1,4 +1,4 @@
-"""The float16 remainder: each kind of constant, of node and of border."""
+"""What stays float in float16: each kind of constant, of node and of border."""
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,7 @@ def dtypes(model):
 
 def test_halves_constants_and_casts_at_the_border(lab):
     model = lab.formula("Add(Mul(x, c), c); Relu(x)", X, c=C)
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     cast = "Cast<to = 10>(x)"
     assert lab.results(half) == [
         f"Cast<to = 1>(Add(Mul({cast}, c_1), c_1))",
@@ -49,7 +49,7 @@ def test_leaves_other_types_at_the_border(lab):
     """Inputs of other types, one that nothing reads, and outputs of other types, each with a float one behind it."""
     inputs = {"i": np.asarray([[1, 2, 3]]), "b": np.asarray([True]), "u": np.float32([1]), **X}
     model = lab.formula("Neg(i); Not(b); Shape(x); Relu(x)", inputs)
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     assert lab.results(half) == [
         "Neg(i)",
         "Not(b)",
@@ -60,7 +60,7 @@ def test_leaves_other_types_at_the_border(lab):
 
 def test_leaves_an_input_that_is_an_output(lab):
     model = lab.build("(float[3] x) => (float[3] x, float y) { y = Relu(x) }")
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     assert [value.dtype.name for value in half.graph.outputs] == ["FLOAT"] * 2
     assert lab.results(half)[1] == "Cast<to = 1>(Relu(Cast<to = 10>(x)))"
 
@@ -75,23 +75,23 @@ def test_leaves_an_input_that_is_an_output(lab):
 )
 def test_casts_to_float32_become_casts_to_half(lab, cast, after):
     model = lab.formula(f"Neg({cast})", {"i": np.int32([1])})
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     (result,) = lab.results(half)
     assert result == (f"Cast<to = 1>(Neg({after}))" if "= 1>" in cast else f"Neg({after})")
 
 
 def test_keeps_constants_of_other_types(lab):
     model = lab.formula("Add(i, c)", {"i": np.asarray([1])}, c=np.asarray([1 << 40]))
-    assert lab.constants(passes.convert_remainder_to_half(model))["c"].tolist() == [1 << 40]
+    assert lab.constants(passes.convert_float_to_half(model))["c"].tolist() == [1 << 40]
     model = lab.formula("Add(d, c)", {"d": np.float64([1])}, c=np.float64([1e300]))
-    assert lab.constants(passes.convert_remainder_to_half(model))["c"].tolist() == [1e300]
+    assert lab.constants(passes.convert_float_to_half(model))["c"].tolist() == [1e300]
 
 
 def test_keeps_a_resizes_scales_in_float32(lab):
     image = {"x": np.ones((1, 1, 2, 2), np.float32)}
     constants = {"roi": np.zeros(8, np.float32), "scales": np.float32([1, 1, 2, 2])}
     text = 'Resize<coordinate_transformation_mode = "tf_crop_and_resize">(x, roi, scales); Mul(scales, v)'
-    half = passes.convert_remainder_to_half(
+    half = passes.convert_float_to_half(
         lab.formula(text, {**image, "v": np.float32([3])}, **constants)
     )
     resize = lab.node(half, "Resize")
@@ -108,7 +108,7 @@ def test_scales_stay_positive(lab, op, scale, written):
     model = lab.formula(
         f"{op}; Neg(x)", {**X, "i": np.int8([[1]])}, opset=19, s=np.float32(scale), z=np.int8(0)
     )
-    constants = lab.constants(passes.convert_remainder_to_half(model))
+    constants = lab.constants(passes.convert_float_to_half(model))
     (found,) = [value for value in constants.values() if value.dtype == np.float16]
     assert found == np.float16(written)
 
@@ -116,7 +116,7 @@ def test_scales_stay_positive(lab, op, scale, written):
 @pytest.mark.parametrize("text", ["Mul(x, c)", "Mul(c, x)", "Clip(x, c)"])
 def test_other_constants_may_become_zero(lab, text):
     model = lab.formula(text, X, c=np.float32(1e-9))
-    (found,) = lab.constants(passes.convert_remainder_to_half(model)).values()
+    (found,) = lab.constants(passes.convert_float_to_half(model)).values()
     assert found == 0
 
 
@@ -130,7 +130,7 @@ def test_weights_behind_a_quantizer_may_be_zero(lab):
         s=np.float32(0.5),
         z=np.int8(0),
     )
-    half = passes.convert_remainder_to_half(model)
+    half = passes.convert_float_to_half(model)
     assert np.asarray(lab.node(half, "QuantizeLinear").inputs[0].const_value).tolist() == [0, -1]
 
 
@@ -142,7 +142,7 @@ def test_weights_behind_a_quantizer_may_be_zero(lab):
 )
 def test_bounds_and_masks_saturate(lab, text, value, written):
     model = lab.formula(text, X, c=np.float32(value), m=np.asarray([True]))
-    constants = lab.constants(passes.convert_remainder_to_half(model))
+    constants = lab.constants(passes.convert_float_to_half(model))
     assert [array for array in constants.values() if array.dtype == np.float16] == [written]
 
 
@@ -153,22 +153,22 @@ def test_bounds_and_masks_saturate(lab, text, value, written):
 def test_another_reader_of_such_a_constant_is_named(lab, text, reader):
     model = lab.formula(text, X, c=np.float32([1, -70000, 2]))
     with pytest.raises(ExportError, match=f"Received 70000 in 'c', read by '{reader}'"):
-        passes.convert_remainder_to_half(model)
+        passes.convert_float_to_half(model)
 
 
 @pytest.mark.parametrize("value", [65504, -65504, np.inf, -np.inf])
 def test_the_largest_number_and_infinity_are_taken(lab, value):
     model = lab.formula("Add(x, c)", X, c=np.float32([1, value, 2]))
-    (found,) = lab.constants(passes.convert_remainder_to_half(model)).values()
+    (found,) = lab.constants(passes.convert_float_to_half(model)).values()
     assert found.tolist() == [1, np.sign(value) * 65504, 2]
 
 
 def test_constants_that_nothing_reads_are_no_reason_to_refuse(lab):
     model = lab.build("(float[2] x) => (float y) { y = Relu(x) }", c=np.float32([1e9]))
-    assert lab.order(passes.convert_remainder_to_half(model)) == ["Cast", "Relu", "Cast"]
+    assert lab.order(passes.convert_float_to_half(model)) == ["Cast", "Relu", "Cast"]
 
 
 def test_every_output_of_a_node_is_half(lab):
     model = lab.build("(float[4] x) => (float y) { a, b = Split<axis = 0>(x)\n y = Add(a, b) }")
-    split = lab.node(passes.convert_remainder_to_half(model), "Split")
+    split = lab.node(passes.convert_float_to_half(model), "Split")
     assert [value.dtype for value in split.outputs] == [ir.DataType.FLOAT16] * 2

@@ -54,7 +54,7 @@ def plan() -> Any:
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"target": "openvino"},
-    {"remainder": "fp16"},
+    {"float_precision": "fp16"},
     {"weights": "qdq", "channels_first_input": True},
     {
         "preprocessing": Preprocessing(image_shape=(8, 8, 4), scale=0.5),
