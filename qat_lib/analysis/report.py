@@ -20,7 +20,7 @@ class LayerVerdict:
 
     Attributes:
         name: ONNX node.
-        keras_layer: Keras layer that it came from, best effort.
+        keras_layer: Keras layer that it stands for.
         op_type: ``"Conv"``, ``"ConvTranspose"``, ``"Gemm"`` or ``"MatMul"``.
         precision: ``"int8"``; ``"mixed"`` when only one operand is quantized and the kernel
             therefore runs in floating point; ``"float"``.
@@ -30,6 +30,7 @@ class LayerVerdict:
             unknown.
         macs_share: share of the whole graph's, 0 to 1.
         kernel: nodes of its kernel joined by " + ", as TensorRT names engine layers.
+        quantizer: quantizer of its weight; empty where the weight is not quantized.
     """
 
     name: str
@@ -41,6 +42,7 @@ class LayerVerdict:
     macs: int
     macs_share: float
     kernel: str
+    quantizer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

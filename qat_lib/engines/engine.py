@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qat_lib.engines.layer_identity import identify_layers
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
@@ -98,7 +99,9 @@ class Engine(ABC):
                 time.
         """
         with self._pool.lend() as request:
-            return self._layers(request, timed)
+            layers = self._layers(request, timed)
+        manifest = self.manifest
+        return list(identify_layers(layers, manifest.identities, manifest.weighted_nodes))
 
     def benchmark(
         self,

@@ -15,6 +15,8 @@ from qat_lib.engines.spec import BuildSpec, ShapeProfile
 from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineBuildError, ExportError
 from qat_lib.mappings import map_values
+from qat_lib.onnx_view.identity import Identities
+from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.options import WeightForm
 from qat_lib.roles import PAIR, onnx_operators
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 _WEIGHTED = onnx_operators("weighted") | onnx_operators("integer weighted")
 """Operators with their weights as the second input."""
-_PREFIX = "qatline."
 _THROUGH = PAIR | onnx_operators("layout") | {"Cast", "Identity"}
 
 
@@ -38,6 +39,7 @@ class GraphSummary:
             output's.
         weighted: names of the nodes that multiply by constant weights, as in ``order``.
         order: name and operator of each node, in graph order.
+        identities: Keras layers and quantizers of the nodes.
         metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or
             None without Q/DQ.
@@ -51,6 +53,7 @@ class GraphSummary:
     nodes: Mapping[str, str]
     weighted: tuple[str, ...]
     order: tuple[tuple[str, str], ...] = ()
+    identities: Identities = field(default_factory=Identities)
     metadata: Mapping[str, str] = field(default_factory=dict)
     weights: WeightForm | None = None
     half: bool = False
@@ -111,7 +114,8 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
     """Return the summary of an opened model.
 
     Raises:
-        EngineBuildError: its nodes form no graph, it has no outputs, or one without a type.
+        EngineBuildError: its nodes form no graph, it has no outputs, or one without a type, or the
+            record of its nodes' identities is damaged.
     """
     import onnx
 
@@ -137,11 +141,8 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
         nodes=names,
         weighted=tuple(_weighted(view)),
         order=order,
-        metadata={
-            entry.key.removeprefix(_PREFIX): entry.value
-            for entry in model.metadata_props
-            if entry.key.startswith(_PREFIX)
-        },
+        identities=view.identities,
+        metadata=read_metadata(model),
         weights=_weight_form(graph, constants),
         half=any(tensor.data_type in halves for tensor in graph.initializer),
         full_unsigned=_full_unsigned(graph),

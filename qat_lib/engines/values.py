@@ -47,6 +47,9 @@ class EngineLayer:
         output_precision: data type that it writes; empty where the backend does not say.
         time_ms: mean time of one run in milliseconds; None where it was not profiled.
         kernel: implementation that the backend picked; empty where it does not say.
+        keras_layer: Keras layer that it computes: of its first node with weights, else of its first
+            node that is no Q or DQ, else of its first node; empty where no node of it is known.
+        quantizers: quantizers whose Q or DQ nodes run in it.
     """
 
     name: str
@@ -57,15 +60,18 @@ class EngineLayer:
     output_precision: str = ""
     time_ms: float | None = None
     kernel: str = ""
+    keras_layer: str = ""
+    quantizers: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the layer as JSON types."""
-        return asdict(self) | {"nodes": list(self.nodes)}
+        return asdict(self) | {"nodes": list(self.nodes), "quantizers": list(self.quantizers)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineLayer:
         """Return the layer that :meth:`to_dict` described."""
-        return cls(**{**values, "nodes": tuple(values["nodes"])})
+        quantizers = tuple(values.get("quantizers", ()))
+        return cls(**{**values, "nodes": tuple(values["nodes"]), "quantizers": quantizers})
 
 
 @dataclass(frozen=True, kw_only=True)
