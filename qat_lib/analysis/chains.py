@@ -8,29 +8,12 @@ from dataclasses import dataclass, replace
 from qat_lib.analysis.flow import Flow, Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
-ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish", "Gelu", "Elu"})
-_AFFINE = frozenset({"Add", "Sub", "Mul", "Div"})
-_AFTER_ADD = frozenset({"Relu", "Clip", "LeakyRelu"})
-#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of
-#: GELU.
-_GATES = frozenset(
-    {
-        "Sigmoid",
-        "HardSigmoid",
-        "Tanh",
-        "Erf",
-        "Softplus",
-        "Clip",
-        "Relu",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Exp",
-        "Log",
-    }
-)
+ACTIVATIONS = onnx_operators("epilogue")
+_AFTER_ADD = onnx_operators("after add")
+#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of GELU.
+_GATES = onnx_operators("gate")
 _LONGEST_GATE = 8
 
 
@@ -134,7 +117,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
         return True
     if node.op == "BatchNormalization":
         return all(graph.is_constant(name) for name in node.inputs[1:])
-    return node.op in _AFFINE and _is_affine(graph, node)
+    return node.op in ARITHMETIC and _is_affine(graph, node)
 
 
 def _is_affine(graph: OnnxGraph, node: Node) -> bool:
@@ -178,7 +161,7 @@ def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
         found.append(node)
         if node.op == "Mul" and not _is_affine(flow.graph, node):
             return tuple(found)
-        if node.op not in _GATES or (node.op in _AFFINE and not _is_affine(flow.graph, node)):
+        if node.op not in _GATES or (node.op in ARITHMETIC and not _is_affine(flow.graph, node)):
             return ()
         node = _single_float_reader(flow, node.outputs[0])
     return ()

@@ -10,7 +10,6 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.flow import Read
 from qat_lib.analysis.kernels import Kernel
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +19,7 @@ class Box:
     Attributes:
         name: name of the node or tensor.
         op: operator, ``"Input"`` or ``"Output"``.
-        keras_layer: the Keras layer that it came from, best effort.
+        keras_layer: the Keras layer that it stands for.
         precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in;
             empty for inputs and outputs.
         writes_float: whether it is the end of an INT8 kernel that writes floating point.
@@ -122,7 +121,7 @@ def _operator(engine: PredictedEngine, node: Node, number: int) -> Box:
     return Box(
         name=node.name,
         op=node.op,
-        keras_layer=keras_layer(node.name),
+        keras_layer=node.keras_layer,
         precision=_precision(engine, node, kernel),
         writes_float=is_end and kernel.reads == "int8" and kernel.writes == "float",
         kernel=number,

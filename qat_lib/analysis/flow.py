@@ -19,9 +19,10 @@ from qat_lib.analysis.rules.pair import is_legal
 from qat_lib.analysis.rules.pair_types import OTHER_TYPES
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.pairs import DEQUANTIZE, PAIR, QUANTIZE, quantized_type, well_formed
+from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE, quantized_type, well_formed
+from qat_lib.roles import PAIR, onnx_operators
 
-_TRANSPARENT = frozenset({"Identity", "Dropout"})
+_TRANSPARENT = onnx_operators("identity")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,33 +7,26 @@ in engines; the others are inferred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from qat_lib.analysis.findings import Confidence
 from qat_lib.analysis.flow import Flow, Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
-#: Operators that commute with quantization along their first input, and how sure that is.
-_MOVERS: dict[str, Confidence] = {
+_SEEN: Mapping[str, Confidence] = {
     "MaxPool": "D",
-    "GlobalMaxPool": "I",
-    "Transpose": "E",
-    "Reshape": "E",
-    "Flatten": "E",
-    "Squeeze": "E",
-    "Unsqueeze": "E",
     "Pad": "E",
-    "Slice": "I",
-    "Split": "I",
-    "Gather": "I",
-    "DepthToSpace": "I",
-    "SpaceToDepth": "I",
-    "Resize": "I",
-    "Tile": "I",
-    "Expand": "I",
+    **dict.fromkeys(onnx_operators("layout"), "E"),
+}
+#: Operators that commute with quantization along their first input, and how sure that is.
+_MOVERS: Mapping[str, Confidence] = {
+    op: _SEEN.get(op, "I") for op in onnx_operators("range preserving")
 }
 _LARGEST_INTEGER = 127
-_RECTIFIERS = frozenset({"Relu", "Clip"})
+_RECTIFIERS = onnx_operators("rectifier")
 
 
 def is_mover(graph: OnnxGraph, node: Node) -> bool:

@@ -9,10 +9,12 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
 from qat_lib.analysis.flow import Flow, Read, float_reads
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
 
 #: Types of indices and shapes, whose Adds are no residual Adds.
+_RECTIFIERS = onnx_operators("rectifier")
 _INTEGERS = frozenset({"int32", "int64", "uint32", "uint64", "int16", "uint16"})
 
 
@@ -125,7 +127,7 @@ def alone_end(flow: Flow, node: Node) -> str:
         read is not None
         and read.node is not None
         and read.scale is None
-        and read.node.op in ("Relu", "Clip")
+        and read.node.op in _RECTIFIERS
     ):
         return read.node.outputs[0]
     return node.outputs[0]

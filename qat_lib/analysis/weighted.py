@@ -9,12 +9,13 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.flow import Flow, Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-LAYOUT_OPS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+WEIGHTED = onnx_operators("weighted")
+CONVOLUTIONS = onnx_operators("convolution")
+LAYOUT_OPS = onnx_operators("layout")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,6 +29,7 @@ class Weight:
         axis: per-channel axis as the operator sees it; None per tensor or when a reshape hides it.
         out_axis: axis of the output channels as the operator sees it; None when the shape is
             unknown.
+        quantizer: name of its quantizer; empty when it is floating point.
     """
 
     shape: tuple[int, ...] | None
@@ -35,6 +37,7 @@ class Weight:
     layout_ops: tuple[Node, ...]
     axis: int | None
     out_axis: int | None
+    quantizer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,6 +130,7 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
         layout_ops=tuple(reversed(layout_ops)),
         axis=_seen_axis(graph, read.value, read.scale.axis, layout_ops),
         out_axis=out_axis,
+        quantizer=graph.node_by_name[read.quantizers[0]].quantizer if read.quantizers else "",
     )
 
 
@@ -169,7 +173,7 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
 
 
 def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
-    if node.op in ("Conv", "ConvTranspose"):
+    if node.op in CONVOLUTIONS:
         image = graph.shape(node.outputs[0] if node.op == "Conv" else node.input(0))
         if weight is None or weight.shape is None or image is None:
             return 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qat_lib.engines.layer_identity import identify_layers
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
@@ -19,7 +20,7 @@ from qat_lib.engines.timing import (
     time_requests,
     warm_up,
 )
-from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
+from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo, names_of
 from qat_lib.errors import EngineError
 
 Batch = Array | Mapping[str, Array]
@@ -47,6 +48,11 @@ class Engine(ABC):
             _InputCheck(info, manifest.spec["shapes"][info.name]) for info in manifest.inputs
         ]
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
+
+    def __repr__(self) -> str:
+        """Return the engine's class and the names of what it takes and gives."""
+        names = [", ".join(info.name for info in part) for part in (self.inputs, self.outputs)]
+        return f"<{type(self).__name__}: {names[0]} -> {names[1]}>"
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -93,7 +99,9 @@ class Engine(ABC):
                 time.
         """
         with self._pool.lend() as request:
-            return self._layers(request, timed)
+            layers = self._layers(request, timed)
+        manifest = self.manifest
+        return list(identify_layers(layers, manifest.identities, manifest.weighted_nodes))
 
     def benchmark(
         self,
@@ -209,8 +217,8 @@ class Engine(ABC):
 
     def _arranged(self, batch: Any) -> list[Array]:
         if isinstance(batch, Mapping):
-            names = {check.info.name for check in self._inputs}
-            if set(batch) != names:
+            names = names_of(self.inputs)
+            if set(batch) != set(names):
                 raise EngineError(
                     f"The engine's inputs are {sorted(names)}. Received: {sorted(map(str, batch))}."
                 )
@@ -218,7 +226,7 @@ class Engine(ABC):
         if self._single is None:
             raise EngineError(
                 f"The engine has {len(self._inputs)} inputs: send a dict of arrays with the keys "
-                f"{[check.info.name for check in self._inputs]}. Received: {type(batch).__name__}."
+                f"{names_of(self.inputs)}. Received: {type(batch).__name__}."
             )
         return [self._single(batch)]
 
@@ -267,10 +275,8 @@ class _InputCheck:
         return generator.integers(0, integers_below, shape).astype(self._dtype)
 
     def _check_shape(self, shape: Sequence[int]) -> None:
-        low, high = self.profile.minimum, self.profile.maximum
-        if len(shape) != len(low) or any(
-            not least <= size <= most for least, size, most in zip(low, shape, high, strict=True)
-        ):
+        if not self.profile.contains(shape):
+            low, high = self.profile.minimum, self.profile.maximum
             allowed = f"{low}" if self.profile.is_fixed else f"from {low} to {high}"
             raise EngineError(
                 f"Input {self.info.name} takes shapes {allowed}. Received: {tuple(shape)}. "

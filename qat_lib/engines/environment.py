@@ -31,7 +31,7 @@ def cpu_device() -> dict[str, Any]:
     except OSError:
         lines = []
     for line in lines:
-        key, _, value = (part.strip() for part in line.partition(":"))
+        key, _, value = map(str.strip, line.partition(":"))
         if key == "model name":
             name = value
         elif key in ("flags", "Features"):

@@ -40,10 +40,12 @@ def _agree(said: TensorInfo, found: TensorInfo | None) -> bool:
         return False
     if () in (said.shape, found.shape):  # a scalar, or a shape that ONNX does not say
         return True
-    return len(said.shape) == len(found.shape) and all(
-        one is None or other is None or one == other
-        for one, other in zip(said.shape, found.shape, strict=True)
-    )
+    if len(said.shape) != len(found.shape):
+        return False
+    for one, other in zip(said.shape, found.shape, strict=True):
+        if None not in (one, other) and one != other:
+            return False
+    return True
 
 
 def _listed(infos: Sequence[TensorInfo]) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
-from qat_lib.engines.spec import BACKENDS, BuildSpec, ShapeProfile
-from qat_lib.engines.values import TensorInfo
+from qat_lib.engines.spec import BACKENDS, BuildSpec
+from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineLoadError
+from qat_lib.mappings import map_values
 from qat_lib.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -108,14 +109,14 @@ def _spec_schema() -> type[BaseModel]:
     from pydantic import ConfigDict, create_model
 
     written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
-    types: dict[str, Any] = {
-        name: (kind, None) for name, kind in (get_type_hints(BuildSpec) | written).items()
-    }
+    types: dict[str, Any] = map_values(
+        lambda kind: (kind, None), get_type_hints(BuildSpec) | written
+    )
     return create_model("BuildSpecJson", __config__=ConfigDict(extra="forbid"), **types)
 
 
 def _first(errors: Sequence[Mapping[str, Any]]) -> str:
-    where = ".".join(str(part) for part in errors[0]["loc"])
+    where = ".".join(map(str, errors[0]["loc"]))
     return f"{where}: {errors[0]['msg'].lower()}. Received: {_shown(errors[0]['input'])}."
 
 
@@ -152,10 +153,10 @@ def _problems(manifest: EngineManifest) -> Iterator[str]:
 def _tensor_problems(side: str, infos: Sequence[TensorInfo]) -> Iterator[str]:
     if not infos:
         yield f"{side} is empty, and an engine has at least one."
-    if len({info.name for info in infos}) != len(infos):
+    if len(set(names_of(infos))) != len(infos):
         yield f"{side} names one tensor twice."
     for info in infos:
-        if any(size is not None and size < 0 for size in info.shape):
+        if min(filter(None, info.shape), default=0) < 0:
             yield f"{side} has a negative dimension. Received: {info}."
         if not _is_number(info.dtype):
             yield f"{side} has a dtype that is no NumPy number. Received: {info}."
@@ -183,16 +184,10 @@ def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
         return
     if spec.backend != manifest.backend:
         yield f"spec.backend is {manifest.backend!r}. Received: {spec.backend!r}."
-    if set(spec.shapes) != {info.name for info in manifest.inputs}:
-        names = sorted(info.name for info in manifest.inputs)
-        received = sorted(spec.shapes)
-        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {received}."
+    names = sorted(names_of(manifest.inputs))
+    if set(spec.shapes) != set(names):
+        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {sorted(spec.shapes)}."
         return
     for info in manifest.inputs:
-        if info.shape != _open_shape(spec.shapes[info.name]):
+        if info.shape != spec.shapes[info.name].bounded:
             yield f"the profile {spec.shapes[info.name]} does not fit the input {info}."
-
-
-def _open_shape(profile: ShapeProfile) -> tuple[int | None, ...]:
-    pairs = zip(profile.minimum, profile.maximum, strict=True)
-    return tuple(low if low == high else None for low, high in pairs)

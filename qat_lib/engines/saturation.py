@@ -20,7 +20,8 @@ def is_narrow(device: Mapping[str, Any]) -> bool:
     """Return whether ``device`` is a CPU that adds INT8 products in 16 bits."""
     if device.get("architecture") not in _X86:
         return False
-    return not any(wide in flag for flag in device.get("flags", ()) for wide in _WIDE)
+    flags = " ".join(device.get("flags", ()))
+    return not any(wide in flags for wide in _WIDE)
 
 
 def saturation_warnings(graph: GraphSummary, device: Mapping[str, Any]) -> tuple[str, ...]:

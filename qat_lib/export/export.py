@@ -21,7 +21,7 @@ from qat_lib.export import passes
 from qat_lib.export.convert import convert
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
-from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
+from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
 from qat_lib.export.verify import read_plan, verify_onnx
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
@@ -157,7 +157,7 @@ def export_onnx(
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
-    findings = _write(graph, path, planned, options)
+    findings = _write(graph, path, planned)
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
@@ -254,6 +254,7 @@ def _entries(
         "version": _own_version(),
         "target": options.target,
         "tensors": keras_tensors(graph),
+        **node_identities(graph),
         "layout": json.dumps(images),
         "preprocessing_embedded": "true" if options.embed_preprocessing else "false",
     }
@@ -281,9 +282,7 @@ def _data_path(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _write(
-    graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: ExportOptions
-) -> list[Finding]:
+def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
     size = sum(
         v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None

@@ -21,6 +21,7 @@ from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.protos import nodes_of, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, declared_types, infer_graph, types_of
+from qat_lib.roles import onnx_operators
 
 MAX_NODES = 20_000
 #: TensorRT's limit; 8 GiB of float32.
@@ -33,19 +34,13 @@ MAX_FOLDED_RATIO = 16
 MAX_FOLDED_MACS = 5 * 10**9
 
 #: Operators that can be larger than all of their operands.
-_GROWING = frozenset(
-    ("Range", "ConstantOfShape", "Expand", "Tile", "Pad", "OneHot", "Resize", "Upsample", "EyeLike")
-).union(
-    ("RandomNormal", "RandomUniform", "Col2Im", "CenterCropPad", "BlackmanWindow", "HannWindow")
+_GROWING = onnx_operators("growing")
+#: A comparison ends a run.
+_ELEMENTWISE = (onnx_operators("unary") | onnx_operators("broadcasting")) - onnx_operators(
+    "predicate"
 )
-_ELEMENTWISE = frozenset(
-    ("Relu", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Elu")
-).union(
-    ("Selu", "Celu", "Mish", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Neg"),
-    ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Clip", "Abs", "Reciprocal"),
-    ("Where", "Floor", "Ceil", "Round", "Sign", "Sin", "Cos", "Cast", "Identity", "Mod"),
-    ("Not", "And", "Or"),
-)
+_WEIGHTED = onnx_operators("weighted")
+_SHAPES = onnx_operators("shape")
 _ITEM_BYTES = {
     "float64": 8,
     "int64": 8,
@@ -133,7 +128,7 @@ class _Bounds:
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
         """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
-        if node.op_type not in ("Shape", "Size") or not node.input:
+        if node.op_type not in _SHAPES or not node.input:
             return False
         shape = self._shape(node.input[0])
         return shape is not None and len(self._fixed(node.input[0])) == len(shape)
@@ -171,11 +166,7 @@ class _Bounds:
 
     def _products(self, node: onnx.NodeProto) -> int:
         """Return the multiplications of a product of constants, or a little more."""
-        if (
-            node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose")
-            or len(node.input) < 2
-            or not node.output
-        ):
+        if node.op_type not in _WEIGHTED or len(node.input) < 2 or not node.output:
             return 0
         left, right = self._fixed(node.input[0]), self._fixed(node.input[1])
         result = self._fixed(node.output[0])

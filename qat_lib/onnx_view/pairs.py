@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from qat_lib.onnx_view.graph import Node, OnnxGraph
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-PAIR = frozenset({QUANTIZE, DEQUANTIZE})
 
 
 def well_formed(node: Node) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from qat_lib.onnx_view.protos import subgraphs_of
+from qat_lib.roles import ARITHMETIC
 
 #: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
 MAX_LENGTH = 4096
@@ -34,9 +35,7 @@ _SIZED_BY = {
 }
 #: A Shape's output has as many numbers as its input has dimensions.
 _MAX_RANK = 64
-_KEEP_LENGTH = frozenset(
-    {"Identity", "Cast", "Add", "Sub", "Mul", "Div", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
-)
+_KEEP_LENGTH = ARITHMETIC | {"Identity", "Cast", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
 
 
 def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:

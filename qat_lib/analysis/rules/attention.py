@@ -8,15 +8,16 @@ from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.flow import Read
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V23 = Rule("V23", "warning", "attention mask or Softmax input is quantized", "J", "M")
 
-_ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
+#: As attention is exported: other operators move numbers as well.
 _MOVES = frozenset({"Reshape", "Transpose", "Cast"})
+_ON_THE_WAY = ARITHMETIC | _MOVES | {"Where"}
 _LONGEST_WAY = 8
 #: Products of two activations; Keras writes those of its attention as Einsum.
-_PRODUCTS = frozenset({"MatMul", "Einsum"})
+_PRODUCTS = onnx_operators("product")
 
 
 def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
@@ -27,7 +28,7 @@ def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
         quantized = _first_quantized(engine, node)
         if quantized is None:
             continue
-        layer = keras_layer(node.name)
+        layer = node.keras_layer
         what = f"input of its {quantized.op} (mask or scale)"
         if quantized is node:
             what = "input of its Softmax"

@@ -10,7 +10,7 @@ from qat_lib.analysis.flow import Read, float_reads
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
 V18 = Rule("V18", "warning", "elementwise operator with mixed precision", "F5 I", "I")
 V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G", "E")
@@ -18,7 +18,7 @@ V20 = Rule("V20", "warning", "inputs or output of a Concat have different scales
 V21 = Rule("V21", "warning", "Concat mixes quantized and floating-point inputs", "H", "M")
 V22 = Rule("V22", "warning", "Q/DQ around an operator that always runs in floating point", "I")
 
-_NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
+_NORMALIZATIONS = onnx_operators("normalization")
 
 
 def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
 def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     quantized = not float_reads(engine.flow.data_inputs(node))
     if quantized and not engine.runs_int8(node):
-        layer = keras_layer(node.name)
+        layer = node.keras_layer
         yield V19.at(
             node,
             message=f"{layer!r} reads INT8 and its output has no one INT8 scale: its input is "
@@ -55,7 +55,7 @@ def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 
 
 def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
-    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
+    reads, layer = engine.flow.data_inputs(node), node.keras_layer
     scales = dict.fromkeys(read.scale for read in reads)
     if None in scales and len(scales) > 1:
         floats = _sources(engine, float_reads(reads))
@@ -89,7 +89,7 @@ def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 def _check_elementwise(
     engine: PredictedEngine, node: Node, rule: str, means: frozenset[str]
 ) -> Iterator[Finding]:
-    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
+    reads, layer = engine.flow.data_inputs(node), node.keras_layer
     floats = float_reads(reads)
     if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(reads, means):
         return
@@ -140,7 +140,7 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     on_both_sides = reads and outputs and all(read.explicit for read in (*reads, *outputs))
     if not on_both_sides:
         return
-    layer = keras_layer(node.name)
+    layer = node.keras_layer
     yield V22.at(
         node,
         message=f"{layer!r} always computes in floating point; Q/DQ on both sides of it only cost "
@@ -154,6 +154,5 @@ def _sources(engine: PredictedEngine, reads: Iterable[Read]) -> list[str]:
     names = []
     for read in reads:
         producer = engine.graph.producer(read.value)
-        name = keras_layer(producer.name) if producer is not None else read.value
-        names.append(repr(name))
+        names.append(repr(producer.keras_layer if producer is not None else read.value))
     return names

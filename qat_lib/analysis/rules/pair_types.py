@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.pairs import QUANTIZE, quantized_type
 
 V03 = Rule("V03", "error", "quantized type is not signed INT8", "P5 P6 P8")
@@ -55,7 +54,7 @@ def _other_type(node: Node, dtype: str) -> Finding:
         return V03.at(
             node,
             message="an INT32 tensor, usually a bias, is dequantized: TensorRT has no such layer.",
-            advice=f"Keep the bias of {keras_layer(node.name)!r} in floating point; in ONNX "
+            advice=f"Keep the bias of {node.keras_layer!r} in floating point; in ONNX "
             "Runtime extra_options={'QuantizeBias': False}.",
             rule="P8",
         )

@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair import check_pair
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
-from qat_lib.onnx_view.pairs import DEQUANTIZE, PAIR, QUANTIZE
+from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE
+from qat_lib.roles import PAIR, onnx_operators
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
@@ -22,17 +22,7 @@ Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
 V05 = Rule("V05", "error", "integer operator that TensorRT does not import", "P15")
 V07 = Rule("V07", "error", "the parser cannot take this node as it is meant", "P17 P18 P19 L")
 
-_INTEGER_OPS = frozenset(
-    {
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-        "DynamicQuantizeLinear",
-        "QGemm",
-        "QAttention",
-    }
-)
+_INTEGER_OPS = onnx_operators("integer")
 
 
 def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> list[Finding]:
@@ -64,7 +54,7 @@ def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             node,
             message="a QuantizeLinear is a graph output: TensorRT needs a DequantizeLinear behind "
             "it.",
-            advice=f"Leave the output of {keras_layer(node.name)!r} in floating point, or end the "
+            advice=f"Leave the output of {node.keras_layer!r} in floating point, or end the "
             "graph with the DQ.",
             rule="L",
         )
@@ -117,7 +107,7 @@ def _check_batch_norm(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             node,
             message="a parameter of the BatchNormalization is computed, so TensorRT takes it apart "
             "and can't fuse it.",
-            advice=f"Export {keras_layer(node.name)!r} in inference mode, so that its parameters "
+            advice=f"Export {node.keras_layer!r} in inference mode, so that its parameters "
             "are constants.",
             rule="P19",
             severity="warning",

@@ -11,7 +11,7 @@ from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.rules.pair_axis import V04
 from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
 V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
 V11 = Rule("V11", "info", "weighted layer stays in floating point", "D")
@@ -20,7 +20,7 @@ V24 = Rule("V24", "info", "layer is too small to gain from INT8", "J", "M")
 V25 = Rule("V25", "info", "channels are not a multiple of 16", "J", "E")
 V26 = Rule("V26", "warning", "transposed convolution in INT8 with per-channel weights", "K", "E")
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_CONTROL_FLOW = onnx_operators("control flow")
 _SMALL = 16
 
 
@@ -54,7 +54,7 @@ def _has_other_type(op: WeightedOp) -> bool:
 
 
 def _check_operands(op: WeightedOp) -> Iterator[Finding]:
-    layer = keras_layer(op.node.name)
+    layer = op.node.keras_layer
     if op.precision == "float":
         yield V11.at(
             op.node,
@@ -86,7 +86,7 @@ def _lacking_operand(op: WeightedOp) -> str:
 
 
 def _check_weight(op: WeightedOp) -> Iterator[Finding]:
-    weight, layer = op.weight, keras_layer(op.node.name)
+    weight, layer = op.weight, op.node.keras_layer
     if weight is None or weight.scale is None:
         return
     if weight.layout_ops:
@@ -108,10 +108,10 @@ def _check_weight(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _check_gain(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
-    limit = _conv_limit if op.node.op in ("Conv", "ConvTranspose") else _matmul_limit
+    limit = _conv_limit if op.node.op in CONVOLUTIONS else _matmul_limit
     reason = limit(engine, op)
     if reason:
-        layer = keras_layer(op.node.name)
+        layer = op.node.keras_layer
         yield V24.at(
             op.node,
             message=f"{layer!r} {reason}: INT8 is not expected to be faster.",
@@ -163,7 +163,7 @@ def _check_channels(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding
     counts = (filters,) if _reads_input(engine, op) else (given, filters)
     odd = [str(count) for count in dict.fromkeys(counts) if count % 16]
     if odd:
-        layer = keras_layer(op.node.name)
+        layer = op.node.keras_layer
         yield V25.at(
             op.node,
             message=f"{layer!r} has {' and '.join(odd)} channels: tensor cores work on 16 at a "
@@ -174,7 +174,7 @@ def _check_channels(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding
 
 
 def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
-    layer, weight = keras_layer(op.node.name), op.weight
+    layer, weight = op.node.keras_layer, op.weight
     if weight is None or weight.scale is None:
         return
     if op.node.op == "ConvTranspose" and weight.scale.count > 1:

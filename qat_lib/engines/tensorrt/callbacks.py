@@ -37,10 +37,10 @@ class BuildLog:
         for level, message in self.messages:
             if level == "WARNING":
                 counts[message] = counts.get(message, 0) + 1
-        return tuple(
-            message if count == 1 else f"{message} ({count} times)"
-            for message, count in counts.items()
-        )
+        warnings = []
+        for message, count in counts.items():
+            warnings.append(message if count == 1 else f"{message} ({count} times)")
+        return tuple(warnings)
 
 
 def make_logger(trt: Any, log: BuildLog) -> Any:

@@ -75,13 +75,13 @@ class _Ordered(dict[str, None]):
     """Names in the order in which they came, with the set operation that is needed here."""
 
     def isdisjoint(self, others: Collection[str]) -> bool:
-        return not any(name in others for name in self)
+        return self.keys().isdisjoint(others)
 
 
 def _fused(item: Mapping[str, Any], nodes: Mapping[str, str]) -> _Ordered:
     shown = _ONNX_LAYER.findall(str(item.get("Metadata", "")))
     if not shown:
-        shown = [part.strip() for part in re.split(r" \+ |\|\|", str(item.get("Name", "")))]
+        shown = list(map(str.strip, re.split(r" \+ |\|\|", str(item.get("Name", "")))))
     known = set(nodes.values())
     return _Ordered.fromkeys(
         nodes.get(name, name) for name in shown if name in nodes or name in known
