@@ -119,11 +119,11 @@ def read_view(path: Path) -> GraphView | None:
     from onnx import numpy_helper
 
     from qat_lib.errors import ExportError
-    from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.loading import load_onnx
     from qat_lib.onnx_view.metadata import read_metadata
 
     try:
-        model = load_model(path)
+        model = load_onnx(path)
         identities = Identities.of_metadata(read_metadata(model))
     except ExportError as error:
         raise ValueError(f"{path.name} is no ONNX model: {error}") from error

@@ -36,7 +36,7 @@ def analyze_onnx(
             them. Default False: TensorRT refuses them.
 
     Raises:
-        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a
+        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_onnx`, or a
             scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
 
     The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.

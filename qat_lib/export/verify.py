@@ -21,7 +21,7 @@ from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
         []
     """
     path = Path(path)
-    proto = load_model(path)
+    proto = load_onnx(path)
     graph = OnnxGraph(proto, base_dir=path.resolve().parent)
     tensors = Tensors(proto, path.parent)
     metadata = read_metadata(proto)
     recorded = _read_record(metadata, planned=plan is not None)
-    names = None if plan is None else {entry.name for entry in read_plan(plan).quantizers}
+    names = None if plan is None else {entry.name for entry in as_plan(plan).quantizers}
     findings = [*_check_file(path), *_parser_findings(graph, metadata.get("target", "tensorrt"))]
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
@@ -104,7 +104,7 @@ def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | No
     return None if in_float and not planned else recorded
 
 
-def read_plan(plan: Any) -> QuantizationPlan:
+def as_plan(plan: Any) -> QuantizationPlan:
     """Return a plan from itself, its dict form, or the path of its JSON.
 
     Raises:

@@ -21,7 +21,7 @@ from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.identity import Identities, guess_layer
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.order import find_producers, topological
 from qat_lib.onnx_view.protos import subgraphs_of
@@ -129,8 +129,8 @@ class OnnxGraph:
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxGraph:
-        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_model`."""
-        return cls(load_model(path), base_dir=Path(path).resolve().parent)
+        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_onnx`."""
+        return cls(load_onnx(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:
         """Return the node that writes ``tensor``; None for graph inputs and initializers."""

@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 2**31 - 1
 OLDEST_OPSET = 7
 
 
-def load_model(path: str | Path) -> onnx.ModelProto:
+def load_onnx(path: str | Path) -> onnx.ModelProto:
     """Read ``path`` into a ModelProto without external data, with functions inlined.
 
     Raises:
