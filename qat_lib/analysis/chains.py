@@ -116,7 +116,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
     if node.op in ACTIVATIONS:
         return True
     if node.op == "BatchNormalization":
-        return all(graph.is_constant(name) for name in node.inputs[1:])
+        return all(map(graph.is_constant, node.inputs[1:]))
     return node.op in ARITHMETIC and _is_affine(graph, node)
 
 

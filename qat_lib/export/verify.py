@@ -23,6 +23,7 @@ from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weigh
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.protos import message_names, writers
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -146,9 +147,9 @@ def _check_file(path: Path) -> Iterator[Finding]:
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
     """Yield each Q whose integers something else reads, and each DQ without a Q or INT8 weights."""
-    made = {output: node for node in proto.graph.node for output in node.output}
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    outputs = {value.name for value in proto.graph.output}
+    made = writers(proto.graph.node)
+    constants = set(message_names(proto.graph.initializer))
+    outputs = set(message_names(proto.graph.output))
     read: dict[str, list[str]] = defaultdict(list)
     for node in proto.graph.node:
         for name in node.input:
