@@ -9,6 +9,7 @@ import keras
 
 from qat_lib.errors import QatlineError, UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
+from qat_lib.keras_graph import layers_of
 
 
 def clone_operation(operation: Any, name: str) -> Any:
@@ -144,7 +145,7 @@ def copy_state(source: Any, target: Any) -> None:
         )
     for old, new in zip(source.variables, target.variables, strict=True):
         new.assign(old.value)
-    for old, new in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+    for old, new in zip(layers_of(source), layers_of(target), strict=True):
         if hasattr(old, "finalize_state"):
             _copy_beyond_variables(old, new)
 

@@ -12,23 +12,12 @@ import keras
 import tensorflow as tf
 
 from qat_lib.quantize_wrappers.inner import inner_layers
+from qat_lib.roles import tensorflow_operators
 
 logger = logging.getLogger("qat_lib")
 
-MOVERS = frozenset(
-    {
-        "Identity",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "ExpandDims",
-        "StridedSlice",
-        "StopGradient",
-        "Cast",
-        "Unpack",
-    }
-)
-"""TensorFlow's operations that only move values, or change their data type."""
+MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identity") | {"Cast"}
+"""TensorFlow's operators that only move values, or change their data type."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qat_lib.errors import UnsupportedModelError
+from qat_lib.keras_graph import layers_of
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import preserves_range
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
@@ -40,7 +41,7 @@ def refuse_keras_quantized(model: Any) -> None:
     Raises:
         UnsupportedModelError: a layer holds integers in place of its float weights.
     """
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if layer.quantization_mode is not None:
             raise UnsupportedModelError(
                 f"Expected a model with float weights. Received one that Keras's own "

@@ -12,6 +12,7 @@ import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
 from qat_lib.keras_archive import KerasArchive, inspect_archive
+from qat_lib.keras_graph import layers_of
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
 from qat_lib.recursion import deep_graphs
 from qat_lib.variable_budget import variable_budget
@@ -51,7 +52,7 @@ def load_model(path: str | Path) -> Any:
 
 def bind_weights(model: Any) -> None:
     """Tell every weight quantizer which variable it follows (building the wrapper does so already)."""
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if (
             isinstance(layer, WeightedBaseQuantizeWrapper)
             and layer.weight_quantizers

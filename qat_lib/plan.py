@@ -98,12 +98,12 @@ class SkippedLayer:
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class QuantizationPlan:
     """What :func:`qat_lib.apply_plan` will do to a model.
 
-    It is plain data: print it, compare it (:meth:`diff`), write it (:meth:`to_json`), read it back,
-    change it (:meth:`without`), and apply it.
+    It is plain data: print it, compare it (:meth:`diff`), write it (:meth:`save`), read it back
+    (:meth:`load`), change it (:meth:`without`), and apply it.
     """
 
     model: str
@@ -218,9 +218,18 @@ class QuantizationPlan:
         what = "the JSON of a quantization plan"
         return cls.from_dict(read_json(path, what=what, error=PlanError))
 
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON to ``path``."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
     def digest(self) -> str:
         """Return the SHA-256 of the plan's content, in hexadecimal."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        """Return the plan in a line."""
+        counts = f"{len(self.quantizers)} quantizers, {len(self.skipped)} skipped layers"
+        return f"<QuantizationPlan of {self.model!r}, {self.mode} mode: {counts}>"
 
     def __str__(self) -> str:
         """Return the plan as a table."""

@@ -122,12 +122,12 @@ class Preprocessing:
         }
         return cls(**values)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the JSON form to ``path``."""
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> Preprocessing:
+    def load(cls, path: str | Path) -> Preprocessing:
         """Read what ``save`` wrote.
 
         Raises:

@@ -20,7 +20,8 @@ from qat_lib.cloning import (
 )
 from qat_lib.errors import PlanError, UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
-from qat_lib.layer_graph import Call, LayerGraph, functional_of
+from qat_lib.keras_graph import functional_of, input_structure, maker_of, output_structure
+from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import preserves_range
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.plan_index import PlanIndex
@@ -75,7 +76,9 @@ class _Rebuild:
         for name, replaced in self.replaced.items():
             _take_over(self.layers[name], replaced)
         function = functional_of(self.graph.model)
-        inputs = self._packed(function._inputs_struct, [self.tensors[t] for t in self.graph.inputs])
+        inputs = self._packed(
+            input_structure(function), [self.tensors[t] for t in self.graph.inputs]
+        )
         return _class_of(self.graph.model)(
             inputs, self._outputs(function), name=self.graph.model.name
         )
@@ -90,17 +93,17 @@ class _Rebuild:
         that make the tensors: so a tensor that is made by a wrapper passes through an Identity of
         the wrapped layer's name.
         """
-        taken = {tensor._keras_history.operation.name for tensor in self.tensors.values()}
+        taken = {maker_of(tensor).name for tensor in self.tensors.values()}
         named: dict[str, Any] = {}
         outputs = []
         for old, name in zip(self.graph.outputs, function.output_names, strict=True):
             tensor = self.tensors[old]
-            if tensor._keras_history.operation.name != name and name not in taken:
+            if maker_of(tensor).name != name and name not in taken:
                 # In the tensor's own type: under a mixed policy the layer would cast it.
                 named.setdefault(name, keras.layers.Identity(name=name, dtype=tensor.dtype))
                 tensor = named[name](tensor)
             outputs.append(tensor)
-        return self._packed(function._outputs_struct, outputs)
+        return self._packed(output_structure(function), outputs)
 
     def _add_input(self, call: Call) -> None:
         layer = call.operation

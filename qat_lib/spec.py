@@ -26,7 +26,7 @@ ALL = "all"
 """What ``quantization_index`` says for every input, where None says nothing."""
 
 
-@dataclass
+@dataclass(repr=False)
 class LayerConfig:
     """One entry of a :class:`QuantizationSpec`: which layers, and what of them is quantized.
 
@@ -99,6 +99,11 @@ class LayerConfig:
                 re.compile(self.name)
             except re.error as error:
                 raise SpecError(f"{self.name!r} is not a regular expression: {error}.") from error
+
+    def __repr__(self) -> str:
+        """Return the entry without what is at its default."""
+        given = [f"{key}={value!r}" for key, value in self.to_dict().items()]
+        return f"LayerConfig({', '.join(given)})"
 
     def __setattr__(self, key: str, value: Any) -> None:
         """Set an attribute to a checked value.
@@ -265,10 +270,26 @@ class QuantizationSpec:
         Raises:
             SpecError: the file can't be read, is not YAML, or holds no list of entries.
         """
-        if "\n" in str(source):
-            data = parse_yaml(str(source), "The quantization spec", error=SpecError)
+        if "\n" not in str(source):
+            return cls.load(source)
+        data = parse_yaml(str(source), "The quantization spec", error=SpecError)
+        return cls.from_list(data if data is not None else [])
+
+    def save(self, path: str | Path) -> None:
+        """Write the spec to ``path``: JSON where the name ends in ``.json``, else YAML."""
+        if Path(path).suffix == ".json":
+            Path(path).write_text(self.to_json(), encoding="utf-8")
         else:
-            data = read_yaml(source, what="a quantization spec", error=SpecError)
+            self.to_yaml(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> QuantizationSpec:
+        """Read a spec from the YAML or JSON file ``path``.
+
+        Raises:
+            SpecError: the file can't be read, is no YAML, or holds no list of entries.
+        """
+        data = read_yaml(path, what="a quantization spec", error=SpecError)
         return cls.from_list(data if data is not None else [])
 
     def to_json(self) -> str:

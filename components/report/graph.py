@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from components.artifacts.exported import Analysis
 from components.report.numbers import significant
 from qat_lib.onnx_view.identity import Identities
+from qat_lib.roles import onnx_operators
 
 _FOLDED = {
     "Relu": "ReLU",
@@ -22,17 +24,14 @@ _FOLDED = {
     "Sigmoid": "Sigmoid",
     "HardSigmoid": "HardSigmoid",
 }
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_ARITHMETIC = _WEIGHTED | {
-    "Add",
-    "Mul",
-    "Sub",
-    "AveragePool",
-    "GlobalAveragePool",
-    "MaxPool",
-    "GlobalMaxPool",
-    "Concat",
-}
+_WEIGHTED = onnx_operators("weighted")
+#: Operators with a precision of their own; a mean over other axes, and a division, are shown bare.
+_ARITHMETIC = (
+    _WEIGHTED
+    | onnx_operators("max pool")
+    | onnx_operators("average pool", "sign preserving")
+    | {"Add", "Mul", "Sub", "Concat"}
+)
 _MOST_NODES = 3000
 
 
@@ -280,22 +279,17 @@ def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -
     return "int8" if quantized else "float"
 
 
-def with_analysis(view: GraphView, analysis: Mapping[str, Any]) -> GraphView:
+def with_analysis(view: GraphView, analysis: Analysis) -> GraphView:
     """Return the view with the precision that the fusion analysis gives to layers, adds and pools."""
-    known: dict[str, Mapping[str, Any]] = {
-        str(item.get("name")): item
-        for part in ("layers", "adds", "pools")
-        for item in analysis.get(part) or []
-        if isinstance(item, Mapping)
-    }
+    predicted = (*analysis.layers, *analysis.adds, *analysis.pools)
+    known = {prediction.name: prediction for prediction in predicted}
     titles = {name: node.title for node in view.nodes for name in node.names}
     nodes = []
     for node in view.nodes:
-        facts = next((known[name] for name in node.names if name in known), None)
-        if facts is not None and facts.get("precision"):
-            precision = "int8" if facts["precision"] == "int8" else "float"
-            fused = titles.get(str(facts.get("fused_into")), "")
-            node = replace(node, precision=precision, fused=fused)
+        found = next((known[name] for name in node.names if name in known), None)
+        if found is not None and found.precision:
+            precision = "int8" if found.precision == "int8" else "float"
+            node = replace(node, precision=precision, fused=titles.get(found.fused_into, ""))
         nodes.append(node)
     return GraphView(nodes=tuple(nodes), edges=view.edges)
 

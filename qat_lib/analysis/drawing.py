@@ -52,7 +52,7 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Boxes in topological order, edges between them, and by node name the box that stands for it."""
+    """Boxes in topological order, edges, and the box of each node by name."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]

@@ -76,7 +76,7 @@ class Rule:
 
     Example:
         >>> V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G")
-        >>> V19.at("quant_pool/AveragePool", message="It is dequantized.", advice="Quantize it.").rule
+        >>> V19.at("quant_pool/AveragePool", message="It is float.", advice="Quantize it.").rule
         'G'
     """
 

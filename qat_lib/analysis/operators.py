@@ -1,41 +1,18 @@
-"""What TensorRT does with an operator without weights: which are pools, and which have INT8 kernels."""
+"""Operators without weights: which are pools, and which have INT8 kernels in TensorRT."""
 
 from __future__ import annotations
 
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
-AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
-MAX_POOLS = frozenset({"MaxPool", "GlobalMaxPool"})
-_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum")
-_ACTIVATIONS = (
-    "Sigmoid",
-    "HardSigmoid",
-    "HardSwish",
-    "Tanh",
-    "Gelu",
-    "Elu",
-    "Selu",
-    "Celu",
-    "Mish",
-)
-_FUNCTIONS = ("Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Reciprocal")
-_NORMALIZATIONS = (
-    "LayerNormalization",
-    "InstanceNormalization",
-    "GroupNormalization",
-    "LpNormalization",
-    "LRN",
-)
+AVERAGE_POOLS = onnx_operators("average pool")
+MAX_POOLS = onnx_operators("max pool")
 #: Elementwise operators that have INT8 kernels when everything around them is INT8.
-INT8_ELEMENTWISE = frozenset({*_ARITHMETIC, "BatchNormalization", "LeakyRelu", "PRelu", "Clip"})
+INT8_ELEMENTWISE = onnx_operators("int8")
 #: Operators that always compute in floating point.
-FLOAT_ONLY = frozenset(
-    {*_ACTIVATIONS, *_FUNCTIONS, *_NORMALIZATIONS, "Softmax", "LogSoftmax", "Sin", "Cos"}
-)
+FLOAT_ONLY = onnx_operators("float")
 #: Operators whose floating-point kernels merge with those of their kind.
-POINTWISE = INT8_ELEMENTWISE.union(
-    _ACTIVATIONS, _FUNCTIONS, ("Relu", "Neg", "Abs", "Cast", "Where", "Mean")
-)
+POINTWISE = onnx_operators("pointwise")
 
 
 def is_average_pool(graph: OnnxGraph, node: Node) -> bool:

@@ -47,7 +47,10 @@ class LayerVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class AddVerdict:
-    """One Add of two activations; ``fused_into`` names the weighted node whose kernel takes it, or None."""
+    """One Add of two activations.
+
+    ``fused_into`` names the weighted node whose kernel takes it, or None.
+    """
 
     name: str
     keras_layer: str
@@ -87,7 +90,7 @@ class KernelVerdict:
     writes: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FusionReport:
     """What TensorRT is expected to make of an ONNX file.
 
@@ -114,6 +117,11 @@ class FusionReport:
     findings: tuple[Finding, ...]
     drawing: Drawing = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        """Return the report in a line."""
+        counts = f"{self.int8_layers} of {len(self.layers)} layers in INT8"
+        return f"<FusionReport of {self.model!r}: {counts}, {len(self.findings)} findings>"
+
     @property
     def int8_layers(self) -> int:
         """Number of weighted layers that run in INT8."""
@@ -121,7 +129,10 @@ class FusionReport:
 
     @property
     def int8_macs_share(self) -> float:
-        """Share of the multiply-accumulates that run in INT8, 0 to 1; 0 when nothing is known about them."""
+        """Share of the multiply-accumulates that run in INT8, 0 to 1.
+
+        0 when nothing is known about them.
+        """
         return sum(layer.macs_share for layer in self.layers if layer.precision == "int8")
 
     @property

@@ -1,4 +1,4 @@
-"""Where residual Adds run: inside a convolution's kernel or by themselves, in INT8 or not (rules F1 to F6)."""
+"""Where residual Adds run: in a convolution's kernel or alone, in INT8 or not (F1 to F6)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
 from qat_lib.analysis.flow import Flow, Read
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
 
 #: Types of indices and shapes, whose Adds are no residual Adds.
+_RECTIFIERS = onnx_operators("rectifier")
 _INTEGERS = frozenset({"int32", "int64", "uint32", "uint64", "int16", "uint16"})
 
 
@@ -36,7 +38,10 @@ class PlacedAdd:
 
 
 def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain], list[PlacedAdd]]:
-    """Decide each Add in topological order; return the chains with the fused Adds in them, and the verdicts."""
+    """Decide each Add in topological order.
+
+    Return the chains with the fused Adds in them, and the verdicts.
+    """
     grown = dict(chains)
     base_ends = {chain.end: index for index, chain in chains.items()}
     placed: list[PlacedAdd] = []
@@ -118,20 +123,26 @@ def _is_behind_q(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
 
 
 def alone_end(flow: Flow, node: Node) -> str:
-    """Return what an elementwise kernel of ``node`` writes: its output, or that of the Relu behind it."""
+    """Return what an elementwise kernel of ``node`` writes.
+
+    It is the node's output, or that of the Relu behind it.
+    """
     read = flow.only_reader(node.outputs[0])
     if (
         read is not None
         and read.node is not None
         and read.scale is None
-        and read.node.op in ("Relu", "Clip")
+        and read.node.op in _RECTIFIERS
     ):
         return read.node.outputs[0]
     return node.outputs[0]
 
 
 def broadcasts(graph: OnnxGraph, node: Node, operands: tuple[Read, ...]) -> bool:
-    """Return whether the operands' shapes differ in more than the batch; unknown dimensions count as equal."""
+    """Return whether the operands' shapes differ in more than the batch.
+
+    Unknown dimensions count as equal.
+    """
     first, second = (graph.shape(node.inputs[read.position]) for read in operands)
     if first is None or second is None:
         return False

@@ -8,12 +8,13 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.flow import Flow, Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-LAYOUT_OPS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+WEIGHTED = onnx_operators("weighted")
+CONVOLUTIONS = onnx_operators("convolution")
+LAYOUT_OPS = onnx_operators("layout")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +168,7 @@ def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
 
 
 def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
-    if node.op in ("Conv", "ConvTranspose"):
+    if node.op in CONVOLUTIONS:
         image = graph.shape(node.outputs[0] if node.op == "Conv" else node.input(0))
         if weight is None or weight.shape is None or image is None:
             return 0

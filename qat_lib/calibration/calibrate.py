@@ -32,13 +32,17 @@ class TensorStatistics:
     edges: np.ndarray | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CalibrationReport:
     """The statistics of every calibrated quantizer, by name."""
 
     tensors: dict[str, TensorStatistics]
     batches: int
     samples: int
+
+    def __repr__(self) -> str:
+        """Return the report in a line."""
+        return f"<CalibrationReport: {len(self.tensors)} tensors, {self.samples} samples>"
 
 
 class _Histograms:

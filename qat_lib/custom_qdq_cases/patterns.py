@@ -8,10 +8,10 @@ from keras import layers
 
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import CONVOLUTIONS, is_identity
+from qat_lib.layer_traits import CONVOLUTIONS, classes, is_identity
 from qat_lib.spec import QuantizationSpec
 
-ACTIVATIONS = (layers.Activation, layers.ReLU, layers.LeakyReLU, layers.PReLU, layers.ELU)
+ACTIVATIONS = classes("activation layer")
 
 
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):
@@ -75,8 +75,7 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
 
 def is_convolution(call: Call) -> bool:
     """Whether the call is that of a convolution, transposed ones included."""
-    transposed = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-    return isinstance(call.core, CONVOLUTIONS + transposed)
+    return isinstance(call.core, CONVOLUTIONS)
 
 
 def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Build an engine: read the graph, let the backend build, write engine, manifest and layers together."""
+"""Build an engine and write it with its manifest and its layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from qat_lib.errors import EngineBuildError
 from qat_lib.output_files import check_output
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EngineArtifact:
     """A finished engine on disk.
 
@@ -47,6 +47,10 @@ class EngineArtifact:
     manifest: EngineManifest
     layers: tuple[EngineLayer, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the artifact in a line."""
+        return f"<EngineArtifact {str(self.path)!r}: {self.manifest.backend}, {len(self.layers)} layers>"
 
 
 def build_engine(
@@ -153,7 +157,7 @@ def _warnings(built: BuiltEngine, graph: GraphSummary, manifest: EngineManifest)
 
 
 def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
-    """Take preprocessing and classes from the ONNX file's own description, where the spec does not give them."""
+    """Take preprocessing and classes that the spec lacks from the ONNX file's description."""
     return replace(
         spec,
         preprocessing=spec.preprocessing or _described_as(dict, graph, "preprocessing"),
@@ -162,7 +166,10 @@ def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
 
 
 def _described_as(kind: type, graph: GraphSummary, key: str) -> Any:
-    """Return an entry of the metadata; None if it is missing, or is what another tool wrote in its own form."""
+    """Return an entry of the metadata.
+
+    None if it is missing, or is what another tool wrote in its own form.
+    """
     try:
         value = json.loads(graph.metadata.get(key, "null"))
     except (ValueError, RecursionError):

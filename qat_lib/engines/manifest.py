@@ -16,7 +16,7 @@ FORMAT = 2
 DIGEST = "manifest_digest"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EngineManifest:
     """Everything that must be known to use an engine file safely.
 
@@ -78,6 +78,10 @@ class EngineManifest:
     git: Mapping[str, Any] | None = None
     format: int = FORMAT
 
+    def __repr__(self) -> str:
+        """Return the manifest in a line."""
+        return f"<EngineManifest: {self.backend} {self.backend_version}, {self.bytes:,} bytes>"
+
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with a digest over all of it."""
         return seal(asdict(self))
@@ -96,10 +100,10 @@ def canonical_json(values: Mapping[str, Any]) -> bytes:
 
 
 def manifest_path(engine: Path) -> Path:
-    """Return where the manifest of ``engine`` lies: ``model.engine.json`` beside ``model.engine``."""
+    """Return the path of an engine's manifest: ``model.engine.json`` of ``model.engine``."""
     return engine.with_name(engine.name + ".json")
 
 
 def layers_path(engine: Path) -> Path:
-    """Return where the layer list of ``engine`` lies: ``model.layers.json`` beside ``model.engine``."""
+    """Return the path of an engine's layer list: ``model.layers.json`` of ``model.engine``."""
     return engine.with_suffix(".layers.json")

@@ -28,6 +28,7 @@ from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
 from qat_lib.export.trace import Trace, trace_model
+from qat_lib.keras_graph import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:
@@ -270,9 +271,7 @@ def _batch_norm(operation: Any) -> BatchNorm | None:
 
     if not isinstance(operation, keras.Layer):
         return None
-    layers = [
-        x for x in operation._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)
-    ]
+    layers = [x for x in layers_of(operation) if isinstance(x, keras.layers.BatchNormalization)]
     if len(layers) != 1:
         return None
     (layer,) = layers

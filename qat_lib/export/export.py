@@ -157,7 +157,7 @@ def export_onnx(
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
-    findings = _write(graph, path, planned, options)
+    findings = _write(graph, path, planned)
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
@@ -282,9 +282,7 @@ def _data_path(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _write(
-    graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: ExportOptions
-) -> list[Finding]:
+def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
     size = sum(
         v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None

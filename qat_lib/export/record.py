@@ -24,7 +24,7 @@ from qat_lib.export.passes.names import origin
 from qat_lib.export.ranges import LearnedRange
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import PREFIX
-from qat_lib.onnx_view.pairs import PAIR
+from qat_lib.roles import PAIR
 
 
 def record_quantizers(

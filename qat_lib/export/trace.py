@@ -22,7 +22,8 @@ import tensorflow as tf
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.export.precision import float32_for, float32_semantics
-from qat_lib.quantize_wrappers import BaseQuantizeWrapper
+from qat_lib.keras_graph import functional_of, has_graph, layers_inside, layers_of
+from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
@@ -63,77 +64,46 @@ class Trace:
 
 
 @dataclass
-class _Walker:
-    """Calls each operation of a model, and of the models in it, within its own scope."""
+class _Calls:
+    """Makes each call of a model within a scope of its own, and notes whose it is."""
 
     scopes: dict[str, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     operations: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
-    # Keras's symbolic tensor, by its id -> path of the float model's layer that makes it.
-    makers: dict[int, str] = field(default_factory=dict)
+    # Tensor of the graph of calls -> path of the float model's layer that makes it.
+    makers: dict[str, str] = field(default_factory=dict)
 
-    def run(self, model: Any, inputs: Any, prefix: str = "") -> list[Any]:
-        """Return the flat outputs of ``model`` for ``inputs``."""
-        functional = _functional(model)
-        flat = keras.tree.flatten(inputs)
-        tensors = {id(ref): x for ref, x in zip(functional.inputs, flat, strict=True)}
-        for ref in functional.inputs:
-            self.makers.setdefault(id(ref), ref._keras_history.operation.name)
-        for depth in sorted(functional._nodes_by_depth, reverse=True):
-            for node in functional._nodes_by_depth[depth]:
-                if (
-                    node.operation is None
-                    or node.is_input
-                    or any(id(x) not in tensors for x in node.input_tensors)
-                ):
-                    continue
-                args, kwargs = node.arguments.fill_in(tensors)
-                outputs = self._call(node, args, kwargs, prefix)
-                for ref, x in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
-                    tensors[id(ref)] = x
-        return [tensors[id(ref)] for ref in functional.outputs]
+    def run(self, graph: LayerGraph, inputs: list[Any]) -> list[Any]:
+        """Return the outputs of the model for ``inputs``."""
+        values = dict(zip(graph.inputs, inputs, strict=True))
+        for call in graph.calls:
+            self.makers.update(dict.fromkeys(call.outputs, self._origin(call)))
+            if not call.is_input:
+                outputs = self._make(call, [values[tensor] for tensor in call.inputs])
+                values.update(zip(call.outputs, outputs, strict=True))
+        return [values[tensor] for tensor in graph.outputs]
 
-    def _call(self, node: Any, args: Any, kwargs: Any, prefix: str) -> Any:
-        operation = node.operation
-        path = prefix + operation.name
-        if isinstance(operation, keras.Model) and _is_graph(operation):
-            return self._call_model(node, args, kwargs, path)
-        scope = f"L{len(self.scopes)}"
-        self.scopes[scope] = path
-        self.origins[scope] = self._origin(node, prefix)
-        self.makers.update((id(ref), self.origins[scope]) for ref in node.outputs)
-        self.operations[path] = operation
-        if isinstance(operation, keras.Layer):
-            kwargs = _in_inference_mode(path, kwargs)
-        with tf.name_scope(scope + "/"):
-            outputs = operation(*args, **kwargs)
-        flat = keras.tree.flatten(outputs)
-        if len(flat) == 1 and path not in self.tensors.values():
-            (output,) = flat
-            self.tensors.setdefault(output.name, path)
-        return outputs
-
-    def _call_model(self, node: Any, args: Any, kwargs: Any, path: str) -> list[Any]:
-        """Run a nested model; its symbolic tensors are made by what makes the outer ones."""
-        model = node.operation
-        functional = _functional(model)
-        inputs, *_ = args or [kwargs["inputs"]]
-        for outer, own in zip(node.input_tensors, functional.inputs, strict=True):
-            self.makers[id(own)] = self.makers[id(outer)]
-        outputs = self.run(model, inputs, path + "/")
-        for outer, own in zip(node.outputs, functional.outputs, strict=True):
-            self.makers[id(outer)] = self.makers[id(own)]
-        return outputs
-
-    def _origin(self, node: Any, prefix: str) -> str:
+    def _origin(self, call: Call) -> str:
         """Return the path of the float model's layer that a call stands for."""
-        operation = node.operation
-        if isinstance(operation, TensorQuantizer):
-            return self.makers[id(node.input_tensors[0])]
-        if isinstance(operation, BaseQuantizeWrapper):
-            operation = operation.layer
-        return f"{prefix}{operation.name}"
+        if isinstance(call.operation, TensorQuantizer):
+            return self.makers[call.inputs[0]]
+        *models, _ = call.path.split("/")
+        return "/".join([*models, call.core.name])
+
+    def _make(self, call: Call, inputs: list[Any]) -> list[Any]:
+        scope = f"L{len(self.scopes)}"
+        self.scopes[scope] = call.path
+        self.origins[scope] = self.makers[call.outputs[0]]
+        self.operations[call.path] = call.operation
+        args, kwargs = call.fill(inputs.__getitem__)
+        if isinstance(call.operation, keras.Layer):
+            kwargs = _in_inference_mode(call.path, kwargs)
+        with tf.name_scope(scope + "/"):
+            outputs: list[Any] = keras.tree.flatten(call.operation(*args, **kwargs))
+        if len(outputs) == 1 and call.path not in self.tensors.values():
+            self.tensors.setdefault(outputs[0].name, call.path)
+        return outputs
 
 
 def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -149,17 +119,6 @@ def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "training": False}
 
 
-def _is_graph(model: Any) -> bool:
-    return isinstance(model, keras.Sequential) or hasattr(model, "_nodes_by_depth")
-
-
-def _functional(model: Any) -> Any:
-    if isinstance(model, keras.Sequential):
-        # A Sequential model keeps the Functional one that it runs; both share their layers.
-        return model._functional
-    return model
-
-
 def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     """Trace ``model`` in inference mode, with float32 semantics.
 
@@ -171,18 +130,19 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         UnsupportedModelError: the model has no graph of layers (a subclassed model), is not built,
             or Keras quantized it.
     """
-    if not isinstance(model, keras.Model) or not _is_graph(model):
+    if not isinstance(model, keras.Model) or not has_graph(model):
         raise UnsupportedModelError(
             f"Expected a Keras Functional or Sequential model. Received: {type(model).__name__}. "
             "Rebuild a subclassed model with the Functional API (keras.Input, layers, keras.Model)."
         )
-    if not model.built or (isinstance(model, keras.Sequential) and model._functional is None):
+    if not model.built:
         raise UnsupportedModelError(
             f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or begin with keras.Input."
         )
     refuse_keras_quantized(model)
     _refuse_scope_names(model)
-    functional = _functional(model)
+    graph = LayerGraph(model, subclassed_within=True)
+    functional = functional_of(model)
     variables = _weight_variables(model)
     specs = [
         tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}")
@@ -192,7 +152,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}")
         for i, v in enumerate(variables)
     ]
-    walker = _Walker()
+    calls = _Calls()
     markers: dict[str, str] = {}
 
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
@@ -200,7 +160,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             for update in zip(variables, weights, strict=True):
                 # The constructor would cast the weight to the variable's type.
                 state.add_update(update)
-            outputs = walker.run(model, inputs)
+            outputs = calls.run(graph, inputs)
             markers.update(found)
             return outputs
 
@@ -220,11 +180,11 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         weights=dict(
             zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
         ),
-        scopes=walker.scopes,
-        origins=walker.origins,
+        scopes=calls.scopes,
+        origins=calls.origins,
         markers=markers,
-        operations=walker.operations,
-        tensors=walker.tensors,
+        operations=calls.operations,
+        tensors=calls.tensors,
         shapes={
             y.name: (y.shape.as_list(), np.dtype(float32_for(y.dtype).as_numpy_dtype))
             for y in reshaped
@@ -238,7 +198,7 @@ def _refuse_scope_names(model: Any) -> None:
 
     The pattern is TensorFlow's, of ``tf.name_scope``.
     """
-    names = [layer.name for layer in model._flatten_layers(include_self=False)]
+    names = [layer.name for layer in layers_inside(model)]
     if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
         raise UnsupportedModelError(
             "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's graphs ask for. "
@@ -265,7 +225,7 @@ def _weight_variables(model: Any) -> list[Any]:
     """Return the model's variables without the quantizers' own, which the markers stand for."""
     ranges = {
         id(v)
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
         if isinstance(layer, TensorQuantizer)
         for v in layer.variables
     }

@@ -91,7 +91,10 @@ def _parser_findings(graph: OnnxGraph, target: str) -> list[Finding]:
 
 
 def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | None:
-    """Return the quantizers that the export recorded; None where the file is of another producer."""
+    """Return the quantizers that the export recorded.
+
+    None where the file is of another producer.
+    """
     text = metadata.get("quantizers")
     if text is None:
         return None
@@ -199,7 +202,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
 
 
 def _reader_ports(proto: Any) -> dict[str, list[str]]:
-    """Return what reads each tensor: ``<node>:<input>``, or ``<output>:`` for the graph's outputs."""
+    """Return what reads each tensor: ``<node>:<input>``, or ``<output>:`` of the graph."""
     read: dict[str, list[str]] = defaultdict(list)
     for value in proto.graph.output:
         read[value.name] = [f"{value.name}:"]

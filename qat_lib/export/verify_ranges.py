@@ -1,4 +1,4 @@
-"""Check the learned numbers in an ONNX file: scales of activations, scales and integers of weights."""
+"""Check the learned numbers in an ONNX file: scales, and the integers of weights."""
 
 from __future__ import annotations
 

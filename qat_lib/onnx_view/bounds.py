@@ -20,6 +20,7 @@ from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import nodes_of, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, declared_types, infer_graph, types_of
+from qat_lib.roles import onnx_operators
 
 MAX_NODES = 20_000
 #: TensorRT's limit; 8 GiB of float32.
@@ -32,42 +33,13 @@ MAX_FOLDED_RATIO = 16
 MAX_FOLDED_MACS = 5 * 10**9
 
 #: Operators that can be larger than all of their operands.
-_GROWING = frozenset(
-    {"Range", "ConstantOfShape", "Expand", "Tile", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
-    | {"RandomNormal", "RandomUniform", "Col2Im", "CenterCropPad", "BlackmanWindow", "HannWindow"}
+_GROWING = onnx_operators("growing")
+#: A comparison ends a run.
+_ELEMENTWISE = (onnx_operators("unary") | onnx_operators("broadcasting")) - onnx_operators(
+    "predicate"
 )
-_ELEMENTWISE = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Elu"}
-    | {"Selu", "Celu", "Mish", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Neg"}
-    | {
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Max",
-        "Min",
-        "Sum",
-        "Mean",
-        "Clip",
-        "Abs",
-        "Reciprocal",
-        "Where",
-    }
-    | {
-        "Floor",
-        "Ceil",
-        "Round",
-        "Sign",
-        "Sin",
-        "Cos",
-        "Cast",
-        "Identity",
-        "Mod",
-        "Not",
-        "And",
-        "Or",
-    }
-)
+_WEIGHTED = onnx_operators("weighted")
+_SHAPES = onnx_operators("shape")
 
 
 def check_bounds(
@@ -145,7 +117,7 @@ class _Bounds:
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
         """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
-        if node.op_type not in ("Shape", "Size") or not node.input:
+        if node.op_type not in _SHAPES or not node.input:
             return False
         shape = self._shape(node.input[0])
         return shape is not None and all(isinstance(d, int) for d in shape)
@@ -163,30 +135,27 @@ class _Bounds:
             size = self._bytes(output)
             if size is None and node.op_type in _GROWING:
                 raise _LimitError(
-                    f"node {_name(node)} ({node.op_type}) makes a constant whose size can't be known "
-                    "before it is computed. Fold the constants of the graph first, or export with "
-                    "fixed shapes."
+                    f"node {_name(node)} ({node.op_type}) makes a constant whose size can't be "
+                    "known before it is computed. Fold the constants of the graph first, or export "
+                    "with fixed shapes."
                 )
             self._room -= size or 0
         if self._room < 0:
             raise _LimitError(
-                f"the constants that are computed, up to node {_name(node)} ({node.op_type}), take more "
-                f"than {MAX_FOLDED_BYTES:,} bytes beside the weights. Compute them outside of the graph."
+                f"the constants that are computed, up to node {_name(node)} ({node.op_type}), take "
+                f"more than {MAX_FOLDED_BYTES:,} bytes beside the weights. Compute them outside of "
+                "the graph."
             )
         self._macs -= self._products(node)
         if self._macs < 0:
             raise _LimitError(
-                f"products of constants, up to node {_name(node)}, take more than {MAX_FOLDED_MACS:,} "
-                "multiplications. Compute them outside of the graph."
+                f"products of constants, up to node {_name(node)}, take more than "
+                f"{MAX_FOLDED_MACS:,} multiplications. Compute them outside of the graph."
             )
 
     def _products(self, node: onnx.NodeProto) -> int:
         """Return the multiplications of a product of constants, or a little more."""
-        if (
-            node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose")
-            or len(node.input) < 2
-            or not node.output
-        ):
+        if node.op_type not in _WEIGHTED or len(node.input) < 2 or not node.output:
             return 0
         left, right, result = (
             [d for d in self._shape(name) or () if isinstance(d, int)]
@@ -204,7 +173,8 @@ class _Bounds:
         if endless or (count is not None and count > MAX_TRIPS):
             times = "on constants only" if count is None else f"{count:,} times"
             raise _LimitError(
-                f"node {_name(node)} (Loop) runs {times}. Export without loops, or with at most {MAX_TRIPS:,} turns."
+                f"node {_name(node)} (Loop) runs {times}. Export without loops, or with at most "
+                f"{MAX_TRIPS:,} turns."
             )
 
     def _integer(self, name: str) -> int | None:
@@ -217,8 +187,8 @@ class _Bounds:
         shape = self._shape(name)
         if shape and prod(d for d in shape if isinstance(d, int)) > MAX_ELEMENTS:
             raise _LimitError(
-                f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} elements. "
-                "Build for a smaller batch or image."
+                f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} "
+                "elements. Build for a smaller batch or image."
             )
 
     def _shape(self, name: str) -> tuple[Dim, ...] | None:
@@ -245,8 +215,9 @@ class _Bounds:
             run.update(dict.fromkeys(node.output, longest))
             if longest > MAX_ELEMENTWISE_RUN:
                 raise _LimitError(
-                    f"more than {MAX_ELEMENTWISE_RUN} elementwise operators follow each other up to node "
-                    f"{_name(node)}: their kernel would take minutes to compile. Simplify the graph."
+                    f"more than {MAX_ELEMENTWISE_RUN} elementwise operators follow each other up "
+                    f"to node {_name(node)}: their kernel would take minutes to compile. Simplify "
+                    "the graph."
                 )
 
 

@@ -1,4 +1,4 @@
-"""A read-only view of an ONNX graph: nodes in topological order, tensors with shape and type, small constants.
+"""A read-only view of an ONNX graph: ordered nodes, types of tensors, small constants.
 
 Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL``
 elements (scales, zero points, shapes) can be read as arrays.
@@ -25,21 +25,13 @@ from qat_lib.onnx_view.loading import load_model, subgraphs_of
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.order import find_producers, topological
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
+from qat_lib.roles import onnx_operators
 
 SMALL = 1 << 20
 #: Scales and zero points are asked for again and again; larger arrays are read each time.
 _REMEMBERED = 1 << 12
-_RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomUniform",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-_SHAPE_OF = frozenset({"Shape", "Size"})
+_RANDOM = onnx_operators("random")
+_SHAPE_OF = onnx_operators("shape")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,7 +144,10 @@ class OnnxGraph:
         return tensor in self.constants
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
-        """Return the shape with None or a name for a dimension that is not fixed; None when the rank is unknown."""
+        """Return the shape with None or a name for a dimension that is not fixed.
+
+        None when the rank is unknown.
+        """
         found = self._types.get(tensor)
         return found.shape if found else None
 
@@ -162,7 +157,10 @@ class OnnxGraph:
         return found.dtype if found else ""
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast; else None."""
+        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast.
+
+        Else None.
+        """
         if tensor not in self._values:
             found = self._read_value(tensor)
             if found is not None and found.size > _REMEMBERED:
@@ -203,7 +201,8 @@ class OnnxGraph:
             return np.asarray(onnx.numpy_helper.to_array(proto))
         except (ValueError, TypeError, KeyError, OSError, RuntimeError, ValidationError) as error:
             raise ExportError(
-                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't be read: {error}."
+                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't "
+                f"be read: {error}."
             ) from error
 
     def _find_constants(self, sparse: set[str]) -> frozenset[str]:

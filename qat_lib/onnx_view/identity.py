@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qat_lib.onnx_view.metadata import damaged, read_object
-from qat_lib.onnx_view.pairs import PAIR
+from qat_lib.roles import PAIR
 
 _KEY = "nodes"
 

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-PAIR = frozenset({QUANTIZE, DEQUANTIZE})
 
 
 def well_formed(node: Node) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.pairs import PAIR
+from qat_lib.roles import PAIR
 
 #: Runtimes multiply by 1 / scale in float32, which is infinite or flushed to 0 for smaller ones.
 LEAST_SCALE = float(np.finfo(np.float32).tiny)
@@ -53,6 +53,7 @@ def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
             )
             if problem:
                 raise ExportError(
-                    f"Expected scales that are positive, finite, normal numbers. In {path}, node {node.name!r}: "
-                    f"{problem}. Calibrate again with data that reach this tensor, and export again."
+                    f"Expected scales that are positive, finite, normal numbers. In {path}, node "
+                    f"{node.name!r}: {problem}. Calibrate again with data that reach this tensor, "
+                    "and export again."
                 )

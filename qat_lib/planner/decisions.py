@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from qat_lib.custom_qdq_cases.fusion import chain_root
+from qat_lib.keras_graph import layers_inside
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import WEIGHTED, preserves_range
 from qat_lib.plan import SkippedLayer
@@ -103,9 +104,7 @@ def _weights_inside(operation: Any) -> str:
     """Return, in words, which layers with weights a layer keeps in float, and what to do about it."""
     if not isinstance(operation, keras.layers.Layer):
         return ""
-    inside = [
-        x.name for x in operation._flatten_layers(include_self=False) if isinstance(x, WEIGHTED)
-    ]
+    inside = [x.name for x in layers_inside(operation) if isinstance(x, WEIGHTED)]
     if not inside:
         return ""
     shown = ", ".join(inside[:4]) + (f" and {len(inside) - 4} more" if len(inside) > 4 else "")

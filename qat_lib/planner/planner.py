@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
+from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import SpecError
 from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
@@ -24,11 +25,14 @@ def plan_quantization(
     model: Any,
     quantization_mode: str = "full",
     quantization_spec: QuantizationSpec | None = None,
-    custom_qdq_cases: Sequence[Any] | None = None,
+    custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
     *,
     unsigned: bool = False,
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a model get a quantizer, and why. Nothing is changed.
+
+    Without cases only the default table and the spec place quantizers; the command line and the
+    pipeline use the case for TensorRT, as ``custom_qdq_cases="auto"`` does here.
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included.
@@ -37,7 +41,8 @@ def plan_quantization(
             cases name.
         quantization_spec: what the user asks for.
         custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one
-            wins.
+            wins. ``"auto"``: :class:`~qat_lib.TensorRTQDQCase`, which serves the other engines as
+            well. None (default): no cases.
         unsigned: whether tensors that are never negative, such as those behind a ReLU, get
             unsigned integers: 255 steps where signed ones have 127, and less work in the kernels of
             CPUs. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
@@ -94,12 +99,14 @@ def plan_quantization(
     )
 
 
-def _cases(cases: Sequence[Any] | None) -> list[Any]:
+def _cases(cases: Sequence[Any] | str | None) -> list[Any]:
     """Return the cases as a list.
 
     Raises:
         SpecError: there is no list of them, or one is a class or has no ``case`` method.
     """
+    if isinstance(cases, str) and cases == "auto":
+        return [TensorRTQDQCase()]
     if cases is not None and (isinstance(cases, str) or not isinstance(cases, Iterable)):
         raise SpecError(
             f"custom_qdq_cases must be a list of cases. Received: {type(cases).__name__}."

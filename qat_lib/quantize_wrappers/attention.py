@@ -94,7 +94,7 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         value: Any,
         key: Any = None,
         training: bool | None = None,
-        mask: Any = None,
+        mask: Any = None,  # noqa: ARG002  the layer takes the masks of its inputs
         **kwargs: Any,
     ) -> Any:
         """Call the layer on quantized queries, values and keys, ``(batch, length, features)`` each."""

@@ -62,7 +62,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self.inputs_config = None if inputs is None else [dict(item) for item in inputs]
         self.hooked = False
 
-    def build(self, input_shape: Any = None, **shapes: Any) -> None:
+    def build(self, input_shape: Any = None, **_shapes: Any) -> None:
         """Make the quantizers; the composite itself is built by Keras, with the arguments of its first call."""
         if self.weights_config is None or self.inputs_config is None:
             self._configure_alone(input_shape)

@@ -28,7 +28,11 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
             self.internal_quantizers.append(quantizer)
 
     def call_layer(
-        self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+        self,
+        *inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,  # noqa: ARG002  a convolution takes none
+        **kwargs: Any,  # noqa: ARG002
     ) -> Any:
         """Run the two convolutions one after the other, as the layer itself does in one call."""
         layer = self.layer

@@ -71,5 +71,5 @@ class Switches:
             )
 
 
-def _initial_flags(shape: Any, dtype: Any) -> Any:
+def _initial_flags(_shape: Any, dtype: Any) -> Any:
     return tf.constant([1, 1, 0], dtype)

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import SpecError
+from qat_lib.keras_graph import count_calls
 from qat_lib.options import RangePolicy, WeightRangePolicy
 from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, greatest_integer
 from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting
@@ -183,7 +184,7 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         # of one.
         seen = tf.stop_gradient(tf.cond(moving, lambda: self.range_of(x), lambda: old))
         keep: Any = self.momentum if self.range_policy == "ema" else 0.0
-        if len(self._inbound_nodes) > 1:
+        if count_calls(self) > 1:
             keep = tf.where(seen < old, 1.0 - (1.0 - keep) / SHARED_FALL, keep)
         blended = tf.where(on[CALIBRATED], keep * old + (1.0 - keep) * seen, seen)
         usable = moving & tf.reduce_all(tf.math.is_finite(seen))
@@ -191,7 +192,11 @@ class TensorQuantizer(Switches, keras.layers.Layer):
         calibrated = tf.where(usable, tf.ones((), tf.int32), flags[CALIBRATED])
         self._flags.assign(tf.stack([flags[ENABLED], flags[TRACKING], calibrated]))
 
-    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+    def compute_output_spec(
+        self,
+        inputs: Any,
+        training: bool | None = None,  # noqa: ARG002  Keras gives call's arguments
+    ) -> Any:
         """Return a symbolic tensor like ``inputs``."""
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 

@@ -8,14 +8,16 @@ from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.flow import Read
 from qat_lib.onnx_view.graph import Node
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V23 = Rule("V23", "warning", "attention mask or Softmax input is quantized", "J", "M")
 
-_ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
+#: As attention is exported: other operators move numbers as well.
 _MOVES = frozenset({"Reshape", "Transpose", "Cast"})
+_ON_THE_WAY = ARITHMETIC | _MOVES | {"Where"}
 _LONGEST_WAY = 8
 #: Products of two activations; Keras writes those of its attention as Einsum.
-_PRODUCTS = frozenset({"MatMul", "Einsum"})
+_PRODUCTS = onnx_operators("product")
 
 
 def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
@@ -48,7 +50,7 @@ def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
 
 
 def between_products(engine: PredictedEngine) -> frozenset[int]:
-    """Return the operators from the scores of an attention to its Softmax, by the index of their node.
+    """Return the indices of the nodes from the scores of an attention to its Softmax.
 
     They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
     scores is no residual.

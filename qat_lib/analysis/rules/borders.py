@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.onnx_view.graph import Node
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V28 = Rule("V28", "error", "types of a DQ and of the operands that it meets differ", "M")
 H2 = Rule("H2", "info", "the input's Q is a kernel of its own", "L", "E")
@@ -14,22 +15,7 @@ H3 = Rule("H3", "info", "the input is transposed inside the graph", "L", "E")
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 #: Operators whose operands have one type.
-_SAME_TYPE = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Concat",
-        "Max",
-        "Min",
-        "Sum",
-    }
-)
+_SAME_TYPE = onnx_operators("weighted") | ARITHMETIC | {"Concat", "Max", "Min", "Sum"}
 
 
 def check_borders(engine: PredictedEngine) -> Iterator[Finding]:

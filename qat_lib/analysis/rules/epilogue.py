@@ -1,4 +1,4 @@
-"""Behind a weighted layer: its output's precision, and what cuts its kernel short (V13, V14, H1)."""
+"""Behind a weighted layer: its output's precision, and what cuts its kernel short."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from qat_lib.analysis.flow import Read
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
+from qat_lib.roles import onnx_operators
 
 V18 = Rule("V18", "warning", "elementwise operator with mixed precision", "F5 I", "I")
 V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G", "E")
@@ -17,7 +18,7 @@ V20 = Rule("V20", "warning", "inputs or output of a Concat have different scales
 V21 = Rule("V21", "warning", "Concat mixes quantized and floating-point inputs", "H", "M")
 V22 = Rule("V22", "warning", "Q/DQ around an operator that always runs in floating point", "I")
 
-_NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
+_NORMALIZATIONS = onnx_operators("normalization")
 
 
 def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ OTHER_TYPES = frozenset({"float8e4m3fn", "int4", "float4e2m1"})
 
 
 def check_integers(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield a quantized type other than INT8: the zero point's, or the one that its lack implies."""
+    """Yield a quantized type other than INT8, also where no zero point gives it."""
     zero_point = node.input(2)
     if node.op == QUANTIZE and not zero_point:
         if not node.integer("output_dtype"):

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair import check_pair
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.pairs import DEQUANTIZE, PAIR, QUANTIZE
+from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE
+from qat_lib.roles import PAIR, onnx_operators
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
@@ -21,17 +22,7 @@ Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
 V05 = Rule("V05", "error", "integer operator that TensorRT does not import", "P15")
 V07 = Rule("V07", "error", "the parser cannot take this node as it is meant", "P17 P18 P19 L")
 
-_INTEGER_OPS = frozenset(
-    {
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-        "DynamicQuantizeLinear",
-        "QGemm",
-        "QAttention",
-    }
-)
+_INTEGER_OPS = onnx_operators("integer")
 
 
 def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> list[Finding]:

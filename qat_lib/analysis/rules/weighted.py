@@ -11,6 +11,7 @@ from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.rules.pair_axis import V04
 from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
+from qat_lib.roles import onnx_operators
 
 V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
 V11 = Rule("V11", "info", "weighted layer stays in floating point", "D")
@@ -19,7 +20,7 @@ V24 = Rule("V24", "info", "layer is too small to gain from INT8", "J", "M")
 V25 = Rule("V25", "info", "channels are not a multiple of 16", "J", "E")
 V26 = Rule("V26", "warning", "transposed convolution in INT8 with per-channel weights", "K", "E")
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_CONTROL_FLOW = onnx_operators("control flow")
 _SMALL = 16
 
 
@@ -107,7 +108,7 @@ def _check_weight(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _check_gain(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
-    limit = _conv_limit if op.node.op in ("Conv", "ConvTranspose") else _matmul_limit
+    limit = _conv_limit if op.node.op in CONVOLUTIONS else _matmul_limit
     reason = limit(engine, op)
     if reason:
         layer = op.node.keras_layer

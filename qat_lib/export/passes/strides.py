@@ -29,17 +29,10 @@ from qat_lib.export.graph import (
     set_ints,
 )
 from qat_lib.export.passes.transposes import has_many_scales
+from qat_lib.roles import PAIR, onnx_operators
 
 UNARY = (
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "Relu",
-    "Clip",
-    "LeakyRelu",
-    "Sigmoid",
-    "HardSwish",
-    "BatchNormalization",
-    "Identity",
+    PAIR | onnx_operators("after add") | {"Sigmoid", "HardSwish", "BatchNormalization", "Identity"}
 )
 BINARY = ("Add", "Sub", "Mul")
 

@@ -31,8 +31,9 @@ from qat_lib.export.graph import (
     scalar,
 )
 from qat_lib.export.passes.layout_axes import single_axis
+from qat_lib.roles import ARITHMETIC, PAIR, onnx_operators
 
-RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+RESHAPES = onnx_operators("reshape")
 
 
 def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
@@ -86,17 +87,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
-ARITHMETIC = ("Add", "Sub", "Mul", "Div")
-POINTWISE = (
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "Relu",
-    "Clip",
-    "Sigmoid",
-    "HardSigmoid",
-    "Tanh",
-    *ARITHMETIC,
-)
+POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardSigmoid", "Tanh"}
 
 
 def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:

@@ -15,6 +15,7 @@ from qat_lib import (
     QuantizationSpec,
     ResNetV1QDQCase,
     TensorQuantizer,
+    TensorRTQDQCase,
     apply_plan,
     model_quantizers,
     plan_quantization,
@@ -243,6 +244,20 @@ def test_a_case_that_returns_no_spec_is_refused(model: keras.Model, answer: Any)
         match=r"Case\.case must return a QuantizationSpec.*Received: (NoneType|list|str|dict)",
     ):
         quantize_model(model, custom_qdq_cases=[Case(answer)])
+
+
+def test_plan_quantization_auto_cases(model: keras.Model) -> None:
+    plan = plan_quantization(model, custom_qdq_cases="auto")
+    assert plan == plan_quantization(model, custom_qdq_cases=[TensorRTQDQCase()])
+    assert plan != plan_quantization(model)
+    with pytest.raises(SpecError, match=r"must be a list of cases\. Received: str"):
+        plan_quantization(model, custom_qdq_cases="all")  # type: ignore[arg-type]
+
+
+def test_quantize_model_auto_cases(model: keras.Model) -> None:
+    quantized = quantize_model(model, custom_qdq_cases="auto")
+    assert "quant_add" in {layer.name for layer in quantized.layers}
+    assert "quant_add" not in {layer.name for layer in quantize_model(model).layers}
 
 
 def test_cases_that_are_no_list_of_objects_are_refused(model: keras.Model) -> None:

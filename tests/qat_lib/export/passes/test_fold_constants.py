@@ -81,6 +81,7 @@ STAYS = [
     "DequantizeLinear(q, high)",
     "RandomNormalLike(a)",
     "RandomUniformLike(a)",
+    "Bernoulli(high)",
     "RandomNormal<shape = [2]>()",
     "RandomUniform<shape = [2]>()",
     "Gather(a, far)",  # out of bounds: what can't be computed stays

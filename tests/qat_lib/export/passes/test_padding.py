@@ -228,6 +228,9 @@ NON_NEGATIVE = {
     "Add(r, positive)": True,
     "Mul(r, mixed)": False,
     "Max(r, r, one)": True,
+    "Min(r, one)": True,
+    "Min(r, x)": False,
+    "Mean(r, positive)": True,
     "Sub(r, r)": False,
 }
 
