@@ -16,8 +16,9 @@ from qat_lib.engines.values import EngineLayer
 from qat_lib.errors import ConfigError
 from qat_lib.export.verify import read_plan
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.pairs import DEQUANTIZE, PAIR, quantized_type
+from qat_lib.onnx_view.pairs import DEQUANTIZE, quantized_type
 from qat_lib.plan import QuantizationPlan, QuantizerEntry, SkippedLayer
+from qat_lib.roles import PAIR
 from qat_lib.tensor_trace import NodeTrace, QuantizerTrace, TensorTrace
 from qat_lib.text_files import read_json
 
@@ -55,9 +56,9 @@ def trace_tensor(
         PlanError: ``plan`` is no quantization plan.
 
     Example:
-        >>> trace = trace_tensor("conv1", "model.onnx")
+        >>> trace = trace_tensor("conv", "model.onnx")
         >>> [quantizer.name for quantizer in trace.quantizers]
-        ['conv1_kernel_quantizer']
+        ['conv_kernel_quantizer']
     """
     sources = _Sources(
         graph=OnnxGraph.load(Path(onnx)),
