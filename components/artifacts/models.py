@@ -34,8 +34,8 @@ class Epoch(Record):
     """
 
     epoch: int | float = 0
-    loss: Measured = None
     accuracy: Measured = None
+    loss: Measured = None
     val_loss: Measured = None
     val_accuracy: Measured = None
     lr: Measured = None
