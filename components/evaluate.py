@@ -134,7 +134,8 @@ def _predict(
         candidate = collected[CANDIDATE][-1]
         if candidate.shape != expected.shape:
             raise DataError(
-                f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives {expected.shape[1]}."
+                f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives "
+                f"{expected.shape[1]}."
             )
         ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
         named = [
@@ -146,7 +147,8 @@ def _predict(
         progress.update("evaluating", seen, len(reference))
     if seen != len(reference) or not seen:
         raise DataError(
-            f"The FP32 predictions are for {len(reference)} samples, the test part does not have as many. "
+            f"The FP32 predictions are for {len(reference)} samples, the test part does not have "
+            "as many. "
             "Run train_baseline again on this data set."
         )
     return (
