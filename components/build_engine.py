@@ -2,13 +2,14 @@
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kfp import dsl
 
+from components.artifacts import Dataset, Engines, Exported
+from components.artifacts.engines import BuildSummary, EngineBuild
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.settings import EngineSettings
@@ -49,16 +50,17 @@ def build_engine(
     Raises:
         EngineError: a variant is missing, can't be built, or answers otherwise than its ONNX graph.
     """
-    spec = build_spec(engine, dataset, backend=_backend(engine, onnx, progress))
-    jobs = _jobs(onnx, spec, engine.fp16)
+    exported, engines = Exported(onnx), Engines(out)
+    spec = build_spec(engine, dataset, backend=_backend(engine, exported, progress))
+    jobs = _jobs(exported, spec, engine.fp16)
     metrics: dict[str, float] = {}
-    summary: dict[str, Any] = {"backend": spec.backend, "variants": {}}
+    builds: dict[str, EngineBuild] = {}
     for index, (variant, (file, variant_spec)) in enumerate(jobs.items()):
         progress.update("building", index, len(jobs))
         artifact = build(
             file,
             variant_spec,
-            output=out / variant.engine,
+            output=engines.engine(variant),
             seed=seed,
             on_progress=lambda phase, current, total: progress.update(phase, current, total),
         )
@@ -66,18 +68,19 @@ def build_engine(
             progress.warn(f"{variant}: {warning}")
         if variant is Variant.FP16:
             _warn_of_float(artifact, progress)
-        summary["variants"][variant] = _summary(artifact)
-        metrics |= {f"{variant}_{name}": value for name, value in _numbers(artifact).items()}
+        builds[variant] = _record(artifact)
+        metrics |= {f"{variant}_{name}": value for name, value in builds[variant].numbers().items()}
         if artifact.manifest.quantized:
-            summary["variants"][variant]["prediction"] = _prediction(artifact, progress)
+            prediction = {"prediction": _prediction(artifact, progress)}
+            builds[variant] = builds[variant].model_copy(update=prediction)
     progress.update("building", len(jobs), len(jobs))
-    (out / "build.json").write_text(json.dumps(summary, indent=1) + "\n")
+    engines.write_summary(BuildSummary(backend=spec.backend, variants=builds))
     return metrics
 
 
-def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
+def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> Backend:
     """Return the backend to build with; ``auto`` takes the one that the export was made for, where it works here."""
-    graph = onnx / CANDIDATE_VARIANT.onnx
+    graph = exported.graph(CANDIDATE_VARIANT)
     if engine.backend != "auto" or not graph.is_file():
         return choose_backend(engine.backend)
     best, target = choose_backend("auto"), read_summary(graph).metadata.get("target")
@@ -91,21 +94,23 @@ def _backend(engine: EngineSettings, onnx: Path, progress: Progress) -> Backend:
     return choose_backend(target)
 
 
-def _jobs(onnx: Path, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
+def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
     """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had.
 
     Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks
     for it.
     """
-    missing = [variant.onnx for variant in REQUIRED if not (onnx / variant.onnx).is_file()]
-    if missing:
-        raise EngineBuildError(f"{onnx} holds no {', '.join(missing)}. Run export_onnx again.")
-    jobs = {variant: (onnx / variant.onnx, spec) for variant in REQUIRED}
-    own_graph = onnx / Variant.FP16.onnx
+    if missing := exported.missing([variant.onnx for variant in REQUIRED]):
+        raise EngineBuildError(
+            f"{exported.path} holds no {', '.join(missing)}. Run {exported.STEP} again."
+        )
+    jobs = {variant: (exported.graph(variant), spec) for variant in REQUIRED}
+    own_graph = exported.graph(Variant.FP16)
     if fp16 == "never":
         return jobs
     if spec.backend != "auto" and "fp16" in get_backend(spec.backend).float_precisions():
-        jobs[Variant.FP16] = (onnx / Variant.FP32.onnx, replace(spec, float_precision="fp16"))
+        half = replace(spec, float_precision="fp16")
+        jobs[Variant.FP16] = (exported.graph(Variant.FP32), half)
     elif own_graph.is_file():
         jobs[Variant.FP16] = (own_graph, spec)
     elif fp16 == "always":
@@ -132,10 +137,8 @@ def build_spec(
     preprocessing: dict[str, Any] | None = None
     classes: tuple[str, ...] = ()
     if dataset is not None:
-        if (dataset / "preprocessing.json").is_file():
-            preprocessing = json.loads((dataset / "preprocessing.json").read_text())
-        if (dataset / "dataset.json").is_file():
-            classes = tuple(map(str, json.loads((dataset / "dataset.json").read_text())["classes"]))
+        prepared = Dataset(dataset)
+        preprocessing, classes = prepared.preprocessing().to_dict(), prepared.info().classes
     return BuildSpec(
         backend=backend or choose_backend(engine.backend),
         max_batch=engine.batch_size,
@@ -164,29 +167,20 @@ def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] 
         return None
 
 
-def _numbers(artifact: EngineArtifact) -> dict[str, float]:
-    manifest = artifact.manifest
-    return {
-        "bytes": manifest.bytes,
-        "build_seconds": manifest.build_seconds,
-        "int8_layers": manifest.precision.int8_layers,
-        "weighted_layers": manifest.precision.weighted_layers,
-    }
-
-
-def _summary(artifact: EngineArtifact) -> dict[str, Any]:
-    manifest = artifact.manifest
-    return {
-        **_numbers(artifact),
-        "backend_version": manifest.backend_version,
-        "device": dict(manifest.device),
-        "digest": manifest.digest,
-        "layers": dict(manifest.precision.layers),
-        "float_weighted_layers": [
-            layer.name for layer in artifact.layers if layer.weighted and layer.precision != "int8"
-        ],
-        "warnings": list(artifact.warnings),
-    }
+def _record(artifact: EngineArtifact) -> EngineBuild:
+    manifest, weighted = artifact.manifest, [layer for layer in artifact.layers if layer.weighted]
+    return EngineBuild(
+        bytes=manifest.bytes,
+        build_seconds=manifest.build_seconds,
+        int8_layers=manifest.precision.int8_layers,
+        weighted_layers=manifest.precision.weighted_layers,
+        backend_version=manifest.backend_version,
+        device=dict(manifest.device),
+        digest=manifest.digest,
+        layers=dict(manifest.precision.layers),
+        float_weighted_layers=[layer.name for layer in weighted if layer.precision != "int8"],
+        warnings=list(artifact.warnings),
+    )
 
 
 @dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)

@@ -2,7 +2,6 @@
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,16 +11,18 @@ import numpy as np
 from kfp import dsl
 from numpy.typing import NDArray
 
+from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported, ResultRow
+from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements, row_metrics
 from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
-from components.evaluation.samples import WorstSamples
+from components.evaluation.samples import Labels, WorstSamples
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
-from components.runtime.reader import load_info, numpy_batches
+from components.runtime.reader import numpy_batches
 from components.settings import EngineSettings
-from components.variants import REQUIRED, Variant
+from components.variants import REQUIRED
 from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
@@ -29,7 +30,6 @@ _WORST = 8
 _MIDDLE_BATCH = 8
 
 Outputs = NDArray[np.float32]
-Row = dict[str, Any]
 
 
 def evaluate(
@@ -63,77 +63,55 @@ def evaluate(
         DataError: the reference predictions do not fit the test part.
         EngineLoadError: an engine is missing or can't be used here.
     """
-    info = load_info(dataset)
-    reference = _reference(baseline)
+    info, fp32, built = Dataset(dataset).info(), Baseline(baseline), Engines(engines)
+    reference, evaluation = fp32.predictions(), Evaluation(out)
     with ExitStack() as stack:
-        loaded = _load(engines, stack)
+        loaded = _load(built, stack)
         classifiers = {row: Classifier(one, tuple(info.image_shape)) for row, one in loaded.items()}
         labels, outputs, worst = _predict(
             dataset, classifiers, reference, list(info.classes), progress
         )
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
-    rows = {REFERENCE: _keras_row(baseline, rows[FP32_ENGINE]), **rows}
     outputs = {REFERENCE: reference, **outputs}
-    for row, values in rows.items():
-        values |= _quality(outputs[row], labels)
-    checks = _check_files(engines, onnx, seed, progress)
-    for row, check in checks.items():
-        rows[row]["memory_mib"] = check.get("memory_mib")
+    checks = _check_files(built, Exported(onnx), seed, progress)
+    for name, check in checks.items():
+        rows[name] = rows[name].model_copy(update={"memory_mib": check.memory_mib})
+    rows = {REFERENCE: _keras_row(fp32, rows[FP32_ENGINE]), **rows}
+    rows = {
+        name: row.model_copy(update=_quality(outputs[name], labels)) for name, row in rows.items()
+    }
     confusions = {
         row: figures.confusion(values, labels, len(info.classes)) for row, values in outputs.items()
     }
-    report = {
-        "version": 1,
-        "samples": len(labels),
-        "classes": list(info.classes),
-        "results": rows,
-        "confusion": {row: matrix.tolist() for row, matrix in confusions.items()},
-        "per_class": figures.per_class(confusions, info.classes, REFERENCE),
-        "agreement": {row: figures.agreement(values, reference) for row, values in outputs.items()},
-        "calibration_error": {
+    measurements = Measurements(
+        version=1,
+        samples=len(labels),
+        classes=info.classes,
+        rows=rows,
+        confusion={row: matrix.tolist() for row, matrix in confusions.items()},
+        per_class=figures.per_class(confusions, info.classes, REFERENCE),
+        agreement={row: figures.agreement(values, reference) for row, values in outputs.items()},
+        calibration_error={
             row: figures.calibration_error(values, labels) for row, values in outputs.items()
         },
-        "worst_samples": worst.write(out / "worst_samples", CANDIDATE),
-        "latency": latencies,
-        "infrastructure_check": summarize_check(checks, CANDIDATE),
-    }
-    (out / "evaluation.json").write_text(json.dumps(report, indent=1) + "\n")
-    return {
-        f"{row}_{name}": float(value)
-        for row, values in rows.items()
-        for name, value in values.items()
-        if isinstance(value, int | float)
-    }
+        worst_samples=worst.write(evaluation, CANDIDATE),
+        latency=latencies,
+        infrastructure_check=summarize_check(checks, CANDIDATE),
+    )
+    evaluation.write_measurements(measurements)
+    return row_metrics(rows, separator="_")
 
 
-def _reference(baseline: Path) -> Outputs:
-    path = baseline / "predictions.npy"
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"The FP32 predictions {path} can't be read ({error}). Run train_baseline again."
-        ) from error
-    if values.ndim != 2 or not np.isfinite(values).all():
-        raise DataError(
-            f"{path} must hold finite values of shape (samples, classes). Received: shape {values.shape}."
+def _load(engines: Engines, stack: ExitStack) -> dict[str, Engine]:
+    if missing := engines.missing([variant.engine for variant in REQUIRED]):
+        raise EngineLoadError(
+            f"{engines.path} holds no {', '.join(missing)}. Run {engines.STEP} again."
         )
-    return np.asarray(values, np.float32)
-
-
-def _load(engines: Path, stack: ExitStack) -> dict[str, Engine]:
-    missing = [variant.engine for variant in REQUIRED if not (engines / variant.engine).is_file()]
-    if missing:
-        raise EngineLoadError(f"{engines} holds no {', '.join(missing)}. Run build_engine again.")
     return {
-        variant.row: stack.enter_context(load_engine(engines / variant.engine))
-        for variant in _built(engines)
+        variant.row: stack.enter_context(load_engine(engines.engine(variant)))
+        for variant in engines.built()
     }
-
-
-def _built(engines: Path) -> list[Variant]:
-    return [variant for variant in Variant if (engines / variant.engine).is_file()]
 
 
 def _predict(
@@ -161,11 +139,11 @@ def _predict(
                 f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives {expected.shape[1]}."
             )
         ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
-        facts = [
-            {"label": classes[t], "fp32": classes[r], "engine": classes[e]}
+        named = [
+            Labels(true=classes[t], fp32=classes[r], engine=classes[e])
             for t, r, e in zip(truth, theirs.argmax(axis=1), ours.argmax(axis=1), strict=True)
         ]
-        worst.add(np.abs(ours - theirs).max(axis=1), images, facts, seen)
+        worst.add(np.abs(ours - theirs).max(axis=1), images, named, seen)
         seen += len(truth)
         progress.update("evaluating", seen, len(reference))
     if seen != len(reference) or not seen:
@@ -182,75 +160,75 @@ def _predict(
 
 def _benchmark(
     classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[BatchTiming]]:
     """Measure each engine at batch 1, at a middle batch and at the batch of the throughput figure."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
     groups: dict[int, dict[str, Engine]] = {}
     for row, classifier in classifiers.items():
         for size in {classifier.nearest_batch(size) for size in wanted}:
             groups.setdefault(size, {})[row] = classifier.engine
-    results: dict[str, list[dict[str, Any]]] = {row: [] for row in classifiers}
+    results: dict[str, list[BatchTiming]] = {row: [] for row in classifiers}
     for done, size in enumerate(sorted(groups)):
         progress.update("benchmark", done, len(groups))
         seconds = settings.benchmark_seconds
         for row, latency in benchmark_together(
             groups[size], batch_size=size, seconds=seconds, seed=seed
         ).items():
-            results[row].append(latency.to_dict())
+            results[row].append(BatchTiming.model_validate(latency.to_dict()))
     progress.update("benchmark", len(groups), len(groups))
     return results
 
 
-def _engine_row(engine: Engine, latencies: list[dict[str, Any]]) -> Row:
+def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
     """Return an engine's row; an engine for one batch size has no latency at batch 1."""
-    single = {latency["batch_size"]: latency["end_to_end"] for latency in latencies}.get(1, {})
+    single = {timing.batch_size: timing.end_to_end for timing in latencies}.get(1)
     precision, memory = engine.manifest.precision, engine.manifest.device_memory_bytes
-    return {
-        "bytes": engine.manifest.bytes,
-        "latency_ms_p50": single.get("p50"),
-        "latency_ms_p99": single.get("p99"),
-        "throughput": latencies[-1]["throughput"],
-        "batch_size": latencies[-1]["batch_size"],
-        "int8_layers": precision.int8_layers,
-        "weighted_layers": precision.weighted_layers,
-        "backend": engine.manifest.backend,
-        "device_memory_mib": None if memory is None else memory / 2**20,
-    }
+    return ResultRow(
+        bytes=engine.manifest.bytes,
+        latency_ms_p50=single.p50 if single else None,
+        latency_ms_p99=single.p99 if single else None,
+        throughput=latencies[-1].throughput,
+        batch_size=latencies[-1].batch_size,
+        int8_layers=precision.int8_layers,
+        weighted_layers=precision.weighted_layers,
+        backend=engine.manifest.backend,
+        device_memory_mib=None if memory is None else memory / 2**20,
+    )
 
 
-def _keras_row(baseline: Path, fp32_engine: Row) -> Row:
-    """Return the FP32 Keras row; latencies only where train_baseline measured them."""
-    path = baseline / "metrics.json"
-    measured = json.loads(path.read_text()) if path.is_file() else {}
-    model = baseline / "model.keras"
-    return {
-        "bytes": model.stat().st_size if model.is_file() else None,
-        "latency_ms_p50": measured.get("latency_ms_p50"),
-        "latency_ms_p99": measured.get("latency_ms_p99"),
-        "throughput": measured.get("throughput"),
-        "batch_size": fp32_engine["batch_size"],
-        "int8_layers": 0,
-        "weighted_layers": fp32_engine["weighted_layers"],
-        "backend": "keras",
-    }
+def _keras_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
+    """Return the FP32 Keras row, without latencies: nothing measures them."""
+    model = baseline.model_file
+    return ResultRow(
+        bytes=model.stat().st_size if model.is_file() else None,
+        latency_ms_p50=None,
+        latency_ms_p99=None,
+        throughput=None,
+        batch_size=fp32_engine.batch_size,
+        int8_layers=0,
+        weighted_layers=fp32_engine.weighted_layers,
+        backend="keras",
+    )
 
 
-def _quality(outputs: Outputs, labels: NDArray[np.int64]) -> Row:
-    row: Row = {"accuracy": figures.accuracy(outputs, labels)}
+def _quality(outputs: Outputs, labels: NDArray[np.int64]) -> dict[str, float]:
+    """Return the fields of a row that say how good its outputs are."""
+    fields = {"accuracy": figures.accuracy(outputs, labels)}
     if outputs.shape[1] > 5:
-        row["top5"] = figures.top_k_accuracy(outputs, labels, 5)
-    return row
+        fields["top5"] = figures.top_k_accuracy(outputs, labels, 5)
+    return fields
 
 
 def _check_files(
-    engines: Path, onnx: Path, seed: int, progress: Progress
-) -> dict[str, dict[str, Any]]:
-    variants = _built(engines)
+    engines: Engines, exported: Exported, seed: int, progress: Progress
+) -> dict[str, FileCheck]:
+    variants = engines.built()
     checks = {}
     for index, variant in enumerate(variants):
         progress.update("checking", index, len(variants))
-        reference = variant.onnx_in(onnx)
-        checks[variant.row] = check_in_fresh_process(engines / variant.engine, reference, seed=seed)
+        checks[variant.row] = check_in_fresh_process(
+            engines.engine(variant), exported.reference(variant), seed=seed
+        )
     progress.update("checking", len(variants), len(variants))
     return checks
 

@@ -2,8 +2,6 @@
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
-import json
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,9 @@ from typing import Any
 
 from kfp import dsl
 
+from components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
+from components.artifacts.exported import ExportRecord, FindingRecord
+from components.artifacts.models import ModelFolder
 from components.runtime.events import Progress
 from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
@@ -62,49 +63,50 @@ def export_onnx(
     choice = choose_export(export, engine)
     export = export.model_copy(update={"target": choice.target})
     full, half = (export.model_copy(update={"float_precision": kind}) for kind in ("fp32", "fp16"))
-    jobs = {Variant.FP32: (baseline, full), Variant.PTQ: (ptq, export), Variant.QAT: (qat, export)}
+    fp32, tuned, exported = Baseline(baseline), FineTuned(qat), Exported(out)
+    jobs: dict[Variant, tuple[ModelFolder, ExportSettings]] = {
+        Variant.FP32: (fp32, full),
+        Variant.PTQ: (Quantized(ptq), export),
+        Variant.QAT: (tuned, export),
+    }
     if choice.fp16:
-        jobs[Variant.FP16] = (baseline, half)
-    summary: dict[str, Any] = {}
+        jobs[Variant.FP16] = (fp32, half)
+    summary: dict[str, ExportRecord] = {}
     metrics: dict[str, float] = {}
-    shutil.copyfile(qat / "plan.json", out / "plan.json")
+    tuned.copy_plan(exported)
     for index, (variant, (model, settings)) in enumerate(jobs.items()):
         progress.update("exporting", index, len(jobs))
-        facts = _export_variant(dataset, model, out / variant.onnx, settings)
-        summary[variant] = facts
-        metrics |= {
-            f"{variant}_bytes": facts["bytes"],
-            f"{variant}_seconds": facts["seconds"],
-            f"{variant}_largest_difference": facts["parity"]["largest_difference"],
-            f"{variant}_quantizers": facts["quantizers"],
-        }
-        for finding in facts["verification"]:
-            progress.warn(f"{variant}: {finding['code']} {finding['node']}: {finding['message']}")
-        (out / "export.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        record = _export_variant(Dataset(dataset), model, exported.graph(variant), settings)
+        summary[variant] = record
+        metrics |= {f"{variant}_{name}": value for name, value in record.numbers().items()}
+        for finding in record.verification or ():
+            progress.warn(f"{variant}: {finding.code} {finding.node}: {finding.message}")
+        exported.write_summary(summary)
     progress.update("exporting", len(jobs), len(jobs))
     if export.target == "tensorrt":
-        return metrics | _analyze(out / CANDIDATE_VARIANT.onnx, out)
-    # A graph for another backend is not legal in TensorRT and does not have to be: its twin for
-    # TensorRT is analyzed.
+        return metrics | _analyze(exported.graph(CANDIDATE_VARIANT), exported)
+    # A graph for another backend is not legal in TensorRT and does not have to be: the same model
+    # exported for TensorRT is analyzed.
     with tempfile.TemporaryDirectory(dir=out) as folder:
-        twin = Path(folder) / CANDIDATE_VARIANT.onnx
-        _export_file(qat, twin, export.model_copy(update={"target": "tensorrt"}), signed=True)
-        return metrics | _analyze(twin, out)
+        path = Path(folder) / CANDIDATE_VARIANT.onnx
+        _export_file(tuned, path, export.model_copy(update={"target": "tensorrt"}), signed=True)
+        return metrics | _analyze(path, exported)
 
 
 def _export_variant(
-    dataset: Path, folder: Path, path: Path, export: ExportSettings
-) -> dict[str, Any]:
+    dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
+) -> ExportRecord:
     """Export one model, compare it with Keras on the test part, and return what is known about it."""
     from components.runtime.export_parity import compare_with_keras
-    from components.runtime.reader import load_info, load_preprocessing, load_split
+    from components.runtime.reader import load_split
 
-    about: dict[str, Any] = {
-        "preprocessing": load_preprocessing(dataset),
-        "metadata": {"classes": list(load_info(dataset).classes), **_accuracy(folder)},
-    }
-    model, report = _export_file(folder, path, export, **about)
-    images, _ = load_split(dataset, "test", limit=export.parity_samples)
+    metadata: dict[str, Any] = {"classes": list(dataset.info().classes)}
+    if (accuracy := folder.test_accuracy()) is not None:
+        metadata["accuracy"] = accuracy
+    model, report = _export_file(
+        folder, path, export, preprocessing=dataset.preprocessing(), metadata=metadata
+    )
+    images, _ = load_split(dataset.path, "test", limit=export.parity_samples)
 
     def export_in_fp32(twin: Path) -> None:
         _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
@@ -113,21 +115,22 @@ def _export_variant(
     parity = compare_with_keras(
         model, path, images, export_in_fp32=export_in_fp32 if in_half else None
     )
-    facts = report.to_dict()
-    return {
-        **{
-            key: facts[key]
-            for key in ("bytes", "seconds", "conversion_seconds", "opset", "quantizers", "nodes")
-        },
-        "target": export.target,
-        "float_precision": export.float_precision,
-        "verification": facts["findings"],
-        "parity": parity,
-    }
+    return ExportRecord(
+        bytes=report.bytes,
+        seconds=report.seconds,
+        conversion_seconds=report.conversion_seconds,
+        opset=report.opset,
+        quantizers=report.quantizers,
+        nodes=report.nodes,
+        target=export.target,
+        float_precision=export.float_precision,
+        verification=[FindingRecord(**finding.to_dict()) for finding in report.findings],
+        parity=parity,
+    )
 
 
 def _export_file(
-    folder: Path, path: Path, export: ExportSettings, *, signed: bool = False, **about: Any
+    folder: ModelFolder, path: Path, export: ExportSettings, *, signed: bool = False, **about: Any
 ) -> tuple[Any, Any]:
     """Export the model of a step's directory, verified against its plan; return the model and the report.
 
@@ -136,11 +139,10 @@ def _export_file(
     """
     import qat_lib
 
-    model = qat_lib.load_model(folder / "model.keras")
+    model = qat_lib.load_model(folder.model_file)
     if signed:
         for quantizer in qat_lib.model_quantizers(model).values():
             quantizer.unsigned = False
-    plan = folder / "plan.json"
     assert export.target != "auto"  # choose_export resolved it
     report = qat_lib.export_onnx(
         model,
@@ -149,32 +151,24 @@ def _export_file(
         opset=export.opset,
         weights=export.weights,
         float_precision=export.float_precision,
-        plan=qat_lib.QuantizationPlan.load(plan) if plan.is_file() else None,
+        plan=folder.plan(),
         **about,
     )
     return model, report
 
 
-def _accuracy(folder: Path) -> dict[str, Any]:
-    """Return the test accuracy that a step measured, for the file's metadata."""
-    file = folder / "metrics.json"
-    measured = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {"accuracy": measured["test_accuracy"]} if "test_accuracy" in measured else {}
-
-
-def _analyze(path: Path, out: Path) -> dict[str, float]:
+def _analyze(path: Path, exported: Exported) -> dict[str, float]:
     """Predict the fusions of a graph in TensorRT, write the analysis, and stop on its errors.
 
     Raises:
-        VerificationError: TensorRT would not take the graph as it is meant.
+        VerificationError: TensorRT's parser would not interpret the graph as intended.
     """
     from qat_lib.analysis import analyze_onnx, fail_on, to_html
     from qat_lib.errors import VerificationError
 
     # Not where the file happens to lie now: that would make every export another one.
     fusion = replace(analyze_onnx(path), model=CANDIDATE_VARIANT.onnx)
-    (out / "analysis.json").write_text(fusion.to_json() + "\n", encoding="utf-8")
-    (out / "analysis.html").write_text(to_html(fusion), encoding="utf-8")
+    exported.write_analysis(fusion.to_json(), to_html(fusion))
     errors = fail_on(fusion.findings, "error")
     if errors:
         raise VerificationError(

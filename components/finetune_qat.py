@@ -1,12 +1,12 @@
 """The fourth step: quantization-aware fine-tuning of the calibrated model."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from kfp import dsl
 
+from components.artifacts import Baseline, FineTuned, Quantized
+from components.artifacts.models import accuracies
 from components.runtime.events import Progress
 from components.runtime.images import IMAGE
 from components.settings import QATSettings
@@ -40,16 +40,14 @@ def finetune_qat(
         whose weights were kept (0: the calibrated model, see
         :func:`components.runtime.history.is_clear_gain`).
     """
-    import numpy as np
-
     import qat_lib
     from components.runtime import fitting
-    from components.runtime.model_source import model_file
     from components.runtime.ranges import describe_ranges
 
     fitting.make_deterministic(seed)
-    network = qat_lib.load_model(model_file(ptq))
-    plan = qat_lib.QuantizationPlan.load(ptq / "plan.json")
+    reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
+    network = qat_lib.load_model(calibrated.model_file)
+    plan = calibrated.plan()
     history = fitting.fit(
         network,
         dataset,
@@ -57,23 +55,25 @@ def finetune_qat(
         seed=seed,
         progress=progress,
         keep_best=True,
-        teacher=qat_lib.load_model(model_file(baseline)) if qat.distillation else None,
+        teacher=qat_lib.load_model(reference.model_file) if qat.distillation else None,
         distillation=qat.distillation,
     )
     outputs = fitting.predict(network, dataset, "test")
-    before = json.loads((baseline / "metrics.json").read_text(encoding="utf-8"))
+    accuracy = fitting.accuracy(outputs, dataset, "test")
     metrics = {
-        "test_accuracy": fitting.accuracy(outputs, dataset, "test"),
-        "validation_accuracy": fitting.split_accuracy(network, dataset, "validation"),
+        **accuracies(
+            test=accuracy, validation=fitting.split_accuracy(network, dataset, "validation")
+        ),
+        "kept_epoch": next(epoch.epoch for epoch in history if epoch.kept),
     }
-    metrics["kept_epoch"] = next(row["epoch"] for row in history if row["kept"])
-    metrics["test_accuracy_change"] = metrics["test_accuracy"] - before["test_accuracy"]
-    network.save(model_file(out))
-    np.save(out / "predictions.npy", outputs.astype(np.float32))
-    shutil.copyfile(ptq / "plan.json", out / "plan.json")
-    (out / "ranges.json").write_text(json.dumps(describe_ranges(network, plan)), encoding="utf-8")
-    (out / "history.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    if (before := reference.test_accuracy()) is not None:
+        metrics["test_accuracy_change"] = accuracy - before
+    network.save(tuned.model_file)
+    tuned.write_predictions(outputs)
+    calibrated.copy_plan(tuned)
+    tuned.write_ranges(describe_ranges(network, plan))
+    tuned.write_history(history)
+    tuned.write_metrics(metrics)
     return metrics
 
 

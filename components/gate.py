@@ -6,11 +6,11 @@ the engine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
 
+from components.artifacts.evaluation import FileCheck, ResultRow
+from components.artifacts.exported import FindingRecord
+from components.artifacts.promotion import Reason, Verdict
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.settings import GateSettings
 
@@ -18,75 +18,38 @@ from components.settings import GateSettings
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reason:
-    """One check of the gate.
-
-    Args:
-        check: Stable name, such as ``accuracy_drop``.
-        passed: Whether the engine passed it.
-        expected: The bound, in words.
-        received: The measurement, in words.
-        message: One sentence for people.
-    """
-
-    check: str
-    passed: bool
-    expected: str
-    received: str
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The gate's decision, with one reason per check in a fixed order."""
-
-    verdict: Literal["promote", "reject"]
-    reasons: tuple[Reason, ...]
-
-    @property
-    def promoted(self) -> bool:
-        """Whether every check passed."""
-        return self.verdict == "promote"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types: ``{"verdict": ..., "reasons": [...]}``."""
-        return {"verdict": self.verdict, "reasons": [asdict(reason) for reason in self.reasons]}
-
-
 def judge(
-    results: Mapping[str, Mapping[str, Any]],
+    rows: Mapping[str, ResultRow],
     settings: GateSettings,
     *,
-    infrastructure: Mapping[str, Any] | None,
-    verification: Sequence[Mapping[str, Any]] | None,
-    analysis: Sequence[Mapping[str, Any]] | None,
+    infrastructure: FileCheck | None,
+    verification: Sequence[FindingRecord] | None,
+    analysis: Sequence[FindingRecord] | None,
     candidate: str = CANDIDATE,
 ) -> Verdict:
     """Judge an engine.
 
     Args:
-        results: Rows of the evaluation by name; ``fp32`` is the Keras reference, ``fp32_engine``
-            the engine that the speedup is measured against. Accuracies in [0, 1], latencies in
-            milliseconds.
+        rows: Rows of the evaluation by name; ``fp32`` is the Keras reference, ``fp32_engine`` the
+            engine that the speedup is measured against.
         settings: The bounds.
-        infrastructure: The fresh-process check of the engine file: ``{"passed": bool, "message":
-            str}``, or None if it was not run.
-        verification: Findings about the exported graph, or None if nobody looked. One of severity
-            ``error`` means that it is not what the plan says.
+        infrastructure: The check of the engine file in a fresh process, or None if it was not run.
+        verification: Findings about the exported graph, or None if it was not verified. One of
+            severity ``error`` means that it is not what the plan says.
         analysis: Findings of the fusion analysis, likewise.
         candidate: Name of the row that is judged.
 
     Returns:
         ``promote`` if every check passed, else ``reject``. Bounds that are not set give no reason.
     """
-    row = results.get(candidate, {})
-    reasons = [_accuracy_drop(row, results.get(REFERENCE, {}), settings)]
+    row = rows.get(candidate, ResultRow())
+    reasons = [_accuracy_drop(row, rows.get(REFERENCE, ResultRow()), settings)]
     if settings.min_accuracy is not None:
         reasons.append(_min_accuracy(row, settings.min_accuracy))
     reasons.append(_int8_fraction(row, settings))
     if settings.min_speedup is not None:
-        reasons.append(_speedup(row, results.get(FP32_ENGINE, {}), settings.min_speedup))
+        reference = rows.get(FP32_ENGINE, ResultRow())
+        reasons.append(_speedup(row, reference, settings.min_speedup))
     reasons.append(_infrastructure(infrastructure))
     reasons.append(_verification(verification))
     reasons.append(_analysis(analysis))
@@ -96,16 +59,14 @@ def judge(
     )
 
 
-def speedup(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float | None:
+def speedup(row: ResultRow, reference: ResultRow) -> float | None:
     """Return how many times faster ``row`` is at batch 1 than ``reference``, by median latency, or None."""
-    ours, theirs = _number(row.get("latency_ms_p50")), _number(reference.get("latency_ms_p50"))
+    ours, theirs = row.latency_ms_p50, reference.latency_ms_p50
     return theirs / ours if ours and theirs else None
 
 
-def _accuracy_drop(
-    row: Mapping[str, Any], reference: Mapping[str, Any], settings: GateSettings
-) -> Reason:
-    ours, theirs = _number(row.get("accuracy")), _number(reference.get("accuracy"))
+def _accuracy_drop(row: ResultRow, reference: ResultRow, settings: GateSettings) -> Reason:
+    ours, theirs = row.accuracy, reference.accuracy
     expected = f"at most {settings.max_accuracy_drop:.2%} below FP32 Keras"
     if ours is None or theirs is None:
         who = "The INT8 engine" if ours is None else "FP32 Keras"
@@ -133,8 +94,8 @@ def _accuracy_drop(
     )
 
 
-def _min_accuracy(row: Mapping[str, Any], bound: float) -> Reason:
-    ours = _number(row.get("accuracy"))
+def _min_accuracy(row: ResultRow, bound: float) -> Reason:
+    ours = row.accuracy
     passed = ours is not None and ours >= bound - _ROUNDING
     received = "not measured" if ours is None else f"{ours:.2%}"
     message = f"Accuracy of the INT8 engine: {received}; asked for: at least {bound:.2%}."
@@ -147,8 +108,8 @@ def _min_accuracy(row: Mapping[str, Any], bound: float) -> Reason:
     )
 
 
-def _int8_fraction(row: Mapping[str, Any], settings: GateSettings) -> Reason:
-    int8, weighted = _number(row.get("int8_layers")), _number(row.get("weighted_layers"))
+def _int8_fraction(row: ResultRow, settings: GateSettings) -> Reason:
+    int8, weighted = row.int8_layers, row.weighted_layers
     bound = settings.min_int8_fraction
     expected = f"at least {bound:.0%} of the weighted layers in INT8"
     if int8 is None or not weighted:
@@ -168,7 +129,7 @@ def _int8_fraction(row: Mapping[str, Any], settings: GateSettings) -> Reason:
     )
 
 
-def _speedup(row: Mapping[str, Any], reference: Mapping[str, Any], bound: float) -> Reason:
+def _speedup(row: ResultRow, reference: ResultRow, bound: float) -> Reason:
     ratio = speedup(row, reference)
     received = "not measured" if ratio is None else f"{ratio:.2f} times"
     return Reason(
@@ -180,15 +141,13 @@ def _speedup(row: Mapping[str, Any], reference: Mapping[str, Any], bound: float)
     )
 
 
-def _infrastructure(check: Mapping[str, Any] | None) -> Reason:
-    passed = check is not None and check.get("passed") is True
+def _infrastructure(check: FileCheck | None) -> Reason:
+    passed = check is not None and check.passed
     if check is None:
         received, message = "not run", "The engine file was not checked in a fresh process."
     else:
         received = "passed" if passed else "failed"
-        message = str(
-            check.get("message") or f"The engine file, loaded in a fresh process: {received}."
-        )
+        message = check.message or f"The engine file, loaded in a fresh process: {received}."
     return Reason(
         check="infrastructure",
         passed=passed,
@@ -198,7 +157,7 @@ def _infrastructure(check: Mapping[str, Any] | None) -> Reason:
     )
 
 
-def _verification(findings: Sequence[Mapping[str, Any]] | None) -> Reason:
+def _verification(findings: Sequence[FindingRecord] | None) -> Reason:
     return _findings(
         "verification",
         _errors(findings),
@@ -208,7 +167,7 @@ def _verification(findings: Sequence[Mapping[str, Any]] | None) -> Reason:
     )
 
 
-def _analysis(findings: Sequence[Mapping[str, Any]] | None) -> Reason:
+def _analysis(findings: Sequence[FindingRecord] | None) -> Reason:
     return _findings(
         "analysis",
         _errors(findings),
@@ -218,18 +177,14 @@ def _analysis(findings: Sequence[Mapping[str, Any]] | None) -> Reason:
     )
 
 
-def _errors(findings: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
+def _errors(findings: Sequence[FindingRecord] | None) -> list[FindingRecord] | None:
     """Leave warnings and hints out: they cost speed, and the measurements speak for themselves."""
-    return (
-        None
-        if findings is None
-        else [item for item in findings if item.get("severity", "error") == "error"]
-    )
+    return None if findings is None else [finding for finding in findings if finding.is_error]
 
 
 def _findings(
     check: str,
-    findings: Sequence[Mapping[str, Any]] | None,
+    findings: Sequence[FindingRecord] | None,
     *,
     expected: str,
     clean: str,
@@ -244,7 +199,7 @@ def _findings(
             check=check, passed=True, expected=expected, received="no findings", message=clean
         )
     first = findings[0]
-    label = " ".join(str(first[key]) for key in ("code", "rule", "node") if first.get(key))
+    label = " ".join(filter(None, (first.code, first.rule, first.node)))
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     plural = "finding" if len(findings) == 1 else "findings"
     return Reason(
@@ -252,12 +207,5 @@ def _findings(
         passed=False,
         expected=expected,
         received=f"{len(findings)} {plural}",
-        message=f"{label}: {first.get('message', '')}{more}".removeprefix(": "),
+        message=f"{label}: {first.message}{more}".removeprefix(": "),
     )
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number, or None for anything else: a NaN must never pass a bound."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)

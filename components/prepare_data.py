@@ -6,6 +6,7 @@ from typing import Any
 
 from kfp import dsl
 
+from components.artifacts import Dataset
 from components.data.array_checks import check_finite
 from components.data.folder_source import read_folder
 from components.data.info import DatasetInfo
@@ -76,9 +77,9 @@ def _write(
     source: Source, out: Path, data: DataSettings, seed: int, progress: Progress
 ) -> dict[str, float]:
     dealt = deal(source, data, seed=seed)
+    dataset = Dataset(out)
     digests = {
-        split: source.write(out, split, part, indices, progress)
-        for split, (part, indices) in dealt.items()
+        split: source.write(dataset, split, samples, progress) for split, samples in dealt.items()
     }
     trained = set(digests["train"])
     duplicates = sum(
@@ -89,7 +90,7 @@ def _write(
             f"{duplicates} images of the calibration, validation and test parts also occur, byte for byte, in the "
             "training part: the source holds them more than once, and accuracy is flattered by them."
         )
-    counts = {split: len(indices) for split, (_, indices) in dealt.items()}
+    counts = {split: len(samples.indices) for split, samples in dealt.items()}
     DatasetInfo(
         kind=data.kind,
         classes=source.classes,
@@ -107,7 +108,7 @@ def _write(
             "set is small, and at most a quarter of what is not for testing is set aside."
         )
     settings = data.preprocessing
-    Preprocessing(
+    preprocessing = Preprocessing(
         image_shape=source.image_shape,
         dtype=source.dtype,
         scale=settings.scale or source.scale,
@@ -115,7 +116,8 @@ def _write(
         std=tuple(settings.std),
         color=_COLORS.get(source.image_shape[-1], "channels"),
         resize=source.resize,
-    ).save(out / "preprocessing.json")
+    )
+    dataset.write_preprocessing(preprocessing)
     return {
         **{f"{split}_samples": float(count) for split, count in counts.items()},
         "classes": float(len(source.classes)),

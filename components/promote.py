@@ -2,16 +2,19 @@
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
-import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kfp import dsl
 
+from components.artifacts import Baseline, Evaluation, Exported, Promotion, Verdict
+from components.artifacts.evaluation import Measurements
+from components.artifacts.exported import Analysis, ExportRecord
+from components.artifacts.models import ModelInfo
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
-from components.gate import Verdict, judge, speedup
+from components.gate import judge, speedup
 from components.report import ReportFolders, render_report
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
@@ -19,6 +22,8 @@ from components.runtime.model_names import registered_name
 from components.settings import GateSettings
 from components.variants import CANDIDATE_VARIANT
 from qat_lib.errors import StepError
+
+_T = TypeVar("_T")
 
 
 def promote(
@@ -61,23 +66,20 @@ def promote(
             judge.
     """
     progress.update("judging", 0, 2)
-    measured = _mapping(_read(evaluation / "evaluation.json", required=True))
-    results = {name: _mapping(row) for name, row in _mapping(measured.get("results")).items()}
+    measured = Evaluation(evaluation).measurements()
+    exported, promotion = Exported(onnx), Promotion(out)
+    exports = _readable(exported.summary, dict[str, ExportRecord]())
     verdict = judge(
-        results,
+        measured.rows,
         gate,
-        infrastructure=_mapping(measured.get("infrastructure_check")) or None,
-        verification=_findings(
-            _mapping(_read(onnx / "export.json")).get(CANDIDATE_VARIANT), "verification"
-        ),
-        analysis=_findings(_read(onnx / "analysis.json"), "findings"),
+        infrastructure=measured.infrastructure_check,
+        verification=exports.get(CANDIDATE_VARIANT, ExportRecord()).verification,
+        analysis=_readable(exported.analysis, Analysis()).findings,
     )
-    _write(
-        out / "verdict.json",
-        json.dumps({"model": _model_name(baseline), **verdict.to_dict()}, indent=1) + "\n",
-    )
+    model = _readable(Baseline(baseline).info, ModelInfo())
+    promotion.write_verdict(verdict, model=registered_name(model.name or "model"))
     if verdict.promoted:
-        shutil.copyfile(onnx / CANDIDATE_VARIANT.onnx, out / "champion.onnx")
+        shutil.copyfile(exported.graph(CANDIDATE_VARIANT), promotion.champion_file)
     for reason in verdict.reasons:
         if not reason.passed:
             progress.warn(f"{reason.check}: {reason.message}")
@@ -91,58 +93,35 @@ def promote(
         engines=engines,
         evaluation=evaluation,
     )
-    _write(
-        out / "report.html", render_report(folders, verdict=verdict.to_dict(), gate=gate, seed=seed)
-    )
+    page = render_report(folders, verdict=verdict, gate=gate, seed=seed)
+    promotion.report_file.write_text(page, encoding="utf-8")
     progress.update("reporting", 2, 2)
-    return _metrics(verdict, results)
+    return _metrics(verdict, measured)
 
 
-def _model_name(baseline: Path) -> str:
-    """Return the name under which a champion is registered: the model's, as far as the registry takes it."""
-    return registered_name(str(_mapping(_read(baseline / "model.json")).get("name") or "model"))
-
-
-def _metrics(verdict: Verdict, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def _metrics(verdict: Verdict, measured: Measurements) -> dict[str, float]:
     failed = sum(not reason.passed for reason in verdict.reasons)
     metrics: dict[str, float] = {
         "promoted": float(verdict.promoted),
         "checks": float(len(verdict.reasons)),
         "checks_failed": float(failed),
     }
-    row, reference = results.get(CANDIDATE, {}), results.get(REFERENCE, {})
-    if isinstance(row.get("accuracy"), float):
-        metrics["accuracy"] = row["accuracy"]
-        if isinstance(reference.get("accuracy"), float):
-            metrics["accuracy_drop"] = reference["accuracy"] - row["accuracy"]
-    if (factor := speedup(row, results.get(FP32_ENGINE, {}))) is not None:
+    row, reference = measured.row(CANDIDATE), measured.row(REFERENCE)
+    if row.accuracy is not None:
+        metrics["accuracy"] = row.accuracy
+        if reference.accuracy is not None:
+            metrics["accuracy_drop"] = reference.accuracy - row.accuracy
+    if (factor := speedup(row, measured.row(FP32_ENGINE))) is not None:
         metrics["speedup"] = factor
     return metrics
 
 
-def _read(path: Path, *, required: bool = False) -> Any:
-    """Return a JSON file's content; None if it can't be read and need not be there: the gate then fails closed."""
+def _readable(read: Callable[[], _T], otherwise: _T) -> _T:
+    """Return what was read, or ``otherwise``: missing evidence makes the gate fail, not the step."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        if required:
-            raise StepError(
-                f"Expected the measurements in {path}, but it can't be read ({error}). Run evaluate again."
-            ) from error
-        return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _findings(value: Any, key: str) -> Sequence[Mapping[str, Any]] | None:
-    found = _mapping(value).get(key)
-    return [_mapping(item) for item in found] if isinstance(found, list) else None
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+        return read()
+    except StepError:
+        return otherwise
 
 
 @dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)

@@ -1,11 +1,12 @@
 """The third step: plan and apply Q/DQ, then calibrate. The result is the PTQ model."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kfp import dsl
 
+from components.artifacts import Baseline, Dataset, Quantized
+from components.artifacts.models import accuracies
 from components.runtime.events import Progress
 from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
@@ -48,21 +49,20 @@ def quantize_model(
     import qat_lib
     from components.runtime import fitting
     from components.runtime.export_choice import choose_unsigned
-    from components.runtime.model_source import model_file
     from components.runtime.quantization_choice import open_cases, read_spec
     from components.runtime.ranges import describe_ranges
-    from components.runtime.reader import load_info, numpy_batches
+    from components.runtime.reader import numpy_batches
 
     fitting.make_deterministic(seed)
     unsigned = choose_unsigned(quantization, export, engine)
-    network = qat_lib.load_model(model_file(baseline))
+    network = qat_lib.load_model(Baseline(baseline).model_file)
     spec = read_spec(quantization)
     plan = qat_lib.plan_quantization(
         network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned
     )
     plan = plan.with_range_policy(quantization.range_policy)
     quantized = qat_lib.apply_plan(network, plan)
-    batches = math.ceil(load_info(dataset).splits["calibration"] / quantization.batch_size)
+    batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)
     report = qat_lib.calibrate(
         quantized,
         numpy_batches(dataset, "calibration", quantization.batch_size),
@@ -72,24 +72,21 @@ def quantize_model(
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
     metrics = {
-        "test_accuracy": fitting.split_accuracy(quantized, dataset, "test"),
-        "validation_accuracy": fitting.accuracy(
-            fitting.predict(quantized, dataset, "validation"), dataset, "validation"
+        **accuracies(
+            test=fitting.split_accuracy(quantized, dataset, "test"),
+            validation=fitting.split_accuracy(quantized, dataset, "validation"),
         ),
         "quantizers": float(len(plan.quantizers)),
         "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
     }
-    quantized.save(model_file(out))
-    (out / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-    (out / "spec.json").write_text(
-        json.dumps(spec.to_list() if spec else [], indent=1), encoding="utf-8"
-    )
-    (out / "ranges.json").write_text(
-        json.dumps(describe_ranges(quantized, plan, report)), encoding="utf-8"
-    )
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    ptq = Quantized(out)
+    quantized.save(ptq.model_file)
+    ptq.write_plan(plan)
+    ptq.write_spec(spec.to_list() if spec else [])
+    ptq.write_ranges(describe_ranges(quantized, plan, report))
+    ptq.write_metrics(metrics)
     return metrics
 
 

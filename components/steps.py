@@ -11,6 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from components.artifacts import (
+    Baseline,
+    Dataset,
+    Engines,
+    Evaluation,
+    Exported,
+    FineTuned,
+    Promotion,
+    Quantized,
+)
 from components.variants import CANDIDATE_VARIANT
 
 
@@ -58,36 +68,41 @@ STEPS = (
         name="prepare_data",
         artifact="dataset",
         tracked=TrackedOutputs(
-            artifacts=("dataset.json", "preprocessing.json"), dataset=("dataset.json",)
+            artifacts=(Dataset.INFO, Dataset.PREPROCESSING), dataset=(Dataset.INFO,)
         ),
     ),
     Step(
         name="train_baseline",
         artifact="baseline",
         tracked=TrackedOutputs(
-            artifacts=("metrics.json", "history.json", "model.json"),
-            history=("history.json",),
-            tags={"model.json": ("name", "source", "parameters", "input_shape", "trained_here")},
+            artifacts=(Baseline.METRICS, Baseline.HISTORY, Baseline.INFO),
+            history=(Baseline.HISTORY,),
+            tags={Baseline.INFO: Baseline.INFO_TAGS},
         ),
     ),
     Step(
         name="quantize_model",
         artifact="ptq",
-        tracked=TrackedOutputs(artifacts=("plan.json", "spec.json", "ranges.json", "metrics.json")),
+        tracked=TrackedOutputs(
+            artifacts=(Quantized.PLAN, Quantized.SPEC, Quantized.RANGES, Quantized.METRICS)
+        ),
     ),
     Step(
         name="finetune_qat",
         artifact="qat",
         tracked=TrackedOutputs(
-            artifacts=("plan.json", "ranges.json", "history.json", "metrics.json"),
-            history=("history.json",),
+            artifacts=(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+            history=(FineTuned.HISTORY,),
         ),
     ),
     Step(
         name="export_onnx",
         artifact="onnx",
         tracked=TrackedOutputs(
-            artifacts=("plan.json", "export.json", "analysis.json", "analysis.html"),
+            artifacts=(
+                *(Exported.PLAN, Exported.SUMMARY),
+                *(Exported.ANALYSIS, Exported.ANALYSIS_PAGE),
+            ),
             onnx=(CANDIDATE_VARIANT.onnx,),
         ),
     ),
@@ -97,31 +112,22 @@ STEPS = (
         machine_bound=True,
         help="An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same one.",
         tracked=TrackedOutputs(
-            artifacts=("*.engine", "*.engine.json", "*.layers.json", "build.json"),
+            artifacts=(Engines.ENGINES, Engines.MANIFESTS, Engines.LAYERS, Engines.SUMMARY),
             # The target of an engine: what it may run on, and what it turned out to be.
-            tags={
-                "*.engine.json": (
-                    "backend",
-                    "backend_version",
-                    "device",
-                    "digest",
-                    "precision",
-                    "quantized",
-                )
-            },
+            tags={Engines.MANIFESTS: Engines.MANIFEST_TAGS},
         ),
     ),
     Step(
         name="evaluate",
         artifact="evaluation",
         machine_bound=True,
-        tracked=TrackedOutputs(artifacts=("evaluation.json", "**/*.png")),
+        tracked=TrackedOutputs(artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES)),
     ),
     Step(
         name="promote",
         artifact="promotion",
         tracked=TrackedOutputs(
-            artifacts=("verdict.json", "report.html"), champion=("champion.onnx",)
+            artifacts=(Promotion.VERDICT, Promotion.REPORT), champion=(Promotion.CHAMPION,)
         ),
     ),
 )

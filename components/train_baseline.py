@@ -1,11 +1,12 @@
 """The second step: train the FP32 baseline, or only evaluate a model that is trained already."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kfp import dsl
 
+from components.artifacts import Baseline, Dataset
+from components.artifacts.models import Epoch, ModelInfo, accuracies
 from components.runtime.events import Progress
 from components.runtime.images import IMAGE
 from components.settings import ModelSettings, TrainingSettings
@@ -37,16 +38,13 @@ def train_baseline(
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
     """
-    import numpy as np
-
     from components.runtime import fitting
-    from components.runtime.model_source import gives_probabilities, model_file, open_model
-    from components.runtime.reader import load_info
+    from components.runtime.model_source import gives_probabilities, open_model
 
     fitting.make_deterministic(seed)
-    info = load_info(dataset)
+    info, baseline = Dataset(dataset).info(), Baseline(out)
     network, trained = open_model(model, info.image_shape, len(info.classes))
-    history = []
+    history: list[Epoch] = []
     if not trained:
         history = fitting.fit(
             network,
@@ -58,22 +56,25 @@ def train_baseline(
         )
     outputs = fitting.predict(network, dataset, "test")
     metrics = {
-        "test_accuracy": fitting.accuracy(outputs, dataset, "test"),
-        "validation_accuracy": fitting.split_accuracy(network, dataset, "validation"),
+        **accuracies(
+            test=fitting.accuracy(outputs, dataset, "test"),
+            validation=fitting.split_accuracy(network, dataset, "validation"),
+        ),
         "parameters": float(network.count_params()),
     }
-    network.save(model_file(out))
-    np.save(out / "predictions.npy", outputs.astype(np.float32))
-    description = {
-        "name": network.name,
-        "source": model.name,
-        "parameters": network.count_params(),
-        "input_shape": list(info.image_shape),
-        "probabilities": gives_probabilities(network),
-        "trained_here": not trained,
-    }
-    for name, content in (("metrics", metrics), ("history", history), ("model", description)):
-        (out / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    network.save(baseline.model_file)
+    baseline.write_predictions(outputs)
+    description = ModelInfo(
+        name=network.name,
+        source=model.name,
+        parameters=network.count_params(),
+        input_shape=list(info.image_shape),
+        probabilities=gives_probabilities(network),
+        trained_here=not trained,
+    )
+    baseline.write_metrics(metrics)
+    baseline.write_history(history)
+    baseline.write_info(description)
     return metrics
 
 

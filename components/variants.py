@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 
 
 class Variant(StrEnum):
@@ -28,11 +27,6 @@ class Variant(StrEnum):
     def row(self) -> str:
         """Name of its engine's row in the results."""
         return f"{self}_engine"
-
-    def onnx_in(self, folder: Path) -> Path:
-        """Return its ONNX file: FP16 that is the backend's choice has no graph of its own and shares that of FP32."""
-        own = folder / self.onnx
-        return folder / Variant.FP32.onnx if self is Variant.FP16 and not own.is_file() else own
 
 
 REQUIRED = (Variant.FP32, Variant.PTQ, Variant.QAT)

@@ -74,7 +74,7 @@ def run_command(
         _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
         outcome = execute(folder, view)
     if as_json:
-        sys.stdout.write(json.dumps(outcome.result) + "\n")
+        sys.stdout.write(json.dumps(outcome.result.to_dict()) + "\n")
     else:
         show_result(console, outcome.result, seconds=outcome.seconds)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from components.artifacts import Evaluation, Promotion, ResultRow
 from components.evaluation.rows import ROWS
 from components.runtime.atomic_file import unfinished_name, written_beside
 from pipelines.event_tail import EventTail
 from pipelines.run_folder import RunFolder
+from pipelines.run_result import FinishedStep, GateResult, RunResult
 from pipelines.steps import STEP_ARTIFACTS, step_of_task
-from qat_lib.errors import StepError
 
 
 def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:
@@ -41,59 +41,56 @@ def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:
     return links
 
 
-def collect_result(folder: RunFolder, artifacts: dict[str, Path], *, since: int) -> dict[str, Any]:
-    """Put the result of a finished run together, in the form of ``qatline run --json``.
+def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: int) -> RunResult:
+    """Put the result of a finished run together.
 
     Args:
         folder: The run.
         artifacts: The output directory of each step, by the artifact's name.
         since: Size in bytes of the event file when this attempt began; what is before it belongs to
-            attempts that were cut short.
+            attempts that were interrupted.
+
+    Raises:
+        StepError: a step left out what it promises to write.
     """
-    evaluation = _read(artifacts, "evaluation", "evaluation.json")
-    verdict = _read(artifacts, "promotion", "verdict.json")
-    return {
-        "run_id": folder.run_id,
-        "run_dir": str(folder.path),
-        "steps": finished_steps(folder, since=since),
-        "results": {
-            row: values for row in ROWS if (values := evaluation.get("results", {}).get(row))
-        },
-        "gate": {"verdict": verdict.get("verdict"), "reasons": verdict.get("reasons", [])},
-        "report": _copy_report(folder, artifacts),
-    }
+    rows: dict[str, ResultRow] = {}
+    gate, report = GateResult(verdict=None, reasons=()), None
+    if "evaluation" in artifacts:
+        measured = Evaluation(artifacts["evaluation"]).measurements().rows
+        rows = {name: measured[name] for name in ROWS if name in measured}
+    if "promotion" in artifacts:
+        promotion = Promotion(artifacts["promotion"])
+        verdict = promotion.verdict()
+        gate = GateResult(verdict=verdict.verdict, reasons=verdict.reasons)
+        report = _copy_report(folder, promotion)
+    return RunResult(
+        run_id=folder.run_id,
+        run_dir=str(folder.path),
+        steps=finished_steps(folder, since=since),
+        rows=rows,
+        gate=gate,
+        report=report,
+    )
 
 
-def finished_steps(folder: RunFolder, *, since: int) -> list[dict[str, Any]]:
-    """Return name, status and seconds of each step whose end stands after byte ``since`` of the event file."""
-    return [
-        {
-            "name": event["step"],
-            "status": event.get("status", "executed"),
-            "seconds": event.get("seconds"),
-        }
-        for event in EventTail(path=folder.events_file, offset=since).read()
-        if event.get("event") == "step_finished"
-    ]
+def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:
+    """Return each step whose end stands after byte ``since`` of the event file."""
+    found = []
+    for event in EventTail(path=folder.events_file, offset=since).read():
+        if event.get("event") == "step_finished":
+            found.append(
+                FinishedStep(
+                    name=event["step"],
+                    status=event.get("status", "executed"),
+                    seconds=event.get("seconds"),
+                )
+            )
+    return found
 
 
-def _read(artifacts: dict[str, Path], name: str, file: str) -> dict[str, Any]:
-    if name not in artifacts:
-        return {}
-    path = artifacts[name] / file
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StepError(
-            f"Expected {file} from the step that writes {name!r}; {path} can't be read: {error}"
-        ) from error
-    return content if isinstance(content, dict) else {}
-
-
-def _copy_report(folder: RunFolder, artifacts: dict[str, Path]) -> str | None:
-    source = artifacts["promotion"] / "report.html" if "promotion" in artifacts else None
-    if source is None or not source.is_file():
+def _copy_report(folder: RunFolder, promotion: Promotion) -> str | None:
+    if not promotion.report_file.is_file():
         return None
     with written_beside(folder.report_file) as unfinished:
-        shutil.copyfile(source, unfinished)
+        shutil.copyfile(promotion.report_file, unfinished)
     return str(folder.report_file)

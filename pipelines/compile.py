@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.cluster_tasks import for_pods, request
 from pipelines.config import RunConfig
-from pipelines.run_folder import write_text
+from pipelines.run_record import write_text
 from pipelines.steps import step_of_task
 from qat_lib.errors import ConfigError
 from qat_lib.output_files import check_output

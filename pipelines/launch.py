@@ -32,7 +32,8 @@ from components.runtime.step_store import STORE_VARIABLE
 from pipelines.collect import collect_result, link_artifacts
 from pipelines.event_tail import file_size
 from pipelines.processes import follow_parent
-from pipelines.run_folder import RunFolder, write_json
+from pipelines.run_folder import RunFolder
+from pipelines.run_record import write_json
 from pipelines.run_tracking import open_parent_run
 from pipelines.steps import step_of_task
 from pipelines.temporary import temporary_folder
@@ -115,8 +116,8 @@ def launch(folder: RunFolder) -> None:
         emit("message", "", message="collecting the results")
         artifacts = link_artifacts(folder, outputs)
         result = collect_result(folder, artifacts, since=before)
-        parent.finish(result, artifacts)
-    write_json(folder.result_file, result)
+        result = parent.finish(result, artifacts)
+    write_json(folder.result_file, result.to_dict())
 
 
 def load_pipeline(name: str) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ and the launcher and its steps end when it does.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from components.runtime.disk_errors import as_storage_error, is_disk_full
 from pipelines.config import RunConfig
@@ -28,6 +26,8 @@ from pipelines.processes import end_group
 from pipelines.progress_view import ProgressView
 from pipelines.run_folder import RunFolder
 from pipelines.run_progress import RunProgress
+from pipelines.run_record import read_record
+from pipelines.run_result import RunResult
 from pipelines.steps import STEP_ARTIFACTS
 from pipelines.temporary import clear_temporary
 from qat_lib.errors import QatlineError
@@ -65,7 +65,7 @@ class RunOutcome:
     """A finished run."""
 
     folder: RunFolder
-    result: dict[str, Any]
+    result: RunResult
     seconds: float
     warnings: list[str] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcom
                 folder.finish("failed")
             raise _failure(folder, progress, code, log_start)
         folder.finish("finished")
-        result = json.loads(folder.result_file.read_text(encoding="utf-8"))
+        result = RunResult.model_validate(read_record(folder.result_file))
     return RunOutcome(
         folder=folder, result=result, seconds=time.monotonic() - started, warnings=progress.warnings
     )

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipelines.result_table import format_milliseconds, format_size
-from pipelines.run_folder import write_text
+from pipelines.run_record import write_text
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.output_files import check_output
 

@@ -6,106 +6,108 @@ import os
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from components.artifacts import Engines, ResultRow
 from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
+from pipelines.run_folder import RunFolder
+from pipelines.run_result import GateResult, RunResult
+from pipelines.steps import STEP_ARTIFACTS
 
 _NONE = "-"
 
 
-def show_result(console: Console, result: Mapping[str, Any], *, seconds: float) -> None:
+def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
     """Print the results of a run, then its verdict and its places."""
-    results = result.get("results") or {}
-    if results:
+    if result.rows:
         console.print()
-        console.print(results_table(results))
-    gate = result.get("gate") or {}
-    if gate.get("verdict"):
-        _show_gate(console, gate)
+        console.print(results_table(result.rows))
+    if result.gate.verdict:
+        _show_gate(console, result.gate)
     _show_places(console, result)
-    steps = result.get("steps") or []
-    reused = sum(step["status"] == "reused" for step in steps)
-    counts = f"{len(steps)} steps, {reused} reused" if reused else f"{len(steps)} steps"
+    reused = sum(step.status == "reused" for step in result.steps)
+    counts = f"{len(result.steps)} steps" + (f", {reused} reused" if reused else "")
     console.print(Text(f"Done in {_duration(seconds)}: {counts}."), soft_wrap=True)
 
 
-def results_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
+def results_table(rows: Mapping[str, ResultRow]) -> Table:
     """Return the table of the variants.
 
     Accuracies are shares of the test part in percent, changes are percentage points against FP32
     Keras, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
     """
-    batch = next((row["batch_size"] for row in results.values() if row.get("batch_size")), None)
+    batch = next((row.batch_size for row in rows.values() if row.batch_size), None)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
-    for heading in (
-        "accuracy",
-        "change",
-        "size",
-        "p50 / p99 ms",
-        f"img/s @{batch}" if batch else "img/s",
-        "INT8",
-    ):
+    rate = f"img/s @{batch}" if batch else "img/s"
+    for heading in ("accuracy", "change", "size", "p50 / p99 ms", rate, "INT8"):
         table.add_column(heading, justify="right", no_wrap=True)
-    reference = (results.get(REFERENCE) or {}).get("accuracy")
-    for key, title in ROWS.items():
-        row = results.get(key)
-        if row is not None:
-            style = "bold" if key == CANDIDATE else ""
-            table.add_row(title, *_cells(row, None if key == REFERENCE else reference), style=style)
+    reference = rows.get(REFERENCE, ResultRow()).accuracy
+    for name, title in ROWS.items():
+        if name in rows:
+            style = "bold" if name == CANDIDATE else ""
+            cells = _cells(rows[name], None if name == REFERENCE else reference)
+            table.add_row(title, *cells, style=style)
     return table
 
 
-def _cells(row: Mapping[str, Any], reference: float | None) -> list[str]:
-    accuracy, p50, p99 = row.get("accuracy"), row.get("latency_ms_p50"), row.get("latency_ms_p99")
-    weighted = row.get("weighted_layers")
+def _cells(row: ResultRow, reference: float | None) -> list[str]:
     return [
-        _NONE if accuracy is None else f"{accuracy:.2%}",
-        _NONE if accuracy is None or reference is None else f"{(accuracy - reference) * 100:+.2f}",
-        _NONE if row.get("bytes") is None else format_size(row["bytes"]),
-        _NONE
-        if p50 is None
-        else " / ".join(format_milliseconds(value) for value in (p50, p99) if value is not None),
-        _NONE if row.get("throughput") is None else f"{row['throughput']:,.0f}",
-        _NONE
-        if not weighted or row.get("int8_layers") is None
-        else f"{row['int8_layers']}/{weighted}",
+        _NONE if row.accuracy is None else f"{row.accuracy:.2%}",
+        _change(row.accuracy, reference),
+        _NONE if row.bytes is None else format_size(row.bytes),
+        _latencies(row),
+        _NONE if row.throughput is None else f"{row.throughput:,.0f}",
+        _int8(row),
     ]
 
 
-def _show_gate(console: Console, gate: Mapping[str, Any]) -> None:
-    promoted = gate["verdict"] == "promote"
+def _change(accuracy: float | None, reference: float | None) -> str:
+    if accuracy is None or reference is None:
+        return _NONE
+    return f"{(accuracy - reference) * 100:+.2f}"
+
+
+def _latencies(row: ResultRow) -> str:
+    if row.latency_ms_p50 is None:
+        return _NONE
+    measured = [value for value in (row.latency_ms_p50, row.latency_ms_p99) if value is not None]
+    return " / ".join(map(format_milliseconds, measured))
+
+
+def _int8(row: ResultRow) -> str:
+    if row.int8_layers is None or not row.weighted_layers:
+        return _NONE
+    return f"{row.int8_layers}/{row.weighted_layers}"
+
+
+def _show_gate(console: Console, gate: GateResult) -> None:
+    promoted = gate.verdict == "promote"
     console.print()
-    verdict = (str(gate["verdict"]), "bold green" if promoted else "bold red")
+    verdict = (str(gate.verdict), "bold green" if promoted else "bold red")
     console.print(Text.assemble(("Gate: ", "bold"), verdict))
-    for reason in gate.get("reasons") or []:
-        passed, message = (
-            (reason.get("passed"), reason.get("message"))
-            if isinstance(reason, dict)
-            else (None, reason)
-        )
-        mark = "pass" if passed else "FAIL" if passed is False else "    "
-        for number, part in enumerate(
-            textwrap.wrap(str(message), max(console.width - 7, 20)) or [""]
-        ):
-            head = (f"  {mark if number == 0 else '    '} ", "green" if passed else "red")
-            console.print(Text.assemble(head, part), soft_wrap=True)
+    for reason in gate.reasons:
+        mark, style = ("pass", "green") if reason.passed else ("FAIL", "red")
+        lines = textwrap.wrap(reason.message, max(console.width - 7, 20)) or [""]
+        for number, line in enumerate(lines):
+            head = (f"  {mark if number == 0 else '    '} ", style)
+            console.print(Text.assemble(head, line), soft_wrap=True)
 
 
-def _show_places(console: Console, result: Mapping[str, Any]) -> None:
-    run_dir = Path(result["run_dir"])
-    places = {"Run": str(_short(run_dir))}
-    if (run_dir / "artifacts" / "engines").exists():
-        places["Engines"] = str(_short(run_dir / "artifacts" / "engines"))
-    if result.get("report"):
-        places["Report"] = str(_short(Path(result["report"])))
-    if (result.get("tracking") or {}).get("run_id"):
-        places["MLflow"] = ui_command(run_dir)
+def _show_places(console: Console, result: RunResult) -> None:
+    folder = RunFolder(path=Path(result.run_dir))
+    places = {"Run": str(_short(folder.path))}
+    engines = folder.artifacts_dir / STEP_ARTIFACTS[Engines.STEP]
+    if engines.exists():
+        places["Engines"] = str(_short(engines))
+    if result.report:
+        places["Report"] = str(_short(Path(result.report)))
+    if result.tracking is not None:
+        places["MLflow"] = ui_command(folder.path)
     console.print()
     for name, place in places.items():
         # Never wrapped: a path or a command is there to be copied.

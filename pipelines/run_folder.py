@@ -15,46 +15,37 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from components.runtime.atomic_file import sweep_unfinished, written_beside
+from components.runtime.atomic_file import sweep_unfinished
 from components.runtime.disk_errors import as_storage_error
 from components.runtime.work_directory import work_directory
 from pipelines.config import RunConfig, build_config
+from pipelines.run_record import (
+    RunRecord,
+    Status,
+    now,
+    read_record,
+    timestamp,
+    write_json,
+    write_text,
+)
 from pipelines.yaml_config import read_yaml_mapping
-from qat_lib import text_files
 from qat_lib.errors import ConfigError, StorageError
-
-Status = Literal["running", "finished", "failed", "interrupted"]
 
 # Seconds; the launcher of a parent that was killed needs a moment to follow it.
 _LOCK_PATIENCE = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """What ``run.json`` says about a run."""
-
-    run_id: str
-    pipeline: str
-    cache: bool = True
-    status: Status = "running"
-    created: str = field(default_factory=lambda: _now())
-    ended: str | None = None
-    attempts: int = 1
-    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +155,7 @@ class RunFolder:
     def _last_sign(self) -> str:
         """Return when the run last told anything."""
         known = self.events_file if self.events_file.exists() else self.record_file
-        return _timestamp(known.stat().st_mtime)
+        return timestamp(known.stat().st_mtime)
 
     def write_record(self, record: RunRecord) -> None:
         """Write ``run.json``, whole or not at all."""
@@ -172,7 +163,7 @@ class RunFolder:
 
     def finish(self, status: Status) -> None:
         """Note how the run ended."""
-        self.write_record(replace(self.record(), status=status, ended=_now()))
+        self.write_record(replace(self.record(), status=status, ended=now()))
 
     @contextmanager
     def hold(self, patience: float = _LOCK_PATIENCE) -> Iterator[int]:
@@ -274,29 +265,6 @@ def _named_run(runs: Sequence[RunFolder], output: Path, run_id: str) -> RunFolde
     )
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place, then rename it: a reader sees all of it or nothing."""
-    with written_beside(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Read a JSON object that ``write_json`` wrote.
-
-    Raises:
-        StorageError: The file is missing or holds something else.
-    """
-    content = text_files.read_json(path, what="a run's record", error=StorageError)
-    if not isinstance(content, dict):
-        raise StorageError(f"Expected a JSON object in {path}, received {type(content).__name__}.")
-    return content
-
-
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
@@ -306,11 +274,3 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             else {prefix + key: value}
         )
     return flat
-
-
-def _now() -> str:
-    return _timestamp(time.time())
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

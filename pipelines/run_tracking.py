@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from components.artifacts import Dataset, Promotion, Quantized
+from components.artifacts.evaluation import row_metrics
 from components.runtime.artifacts import read_manifest
 from components.runtime.events import emit
 from components.runtime.mlflow_tracker import MlflowWriter
@@ -22,7 +24,9 @@ from components.runtime.tracking import MODE_VARIABLE, PARENT_VARIABLE, URI_VARI
 from components.runtime.tracking_database import database_uri
 from components.runtime.tracking_store import ensure_store, translated
 from pipelines.config import RunConfig
-from pipelines.run_folder import RunFolder, read_record, write_json
+from pipelines.run_folder import RunFolder
+from pipelines.run_record import TrackingRecord, read_tracking, write_json
+from pipelines.run_result import RunResult
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import TrackingError
 
@@ -33,15 +37,16 @@ _FOLDER_TAG = "qatline.run_dir"
 class ParentRun(Protocol):
     """What the launcher records about the whole run."""
 
-    def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
-        """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
+    def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
+        """Record reused steps, the final numbers and the main files; return the result with where they are."""
 
 
 class NullParentRun:
     """A run that is not tracked."""
 
-    def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
-        """Do nothing."""
+    def finish(self, result: RunResult, _artifacts: Mapping[str, Path]) -> RunResult:
+        """Return the result as it is."""
+        return result
 
 
 def default_uri(output: Path) -> str:
@@ -103,7 +108,8 @@ def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
         )
         run = _MlflowParentRun(client, run_id, experiment, folder, config)
         run.begin()
-    write_json(folder.tracking_file, {"uri": uri, "experiment_id": experiment, "run_id": run_id})
+    record = TrackingRecord(uri=uri, experiment_id=experiment, run_id=run_id)
+    write_json(folder.tracking_file, record.to_dict())
     os.environ[PARENT_VARIABLE] = run_id
     return run
 
@@ -111,7 +117,7 @@ def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
 def _reopened(client: Any, folder: RunFolder) -> str | None:
     if not folder.tracking_file.exists():
         return None
-    run_id = str(read_record(folder.tracking_file)["run_id"])
+    run_id = read_tracking(folder.tracking_file).run_id
     try:
         client.update_run(run_id, status="RUNNING")
     except Exception:  # noqa: BLE001 - the store was changed or emptied since: the run gets a new record there
@@ -143,9 +149,10 @@ class _MlflowParentRun:
         self._writer.set_tags({_FOLDER_TAG: str(self._folder.path), **environment_tags()})
         self._writer.log_artifact(self._folder.config_file)
 
-    def finish(self, result: dict[str, Any], artifacts: Mapping[str, Path]) -> None:
-        """Record reused steps, the final numbers and the main files; add where they are to ``result``."""
-        result["tracking"] = read_record(self._folder.tracking_file)
+    def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
+        """Record reused steps, the final numbers and the main files; return the result with where they are."""
+        tracking = read_tracking(self._folder.tracking_file)
+        result = result.model_copy(update={"tracking": tracking})
         try:
             with translated("the results can't be recorded"):
                 self._record(result, artifacts)
@@ -153,6 +160,7 @@ class _MlflowParentRun:
             if self._config.tracking.required:
                 raise
             emit("warning", "", message=str(error))
+        return result
 
     def close(self, status: str) -> None:
         """End the run and the children that a killed step left open."""
@@ -164,20 +172,19 @@ class _MlflowParentRun:
             # What the run achieved, or why it failed, matters more than its record.
             emit("warning", "", message=str(error))
 
-    def _record(self, result: Mapping[str, Any], artifacts: Mapping[str, Path]) -> None:
+    def _record(self, result: RunResult, artifacts: Mapping[str, Path]) -> None:
         known = self._finished_steps()
-        for step in result["steps"]:
+        for step in result.steps:
             # A step that an earlier attempt at this run executed has its child run already.
-            if step["status"] == "reused" and step["name"] not in known:
-                self._record_reused(step["name"], artifacts)
-        self._writer.log_metrics(dict(_numbers(result["results"])))
-        self._writer.set_tags({"qatline.verdict": str(result["gate"]["verdict"])})
-        self._client.log_dict(self._run_id, dict(result), "result.json")
-        for name, pattern in _MAIN_FILES:
-            for path in sorted(artifacts[name].glob(pattern)) if name in artifacts else ():
-                self._writer.log_artifact(path)
-        if "dataset" in artifacts and (artifacts["dataset"] / "dataset.json").is_file():
-            self._writer.log_dataset(read_record(artifacts["dataset"] / "dataset.json"))
+            if step.status == "reused" and step.name not in known:
+                self._record_reused(step.name, artifacts)
+        self._writer.log_metrics(row_metrics(result.rows, separator="."))
+        self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
+        self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
+        for path in _main_files(artifacts):
+            self._writer.log_artifact(path)
+        if "dataset" in artifacts and Dataset(artifacts["dataset"]).has(Dataset.INFO):
+            self._writer.log_dataset(Dataset(artifacts["dataset"]).info())
 
     def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
         directory = artifacts[STEP_ARTIFACTS[name]]
@@ -219,18 +226,15 @@ def _children(client: Any, experiment: str, parent: str, status: str) -> Sequenc
     return found
 
 
-_MAIN_FILES: Sequence[tuple[str, str]] = (
-    ("promotion", "report.html"),
-    ("ptq", "spec.json"),
-    ("ptq", "plan.json"),
-)
-
-
-def _numbers(results: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for row, values in results.items():
-        for name, value in values.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                yield f"{row}.{name}", float(value)
+def _main_files(artifacts: Mapping[str, Path]) -> list[Path]:
+    """Return the report, the spec and the plan, as far as the steps wrote them."""
+    files = []
+    if "promotion" in artifacts:
+        files.append(Promotion(artifacts["promotion"]).report_file)
+    if "ptq" in artifacts:
+        ptq = Quantized(artifacts["ptq"])
+        files += [ptq.file(ptq.SPEC), ptq.file(ptq.PLAN)]
+    return [path for path in files if path.is_file()]
 
 
 def _warn(message: str) -> None:

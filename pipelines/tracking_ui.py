@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from components.runtime.credentials import check_address
-from pipelines.run_folder import find_run, read_record
+from pipelines.run_folder import find_run
+from pipelines.run_record import read_tracking
 from qat_lib.errors import MissingPackageError, TrackingError
 from qat_lib.extras import install_hint, missing_packages
 
@@ -33,12 +34,12 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
         raise TrackingError(
             f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early."
         )
-    tracking = read_record(folder.tracking_file)
-    check_address(tracking["uri"], f"the tracking URI of run {folder.run_id}")
-    place = f"#/experiments/{tracking['experiment_id']}/runs/{tracking['run_id']}"
+    tracking = read_tracking(folder.tracking_file)
+    check_address(tracking.uri, f"the tracking URI of run {folder.run_id}")
+    place = f"#/experiments/{tracking.experiment_id}/runs/{tracking.run_id}"
     console = Console(highlight=False)
-    if tracking["uri"].startswith(("http://", "https://")):
-        url = f"{tracking['uri'].rstrip('/')}/{place}"
+    if tracking.uri.startswith(("http://", "https://")):
+        url = f"{tracking.uri.rstrip('/')}/{place}"
         console.print(url, soft_wrap=True)
         webbrowser.open(url)
         return
@@ -56,7 +57,7 @@ def open_ui(run: str, *, output: Path, port: int) -> None:
     arguments = [
         "ui",
         "--backend-store-uri",
-        tracking["uri"],
+        tracking.uri,
         "--host",
         "127.0.0.1",
         "--port",

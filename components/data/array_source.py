@@ -6,12 +6,13 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from components.artifacts import Dataset
 from components.data.array_checks import CHUNK_BYTES, Part, chunks
 from components.data.images import resize_array
+from components.data.source import Samples
 from components.data.splits import Indices
 from components.runtime.events import Progress
 
@@ -76,13 +77,13 @@ class ArraySource:
         return digest.hexdigest()
 
     def write(
-        self, out: Path, split: str, part: str, indices: Indices, progress: Progress
+        self, dataset: Dataset, split: str, samples: Samples, progress: Progress
     ) -> list[bytes]:
-        """Write ``<split>_x.npy`` and ``<split>_y.npy``, block by block.
+        """Write images and labels of a part, block by block.
 
         The blocks are written, not mapped: on a full disk a map ends the process with SIGBUS.
         """
-        origin = self.parts[part]
+        origin, indices = self.parts[samples.part], samples.indices
         header = {
             "descr": np.lib.format.dtype_to_descr(np.dtype(self.dtype)),
             "fortran_order": False,
@@ -91,7 +92,7 @@ class ArraySource:
         digests: list[bytes] = []
         largest = max(self._bytes_of(origin.x.shape[1:]), self._bytes_of(self.image_shape))
         block = min(_BLOCK, max(1, CHUNK_BYTES // largest))
-        with (out / f"{split}_x.npy").open("wb") as stream:
+        with dataset.images_file(split).open("wb") as stream:
             np.lib.format.write_array_header_1_0(stream, header)
             for start in range(0, len(indices), block):
                 images = origin.x[indices[start : start + block]].astype(self.dtype, order="C")
@@ -100,7 +101,7 @@ class ArraySource:
                 stream.write(images.tobytes())
                 digests += [hashlib.sha256(image.tobytes()).digest() for image in images]
                 progress.update(f"writing {split}", start + len(images), len(indices))
-        np.save(out / f"{split}_y.npy", origin.y[indices])
+        np.save(dataset.labels_file(split), origin.y[indices])
         return digests
 
     def _bytes_of(self, shape: tuple[int, ...]) -> int:

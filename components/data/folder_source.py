@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from components.artifacts import Dataset
 from components.data.folder_listing import list_images
 from components.data.images import decode_image, read_image, room_for_file
+from components.data.source import Samples
 from components.data.splits import Indices, stratified_subset
 from components.runtime.events import Progress
 from components.settings import DataSettings
@@ -72,11 +74,12 @@ class FolderSource:
         return digest.hexdigest()
 
     def write(
-        self, out: Path, split: str, part: str, indices: Indices, progress: Progress
+        self, dataset: Dataset, split: str, samples: Samples, progress: Progress
     ) -> list[bytes]:
-        """Write ``<split>_files.json``: a list of ``[path, label]``."""
+        """Write a list of ``[path, label]``."""
+        indices = samples.indices
         listed = [[self.paths[index], int(self.targets[index])] for index in indices]
-        (out / f"{split}_files.json").write_text(json.dumps(listed) + "\n", encoding="utf-8")
+        dataset.listing_file(split).write_text(json.dumps(listed) + "\n", encoding="utf-8")
         progress.update(f"writing {split}", len(listed), len(listed))
         return [self.digests[index] for index in indices]
 

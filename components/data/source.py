@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from components.artifacts import Dataset
 from components.data.info import SPLITS
 from components.data.splits import Indices, split_indices, stratified_subset
 from components.runtime.events import Progress
 from components.settings import DataSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Samples of a source: the part that they are in, and their indices within it."""
+
+    part: str
+    indices: Indices
 
 
 class Source(Protocol):
@@ -57,17 +66,16 @@ class Source(Protocol):
         """Return the SHA-256 over the whole content."""
 
     def write(
-        self, out: Path, split: str, part: str, indices: Indices, progress: Progress
+        self, dataset: Dataset, split: str, samples: Samples, progress: Progress
     ) -> list[bytes]:
-        """Write the samples ``indices`` of ``part`` as the split ``split``; return a digest of each image."""
+        """Write ``samples`` as the split ``split``; return a digest of each image."""
 
 
-def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, tuple[str, Indices]]:
+def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, Samples]:
     """Decide which samples make up train, calibration, validation and test.
 
     Returns:
-        For each split the part of the source that it is taken from, and the indices within that
-        part.
+        The samples of each split.
 
     Raises:
         DataError: there are too few samples.
@@ -84,7 +92,10 @@ def deal(source: Source, settings: DataSettings, *, seed: int) -> dict[str, tupl
     parts = split_indices(
         source.labels["train"][kept["train"]], settings, seed=seed, classes=source.classes, own=own
     )
-    dealt = {name: ("train", kept["train"][indices]) for name, indices in parts.items()}
+    dealt = {}
+    for name, indices in parts.items():
+        dealt[name] = Samples(part="train", indices=kept["train"][indices])
     generator = np.random.default_rng([seed, 0x0DEA])
-    dealt |= {name: (name, generator.permutation(kept[name])) for name in sorted(own)}
+    for name in sorted(own):
+        dealt[name] = Samples(part=name, indices=generator.permutation(kept[name]))
     return {name: dealt[name] for name in SPLITS}

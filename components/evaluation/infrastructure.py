@@ -7,7 +7,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from components.artifacts.evaluation import FileCheck
 
 _REQUESTS = 32
 _TIMEOUT_SECONDS = 600
@@ -15,12 +16,12 @@ _TIMEOUT_SECONDS = 600
 
 def check_in_fresh_process(
     engine: Path, onnx: Path, *, seed: int, requests: int = _REQUESTS
-) -> dict[str, Any]:
+) -> FileCheck:
     """Run ``qat_lib.engines.check`` on an engine file in its own interpreter.
 
     Returns:
-        The fields of ``EngineCheck``; ``passed`` is False, with the reason in ``message``, also
-        where the process crashed or hung.
+        The result; ``passed`` is False, with the reason in ``message``, also where the process
+        crashed or hung.
     """
     command = [sys.executable, "-m", "qat_lib.engines.check", str(engine), "--onnx", str(onnx)]
     command += ["--requests", str(requests), "--seed", str(seed)]
@@ -35,27 +36,21 @@ def check_in_fresh_process(
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return _failed(engine, f"ended with exit code {done.returncode}: {last}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return FileCheck.model_validate(json.loads(done.stdout.splitlines()[-1]))
 
 
-def summarize_check(checks: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, Any]:
+def summarize_check(checks: Mapping[str, FileCheck], candidate: str) -> FileCheck:
     """Return the check of ``candidate`` with all checks beside it; it passes only if all engines passed."""
-    failed = [name for name, check in checks.items() if not check["passed"]]
+    failed = [name for name, check in checks.items() if not check.passed]
     worst = failed[0] if failed and candidate not in failed else candidate
-    return {
-        **checks[worst],
-        "passed": not failed,
-        "engines": {name: dict(check) for name, check in checks.items()},
-    }
+    return checks[worst].model_copy(update={"passed": not failed, "engines": dict(checks)})
 
 
-def _failed(engine: Path, what: str) -> dict[str, Any]:
-    message = f"The fresh process that loaded {engine.name} {what}."
-    return {
-        "passed": False,
-        "message": message,
-        "requests": 0,
-        "largest_difference": None,
-        "memory_mib": None,
-    }
+def _failed(engine: Path, what: str) -> FileCheck:
+    return FileCheck(
+        passed=False,
+        message=f"The fresh process that loaded {engine.name} {what}.",
+        requests=0,
+        largest_difference=None,
+        memory_mib=None,
+    )

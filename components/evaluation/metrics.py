@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components.artifacts.evaluation import Agreement, ClassAccuracy
+
 Floats = NDArray[np.floating[Any]]
 Labels = NDArray[np.int64]
 
@@ -38,7 +40,7 @@ def confusion(outputs: Floats, labels: Labels, classes: int) -> NDArray[np.int64
 
 def per_class(
     confusions: Mapping[str, NDArray[np.int64]], names: Sequence[str], reference: str
-) -> list[dict[str, Any]]:
+) -> list[ClassAccuracy]:
     """Return for each class its samples, and each row's accuracy on it with the change against ``reference``.
 
     Accuracies of a class without samples are None.
@@ -47,19 +49,13 @@ def per_class(
     for index, name in enumerate(names):
         samples = int(confusions[reference][index].sum())
         right = {row: int(matrix[index, index]) for row, matrix in confusions.items()}
-        table.append(
-            {
-                "class": name,
-                "samples": samples,
-                "accuracy": {
-                    row: count / samples if samples else None for row, count in right.items()
-                },
-                "change": {
-                    row: (count - right[reference]) / samples if samples else None
-                    for row, count in right.items()
-                },
-            }
-        )
+        accuracy: dict[str, float | None] = dict.fromkeys(right)
+        change: dict[str, float | None] = dict.fromkeys(right)
+        if samples:
+            for row, count in right.items():
+                accuracy[row] = count / samples
+                change[row] = (count - right[reference]) / samples
+        table.append(ClassAccuracy(name=name, samples=samples, accuracy=accuracy, change=change))
     return table
 
 
@@ -84,11 +80,11 @@ def calibration_error(outputs: Floats, labels: Labels) -> float:
     return float(np.abs(sums).sum() / len(labels))
 
 
-def agreement(outputs: Floats, reference: Floats) -> dict[str, float]:
+def agreement(outputs: Floats, reference: Floats) -> Agreement:
     """Compare outputs with a reference's: share of equal labels, and differences of the probabilities."""
     difference = np.abs(probabilities(outputs) - probabilities(reference))
-    return {
-        "labels": float((outputs.argmax(axis=1) == reference.argmax(axis=1)).mean()),
-        "largest_difference": float(difference.max()),
-        "mean_difference": float(difference.mean()),
-    }
+    return Agreement(
+        labels=float((outputs.argmax(axis=1) == reference.argmax(axis=1)).mean()),
+        largest_difference=float(difference.max()),
+        mean_difference=float(difference.mean()),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from components.variants import CANDIDATE_VARIANT, Variant
 
@@ -20,3 +20,10 @@ ROWS: Mapping[str, str] = {
     CANDIDATE: "QAT INT8 engine",
 }
 """Title by name. ``fp16_engine`` is there only where an FP16 engine was built."""
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of rows as they are shown: the known ones first, then any other."""
+    found = list(names)
+    known = [name for name in ROWS if name in found]
+    return known + [name for name in found if name not in ROWS]

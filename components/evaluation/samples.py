@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.artifacts import Evaluation
+from components.artifacts.evaluation import WorstSample
+
 Array = NDArray[Any]
 _LEAST_PIXELS = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The class of a sample, and those that FP32 and the engine give it."""
+
+    true: str
+    fp32: str
+    engine: str
 
 
 class WorstSamples:
@@ -23,37 +36,44 @@ class WorstSamples:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._heap: list[tuple[float, int, dict[str, Any], Array]] = []
+        self._heap: list[tuple[float, int, Labels, Array]] = []
 
     def add(
-        self, differences: Array, images: Array, facts: Sequence[dict[str, Any]], first_index: int
+        self, differences: Array, images: Array, labels: Sequence[Labels], first_index: int
     ) -> None:
-        """Offer a batch: differences (n,), images (n, h, w, c), and what to say about each sample."""
+        """Offer a batch: differences (n,), images (n, h, w, c), and the labels of each sample."""
         for i in np.argsort(differences)[::-1][: self._count]:
-            item = (float(differences[i]), -(first_index + int(i)), facts[i], images[i])
+            item = (float(differences[i]), -(first_index + int(i)), labels[i], images[i])
             if len(self._heap) < self._count:
                 heapq.heappush(self._heap, (*item[:3], item[3].copy()))
             elif item[:2] > self._heap[0][:2]:
                 heapq.heapreplace(self._heap, (*item[:3], item[3].copy()))
 
-    def write(self, directory: Path, prefix: str) -> list[dict[str, Any]]:
+    def write(self, evaluation: Evaluation, prefix: str) -> list[WorstSample]:
         """Write the pictures as ``<prefix>_<index>.png`` and return the list, largest difference first."""
-        directory.mkdir(exist_ok=True)
-        rows = []
-        for difference, index, facts, image in sorted(
+        found = []
+        for difference, index, labels, image in sorted(
             self._heap, key=lambda item: item[:2], reverse=True
         ):
-            name = f"{prefix}_{-index}.png"
-            write_picture(directory / name, image)
-            file = f"{directory.name}/{name}"
-            rows.append({"index": -index, "difference": difference, "file": file, **facts})
-        return rows
+            path = evaluation.picture_file(f"{prefix}_{-index}.png")
+            write_picture(path, image)
+            sample = WorstSample(
+                index=-index,
+                difference=difference,
+                file=path.relative_to(evaluation.path).as_posix(),
+                label=labels.true,
+                fp32=labels.fp32,
+                engine=labels.engine,
+            )
+            found.append(sample)
+        return found
 
 
 def write_picture(path: Path, image: Array) -> None:
     """Write an image (h, w, 1 or 3) of any range as PNG, stretched to its own range; small ones are enlarged."""
     from PIL import Image
 
+    path.parent.mkdir(exist_ok=True)
     values = image.astype(np.float64)
     low, high = float(values.min()), float(values.max())
     pixels = ((values - low) / max(high - low, 1e-12) * 255).round().astype(np.uint8)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from components.artifacts.exported import FindingRecord, ParityRecord
 from components.report import numbers
-from components.report.numbers import finite
-from components.report.sources import RunData, as_mapping, as_rows
+from components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,64 +38,53 @@ class FindingRow:
 def export_rows(run: RunData) -> list[ExportRow]:
     """Return a row for each exported variant."""
     rows = []
-    for variant, value in run.export.items():
-        facts = as_mapping(value)
-        if not facts:
-            continue
-        checked = isinstance(facts.get("verification"), list)
-        findings = as_rows(facts.get("verification"))
-        text = (
-            "not run"
-            if not checked
-            else "no findings"
-            if not findings
-            else f"{len(findings)} findings"
-        )
+    for variant, record in run.export.items():
         rows.append(
             ExportRow(
-                variant=str(variant),
-                bytes=numbers.size(facts.get("bytes")),
-                seconds=numbers.seconds(facts.get("seconds")),
-                opset=str(facts.get("opset", numbers.DASH)),
-                verification=text,
-                clean=checked and not findings,
-                parity=_parity(as_mapping(facts.get("parity"))),
+                variant=variant,
+                bytes=numbers.size(record.bytes),
+                seconds=numbers.seconds(record.seconds),
+                opset=numbers.DASH if record.opset is None else str(record.opset),
+                verification=_verification(record.verification),
+                clean=record.verification is not None and not record.verification,
+                parity=_parity(record.parity or ParityRecord()),
             )
         )
     return rows
 
 
+def _verification(findings: Sequence[FindingRecord] | None) -> str:
+    if findings is None:
+        return "not run"
+    return f"{len(findings)} findings" if findings else "no findings"
+
+
 def finding_rows(run: RunData) -> list[FindingRow]:
     """Return the findings of the verification and of the fusion analysis, errors first."""
-    rows = [
-        _finding(str(variant), item)
-        for variant, value in run.export.items()
-        for item in as_rows(as_mapping(value).get("verification"))
-    ]
-    rows += [_finding("analysis", item) for item in as_rows(run.analysis.get("findings"))]
+    rows = []
+    for variant, record in run.export.items():
+        rows += [_finding(variant, finding) for finding in record.verification or ()]
+    rows += [_finding("analysis", finding) for finding in run.analysis.findings or ()]
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(rows, key=lambda row: order.get(row.severity, 0))
 
 
-def _finding(variant: str, item: Mapping[str, Any]) -> FindingRow:
+def _finding(variant: str, finding: FindingRecord) -> FindingRow:
     return FindingRow(
         variant=variant,
-        code=str(item.get("code") or item.get("rule") or ""),
-        severity=str(item.get("severity") or "error"),
-        node=str(item.get("keras_layer") or item.get("node") or ""),
-        message=str(item.get("message", "")),
-        advice=str(item.get("advice") or ""),
+        code=finding.code or finding.rule,
+        severity=finding.severity or "error",
+        node=finding.keras_layer or finding.node,
+        message=finding.message,
+        advice=finding.advice,
     )
 
 
-def _parity(facts: Mapping[str, Any]) -> str:
+def _parity(parity: ParityRecord) -> str:
     words = []
-    difference = finite(facts.get("largest_difference"))
-    if difference is not None:
-        words.append(f"largest difference {numbers.significant(difference)}")
-    samples, equal, ties = (finite(facts.get(name)) for name in ("samples", "labels_equal", "ties"))
-    if equal is not None and samples:
-        words.append(
-            f"{equal:.0f} of {samples:.0f} labels equal" + (f", {ties:.0f} ties" if ties else "")
-        )
+    if parity.largest_difference is not None:
+        words.append(f"largest difference {numbers.significant(parity.largest_difference)}")
+    if parity.labels_equal is not None and parity.samples:
+        ties = f", {parity.ties:.0f} ties" if parity.ties else ""
+        words.append(f"{parity.labels_equal:.0f} of {parity.samples:.0f} labels equal{ties}")
     return "; ".join(words) or numbers.DASH

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
+from components.artifacts.models import Epoch
 from components.report import svg
 from components.report.axis import Axis, log_axis, nice_axis
-from components.report.numbers import finite, significant
+from components.report.numbers import significant
 
 _WIDTH, _HEIGHT = 560.0, 280.0
 # From this ratio of the greatest to the least value on, an axis is logarithmic.
@@ -47,26 +47,24 @@ class Chart:
     series: tuple[Series, ...]
 
 
-def training_charts(
-    baseline: Sequence[Mapping[str, Any]], qat: Sequence[Mapping[str, Any]]
-) -> list[Chart]:
+def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Chart]:
     """Return the accuracy chart and the loss chart, or those of the two for which there are numbers."""
     charts = []
-    for title, name in (("Accuracy", "accuracy"), ("Loss", "loss")):
-        found = [
-            *_series("baseline", baseline, name, offset=0),
-            *_series("qat", qat, name, offset=len(baseline)),
-        ]
+    for title, figures in (("Accuracy", _accuracies), ("Loss", _losses)):
+        found = []
+        for phase, epochs, offset in (("baseline", baseline, 0), ("qat", qat, len(baseline))):
+            pairs = [figures(epoch) for epoch in epochs]
+            found += _series(phase, "training", [training for training, _ in pairs], offset)
+            found += _series(phase, "validation", [validation for _, validation in pairs], offset)
         if found:
-            charts.append(
-                Chart(title=title, picture=_draw(title, found, len(baseline)), series=tuple(found))
-            )
+            picture = _draw(title, found, len(baseline))
+            charts.append(Chart(title=title, picture=picture, series=tuple(found)))
     return charts
 
 
-def kept_epoch(qat: Sequence[Mapping[str, Any]]) -> str:
+def kept_epoch(qat: Sequence[Epoch]) -> str:
     """Return a sentence on the epoch of the fine-tuning whose weights the QAT model has; empty where none says it."""
-    kept = [index for index, epoch in enumerate(qat) if epoch.get("kept")]
+    kept = [index for index, epoch in enumerate(qat) if epoch.kept]
     if not kept:
         return ""
     if kept[0] == 0:
@@ -77,18 +75,21 @@ def kept_epoch(qat: Sequence[Mapping[str, Any]]) -> str:
     return f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the validation part."
 
 
-def _series(
-    phase: str, history: Sequence[Mapping[str, Any]], name: str, offset: int
-) -> list[Series]:
-    found = []
-    for part, key in (("training", name), ("validation", f"val_{name}")):
-        pairs = [
-            (offset + index + 1.0, finite(epoch.get(key))) for index, epoch in enumerate(history)
-        ]
-        points = tuple((x, y) for x, y in pairs if y is not None)
-        if points:
-            found.append(Series(phase=phase, part=part, points=points))
-    return found
+def _accuracies(epoch: Epoch) -> tuple[float | None, float | None]:
+    """Return the accuracy on the training and on the validation part."""
+    return epoch.accuracy, epoch.val_accuracy
+
+
+def _losses(epoch: Epoch) -> tuple[float | None, float | None]:
+    """Return the loss on the training and on the validation part."""
+    return epoch.loss, epoch.val_loss
+
+
+def _series(phase: str, part: str, values: Sequence[float | None], offset: int) -> list[Series]:
+    """Return the line of the values that were measured, or none."""
+    numbered = enumerate(values, start=offset + 1)
+    points = tuple((float(epoch), value) for epoch, value in numbered if value is not None)
+    return [Series(phase=phase, part=part, points=points)] if points else []
 
 
 def _draw(title: str, series: Sequence[Series], boundary: int) -> Markup:

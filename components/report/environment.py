@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from components.report import numbers
-from components.report.sources import RunData, as_mapping
+from components.report.sources import RunData
 from components.runtime.fingerprints import library_versions
 from components.settings import GateSettings
 from qat_lib.engines.environment import cpu_device, git_state
@@ -44,11 +44,7 @@ def describe_environment(run: RunData, *, gate: GateSettings, seed: int) -> Envi
         machine=_machine(run),
         data=_data(run),
         model=_model(run),
-        steps=[
-            (name, numbers.seconds(manifest.get("seconds")))
-            for name, manifest in run.steps.items()
-            if "seconds" in manifest
-        ],
+        steps=[(name, numbers.seconds(step.seconds)) for name, step in run.steps.items()],
         settings=_settings(run, gate, seed),
     )
 
@@ -63,71 +59,55 @@ def _versions() -> Pairs:
 
 def _machine(run: RunData) -> Pairs:
     cpu = cpu_device()
+    fast = [flag for flag in cpu["flags"] if "vnni" in flag or "amx" in flag]
+    pinned = hasattr(os, "sched_getaffinity")
     pairs = [
         ("processor", str(cpu["name"])),
-        (
-            "instruction sets",
-            " ".join(flag for flag in cpu["flags"] if "vnni" in flag or "amx" in flag)
-            or "no VNNI, no AMX",
-        ),
-        (
-            "cores",
-            str(
-                len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            ),
-        ),
+        ("instruction sets", " ".join(fast) or "no VNNI, no AMX"),
+        ("cores", str(len(os.sched_getaffinity(0)) if pinned else os.cpu_count())),
         ("system", platform.platform()),
     ]
-    for variant, manifest in run.engines.items():
-        backend = manifest.get("backend")
-        if backend:
-            pairs.append(
-                (f"{variant} engine", f"{backend} {manifest.get('backend_version', '')}".strip())
-            )
+    for variant, engine in run.engines.items():
+        if engine.backend:
+            version = f"{engine.backend} {engine.backend_version}".strip()
+            pairs.append((f"{variant} engine", version))
     state = git_state(Path(__file__).parent)
     if state is not None:
-        pairs.append(
-            (
-                "git",
-                f"{state['commit'][:12]}{' with uncommitted changes' if state['dirty'] else ''}",
-            )
-        )
+        changed = " with uncommitted changes" if state["dirty"] else ""
+        pairs.append(("git", f"{state['commit'][:12]}{changed}"))
     return pairs
 
 
 def _data(run: RunData) -> Pairs:
-    info = run.dataset
-    pairs = [("source", str(info.get("source") or info.get("kind", "")))] if info else []
-    if info.get("image_shape"):
-        pairs.append(
-            ("image", " × ".join(map(str, info["image_shape"])) + f" {info.get('dtype', '')}")
-        )
-    if run.classes:
-        pairs.append(("classes", str(len(run.classes))))
-    pairs += [
-        (f"{part} samples", str(count)) for part, count in as_mapping(info.get("splits")).items()
-    ]
-    pairs += [
-        (f"preprocessing: {name}", str(value))
-        for name, value in run.preprocessing.items()
-        if name in ("scale", "mean", "std")
-    ]
-    if info.get("fingerprint"):
-        pairs.append(("fingerprint", str(info["fingerprint"])))
+    pairs: Pairs = []
+    info, preprocessing = run.dataset, run.preprocessing
+    if info is not None:
+        shape = " × ".join(map(str, info.image_shape))
+        pairs += [
+            ("source", info.source or info.kind),
+            ("image", f"{shape} {info.dtype}"),
+            ("classes", str(len(info.classes))),
+        ]
+        pairs += [(f"{part} samples", str(count)) for part, count in info.splits.items()]
+    if preprocessing is not None:
+        pairs += [
+            ("preprocessing: scale", str(preprocessing.scale)),
+            ("preprocessing: mean", str(list(preprocessing.mean))),
+            ("preprocessing: std", str(list(preprocessing.std))),
+        ]
+    if info is not None and info.fingerprint:
+        pairs.append(("fingerprint", info.fingerprint))
     return pairs
 
 
 def _model(run: RunData) -> Pairs:
-    return [(str(name).replace("_", " "), str(value)) for name, value in run.model.items()]
+    return [(name.replace("_", " "), str(value)) for name, value in run.model.to_dict().items()]
 
 
 def _settings(run: RunData, gate: GateSettings, seed: int) -> list[tuple[str, Pairs]]:
     sections: dict[str, Mapping[str, Any]] = {}
     for manifest in run.steps.values():
-        sections |= {
-            name: as_mapping(values)
-            for name, values in as_mapping(manifest.get("settings")).items()
-        }
+        sections |= manifest.settings
     sections["gate"] = gate.model_dump(mode="json")
     return [
         ("run", [("seed", str(seed))]),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from components.artifacts.evaluation import WorstSample
 from components.evaluation.rows import CANDIDATE, REFERENCE
 from components.report import numbers
-from components.report.numbers import finite
-from components.report.sources import RunData, as_mapping, as_rows
+from components.report.sources import RunData
 
 _MOST_CLASSES = 60
 _MOST_SAMPLES = 24
@@ -52,25 +51,27 @@ class Sample:
 
 def confusion_rows(run: RunData) -> list[list[ConfusionCell]]:
     """Return the matrix of the INT8 engine, a row for each true class; empty when it is missing or too large."""
-    matrix = _matrix(run.evaluation.get("confusion"))
+    matrix = run.measurements.confusion.get(CANDIDATE, ())
     if not matrix or len(matrix) > _MOST_CLASSES:
         return []
     names = class_names(run, len(matrix))
-    rows = []
-    for i, counts in enumerate(matrix):
-        total = sum(counts) or 1
-        rows.append(
-            [
-                ConfusionCell(
-                    count=count,
-                    share=count / total,
-                    tone="" if not count else "hit" if i == j else "miss",
-                    title=f"{count} of {sum(counts)} × {names[i]} read as {names[j]}",
-                )
-                for j, count in enumerate(counts)
-            ]
+    return [_confusion_row(counts, index, names) for index, counts in enumerate(matrix)]
+
+
+def _confusion_row(counts: Sequence[int], true: int, names: Sequence[str]) -> list[ConfusionCell]:
+    total = sum(counts)
+    row = []
+    for index, count in enumerate(counts):
+        tone = "hit" if index == true else "miss"
+        row.append(
+            ConfusionCell(
+                count=count,
+                share=count / (total or 1),
+                tone=tone if count else "",
+                title=f"{count} of {total} × {names[true]} read as {names[index]}",
+            )
         )
-    return rows
+    return row
 
 
 def class_names(run: RunData, count: int) -> list[str]:
@@ -81,66 +82,81 @@ def class_names(run: RunData, count: int) -> list[str]:
 
 def class_rows(run: RunData) -> list[ClassRow]:
     """Return the per-class accuracies, the greatest loss first."""
-    entries = [entry for entry in _per_class(run) if entry[2] is not None or entry[3] is not None]
-    changes = [
-        abs(after - before)
-        for _, _, before, after in entries
-        if before is not None and after is not None
-    ]
-    peak = max(changes, default=0.0) or 1.0
-    rows = []
-    for name, count, before, after in entries:
-        change = None if before is None or after is None else after - before
-        rows.append(
-            (
-                change if change is not None else 0.0,
-                ClassRow(
-                    name=name,
-                    count="" if count is None else f"{count:.0f}",
-                    before=numbers.percent(before, 1),
-                    after=numbers.percent(after, 1),
-                    change=numbers.points(change),
-                    tone="" if not change else "good" if change > 0 else "bad",
-                    bar=abs(change or 0.0) / peak,
-                ),
-            )
+    entries = [entry for entry in _per_class(run) if (entry.before, entry.after) != (None, None)]
+    peak = max((abs(entry.change or 0.0) for entry in entries), default=0.0) or 1.0
+    return [_class_row(entry, peak) for entry in sorted(entries, key=lambda e: e.change or 0.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ClassChange:
+    """Samples of a class, and its accuracies in FP32 and INT8."""
+
+    name: str
+    samples: float | None
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
+def _class_row(entry: _ClassChange, peak: float) -> ClassRow:
+    tone = "good" if (entry.change or 0.0) > 0 else "bad"
+    return ClassRow(
+        name=entry.name,
+        count="" if entry.samples is None else f"{entry.samples:.0f}",
+        before=numbers.percent(entry.before, 1),
+        after=numbers.percent(entry.after, 1),
+        change=numbers.points(entry.change),
+        tone=tone if entry.change else "",
+        bar=abs(entry.change or 0.0) / peak,
+    )
+
+
+def _per_class(run: RunData) -> list[_ClassChange]:
+    found = []
+    for row in run.measurements.per_class:
+        entry = _ClassChange(
+            name=_name(run, row.name),
+            samples=row.samples,
+            before=row.accuracy.get(REFERENCE),
+            after=row.accuracy.get(CANDIDATE),
         )
-    return [row for _, row in sorted(rows, key=lambda item: item[0])]
+        found.append(entry)
+    return found
 
 
 def samples(run: RunData) -> list[Sample]:
     """Return the worst samples that have a readable picture."""
     found = []
-    for item in as_rows(run.evaluation.get("worst_samples"))[:_MOST_SAMPLES]:
-        source = _data_url(run.folders.evaluation, item)
+    for worst in run.measurements.worst_samples[:_MOST_SAMPLES]:
+        source = _data_url(run.evaluation.path, worst.file)
         if source is not None:
-            found.append(_sample(run, item, source))
+            found.append(_sample(run, worst, source))
     return found
 
 
-def _sample(run: RunData, item: Mapping[str, Any], source: str) -> Sample:
-    lines = [
-        f"{title}: {_name(run, item[key])}"
-        for title, key in (("FP32", "fp32"), ("INT8", "engine"))
-        if key in item
-    ]
-    difference = finite(item.get("difference"))
-    if difference is not None:
-        lines.append(f"probability moved by {numbers.significant(difference, 2)}")
-    return Sample(source=source, caption=_name(run, item.get("label", "?")), lines=tuple(lines))
+def _sample(run: RunData, worst: WorstSample, source: str) -> Sample:
+    lines = []
+    if worst.fp32 is not None:
+        lines.append(f"FP32: {_name(run, worst.fp32)}")
+    if worst.engine is not None:
+        lines.append(f"INT8: {_name(run, worst.engine)}")
+    if worst.difference is not None:
+        lines.append(f"probability moved by {numbers.significant(worst.difference, 2)}")
+    return Sample(source=source, caption=_name(run, worst.label), lines=tuple(lines))
 
 
-def _name(run: RunData, label: Any) -> str:
-    known = run.classes
-    if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(known):
-        return known[label]
+def _name(run: RunData, label: str | int) -> str:
+    if isinstance(label, int) and 0 <= label < len(run.classes):
+        return run.classes[label]
     return str(label)
 
 
-def _data_url(folder: Path, item: Mapping[str, Any]) -> str | None:
-    name = item.get("file")
-    if not isinstance(name, str):
-        return None
+def _data_url(folder: Path, name: str) -> str | None:
     path = (folder / name).resolve()
     # The name comes from a file: it must not reach out of the step's directory.
     if (
@@ -153,26 +169,3 @@ def _data_url(folder: Path, item: Mapping[str, Any]) -> str | None:
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
         return None
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
-
-
-def _matrix(value: Any) -> list[list[int]]:
-    matrix = as_mapping(value).get(CANDIDATE)
-    if not isinstance(matrix, list) or not all(
-        isinstance(row, list) and len(row) == len(matrix) for row in matrix
-    ):
-        return []
-    return [[int(finite(count) or 0) for count in row] for row in matrix]
-
-
-def _per_class(run: RunData) -> list[tuple[str, float | None, float | None, float | None]]:
-    """Return (class, samples, FP32 accuracy, INT8 accuracy)."""
-    rows = as_rows(run.evaluation.get("per_class"))
-    names = class_names(run, len(rows))
-    found = []
-    for name, row in zip(names, rows, strict=True):
-        accuracy = as_mapping(row.get("accuracy"))
-        before, after = finite(accuracy.get(REFERENCE)), finite(accuracy.get(CANDIDATE))
-        found.append(
-            (_name(run, row.get("class", name)), finite(row.get("samples")), before, after)
-        )
-    return found

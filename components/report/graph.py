@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from components.artifacts.exported import Analysis
 from components.report.numbers import significant
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.identity import Identities
 from qat_lib.roles import onnx_operators
 
 _FOLDED = {
@@ -55,7 +56,7 @@ class GraphNode:
 
     Args:
         key: Unique id.
-        title: Keras layer, as far as the node's name says it.
+        title: Keras layer.
         kind: What it computes, such as ``Conv 3×3 /2 + ReLU``.
         precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is
             not, ``""`` for an input, an output, and what moves data only.
@@ -97,6 +98,7 @@ class _Builder:
     """State of one pass over the nodes, which ONNX keeps in topological order."""
 
     constants: dict[str, Any]
+    identities: Identities
     nodes: dict[str, GraphNode] = field(default_factory=dict)
     edges: list[GraphEdge] = field(default_factory=list)
     producer: dict[str, str] = field(default_factory=dict)
@@ -118,9 +120,11 @@ def read_view(path: Path) -> GraphView | None:
 
     from qat_lib.errors import ExportError
     from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.metadata import read_metadata
 
     try:
         model = load_model(path)
+        identities = Identities.of_metadata(read_metadata(model))
     except ExportError as error:
         raise ValueError(f"{path.name} is no ONNX model: {error}") from error
     graph = model.graph
@@ -135,7 +139,8 @@ def read_view(path: Path) -> GraphView | None:
         )
 
     inputs = [value.name for value in graph.input if value.name not in constants]
-    return build_view(graph.node, inputs, [value.name for value in graph.output], constants, number)
+    outputs = [value.name for value in graph.output]
+    return build_view(graph.node, inputs, outputs, constants, number, identities)
 
 
 def build_view(
@@ -144,6 +149,7 @@ def build_view(
     outputs: Sequence[str],
     constants: Mapping[str, Any],
     number: Callable[[str], Any],
+    identities: Identities,
 ) -> GraphView:
     """Return the view of a graph.
 
@@ -153,9 +159,10 @@ def build_view(
         outputs: Names of its outputs.
         constants: Names of the initializers (the values are not looked at).
         number: Returns an initializer's array, or None.
+        identities: Keras layers of the nodes.
     """
     listed = list(nodes)
-    builder = _Builder(constants=dict(constants))
+    builder = _Builder(constants=dict(constants), identities=identities)
     for node in listed:
         for name in node.input:
             builder.readers[name] = builder.readers.get(name, 0) + 1
@@ -240,7 +247,7 @@ def _place(builder: _Builder, node: Any, key: str) -> None:
     ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
     builder.nodes[key] = GraphNode(
         key=key,
-        title=keras_layer(node.name) or node.op_type,
+        title=builder.identities.keras_layer(node.name) or node.op_type,
         kind=_kind(node),
         precision=_precision(builder, node, data, ranges),
         weights=ranges,
@@ -272,21 +279,17 @@ def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -
     return "int8" if quantized else "float"
 
 
-def with_analysis(view: GraphView, analysis: Mapping[str, Any]) -> GraphView:
+def with_analysis(view: GraphView, analysis: Analysis) -> GraphView:
     """Return the view with the precision that the fusion analysis gives to layers, adds and pools."""
-    known: dict[str, Mapping[str, Any]] = {
-        str(item.get("name")): item
-        for part in ("layers", "adds", "pools")
-        for item in analysis.get(part) or []
-        if isinstance(item, Mapping)
-    }
+    predicted = (*analysis.layers, *analysis.adds, *analysis.pools)
+    known = {prediction.name: prediction for prediction in predicted}
+    titles = {name: node.title for node in view.nodes for name in node.names}
     nodes = []
     for node in view.nodes:
-        facts = next((known[name] for name in node.names if name in known), None)
-        if facts is not None and facts.get("precision"):
-            precision = "int8" if facts["precision"] == "int8" else "float"
-            fused = keras_layer(str(facts.get("fused_into") or ""))
-            node = replace(node, precision=precision, fused=fused)
+        found = next((known[name] for name in node.names if name in known), None)
+        if found is not None and found.precision:
+            precision = "int8" if found.precision == "int8" else "float"
+            node = replace(node, precision=precision, fused=titles.get(found.fused_into, ""))
         nodes.append(node)
     return GraphView(nodes=tuple(nodes), edges=view.edges)
 

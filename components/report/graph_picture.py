@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from components.report import svg
 from components.report.graph import GraphEdge, GraphNode, GraphView
 from qat_lib.analysis.layout import Place, lay_out
+
+if TYPE_CHECKING:
+    from qat_lib.engines.values import EngineLayer
 
 _WIDTH, _HEIGHT, _ROW, _MARGIN = 196.0, 40.0, 104.0, 18.0
 _PILL_WIDTH, _PILL_HEIGHT, _PILL_GAP = 96.0, 18.0, 8.0
@@ -172,11 +175,10 @@ def _short(value: str, most: int) -> str:
     return value if len(value) <= most else f"{value[: most - tail - 1]}…{value[-tail:]}"
 
 
-def engine_precisions(layers: Any) -> dict[str, str]:
-    """Return ONNX node name -> precision from an engine's layer list."""
-    return {
-        str(name): str(layer.get("precision", ""))
-        for layer in layers
-        for name in layer.get("nodes", [])
-        if layer.get("precision")
-    }
+def engine_precisions(layers: Iterable[EngineLayer]) -> dict[str, str]:
+    """Return the precision that an engine runs each ONNX node in, by the node's name."""
+    found = {}
+    for layer in layers:
+        if layer.precision:
+            found.update(dict.fromkeys(layer.nodes, layer.precision))
+    return found

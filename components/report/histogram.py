@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from components.artifacts.models import Histogram
 from components.report import svg
-from components.report.numbers import finite, significant
+from components.report.numbers import significant
 
 WIDTH, HEIGHT = 220.0, 46.0
 _BASE, _BARS, _PAD = 36.0, 44, 4.0
 
 
-def rebin(histogram: Mapping[str, Any], high: float, bins: int = _BARS) -> list[float]:
+def rebin(histogram: Histogram, high: float, bins: int = _BARS) -> list[float]:
     """Return the counts of a histogram of magnitudes over [0, high], spread evenly over ``bins`` bars.
 
     Args:
-        histogram: ``counts`` (n) and ``edges`` (n + 1, ascending). Negative edges count by their
-            magnitude.
+        histogram: Its edges ascend; negative ones count by their magnitude.
         high: Right end of the last bar; what lies beyond is left out.
     """
-    counts, edges = list(histogram.get("counts") or []), list(histogram.get("edges") or [])
+    counts, edges = histogram.counts, histogram.edges
     bars = [0.0] * bins
     if high <= 0 or len(edges) != len(counts) + 1:
         return bars
@@ -42,9 +41,9 @@ def _spread(bars: list[float], count: float, low: float, high: float, width: flo
         bars[index] += count * (overlap / (high - low) if high > low else 1.0)
 
 
-def clipped_share(histogram: Mapping[str, Any], amax: float) -> float | None:
-    """Return the share of the values beyond ``amax``, to within the histogram's bins, or None without a histogram."""
-    counts, edges = list(histogram.get("counts") or []), list(histogram.get("edges") or [])
+def clipped_share(histogram: Histogram, amax: float) -> float | None:
+    """Return the share of the values beyond ``amax``, to within the histogram's bins, or None where it is empty."""
+    counts, edges = histogram.counts, histogram.edges
     total = float(sum(counts))
     if total <= 0 or len(edges) != len(counts) + 1:
         return None
@@ -57,7 +56,7 @@ def clipped_share(histogram: Mapping[str, Any], amax: float) -> float | None:
 
 
 def activation_picture(
-    histogram: Mapping[str, Any],
+    histogram: Histogram,
     *,
     calibrated: float | None,
     trained: float | None,
@@ -73,19 +72,15 @@ def activation_picture(
     peak = max(bars) or 1.0
     step = (WIDTH - 2 * _PAD) / len(bars)
     inside = (trained if trained is not None else calibrated) or high
-    drawn = [
-        svg.element(
-            "rect",
-            x=_PAD + index * step,
-            # A square root keeps the thin tail visible beside the mass near zero.
-            y=_BASE - max((count / peak) ** 0.5 * (_BASE - 4), 0.8),
-            width=step * 0.82,
-            height=max((count / peak) ** 0.5 * (_BASE - 4), 0.8),
-            class_="bar" if index * high / len(bars) < inside else "bar clipped",
-        )
-        for index, count in enumerate(bars)
-        if count > 0
-    ]
+    drawn = []
+    for index, count in enumerate(bars):
+        if count <= 0:
+            continue
+        # A square root keeps the flat tail visible beside the mass near zero.
+        height = max((count / peak) ** 0.5 * (_BASE - 4), 0.8)
+        tone = "bar" if index * high / len(bars) < inside else "bar clipped"
+        x, y = _PAD + index * step, _BASE - height
+        drawn.append(svg.element("rect", x=x, y=y, width=step * 0.82, height=height, class_=tone))
     lines = [_mark(name, value, high) for name, value in marks.items() if value is not None]
     axis = svg.element("line", x1=_PAD, x2=WIDTH - _PAD, y1=_BASE, y2=_BASE, class_="axis")
     ends = [
@@ -111,7 +106,7 @@ def weight_picture(calibrated: Sequence[float], trained: Sequence[float]) -> Mar
     high = max([*final, *calibrated], default=0.0)
     if high <= 0:
         return Markup("")
-    before, final = _thin(list(calibrated)), _thin(final)
+    before, final = _fewer(list(calibrated)), _fewer(final)
     step = (WIDTH - 2 * _PAD) / len(final)
     parts = []
     for index, value in enumerate(final):
@@ -137,22 +132,12 @@ def weight_picture(calibrated: Sequence[float], trained: Sequence[float]) -> Mar
     return svg.picture(WIDTH, HEIGHT, *parts, label=label, class_="spark")
 
 
-def flat_numbers(value: Any) -> list[float]:
-    """Return the finite numbers in a number or a nested list, in order."""
-    if isinstance(value, list | tuple):
-        return [number for item in value for number in flat_numbers(item)]
-    number = finite(value)
-    return [] if number is None else [number]
-
-
-def _thin(values: list[float], most: int = 110) -> list[float]:
+def _fewer(values: list[float], most: int = 110) -> list[float]:
     """Return at most ``most`` values: the largest of each group of neighbours."""
     group = -(-len(values) // most)
-    return (
-        [max(values[index : index + group]) for index in range(0, len(values), group)]
-        if group > 1
-        else values
-    )
+    if group <= 1:
+        return values
+    return [max(values[index : index + group]) for index in range(0, len(values), group)]
 
 
 def _mark(name: str, value: float, high: float) -> Markup:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from components.report.graph_picture import engine_precisions
-from components.report.numbers import finite, percent
-from components.report.sources import RunData, as_rows
+from components.report.numbers import percent
+from components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +24,19 @@ class LayerRow:
 
 def layer_rows(run: RunData) -> list[LayerRow]:
     """Return a row for each weighted layer of the analysis, in the order of the graph."""
-    engine = engine_precisions(as_rows(run.layers.get("qat")))
+    engine = engine_precisions(run.layers)
     rows = []
-    for item in as_rows(run.analysis.get("layers")):
-        node, share = str(item.get("name", "")), finite(item.get("macs_share")) or 0.0
-        predicted, built = str(item.get("precision", "")), engine.get(node, "")
+    for layer in run.analysis.layers:
+        share, built = layer.macs_share or 0.0, engine.get(layer.name, "")
         rows.append(
             LayerRow(
-                name=str(item.get("keras_layer") or node),
-                kind=str(item.get("op_type", "")),
+                name=layer.keras_layer or layer.name,
+                kind=layer.op_type,
                 share=min(max(share, 0.0), 1.0),
                 share_text=percent(share, 1),
-                predicted=predicted,
+                predicted=layer.precision,
                 engine=built or "–",
-                tone="good" if "int8" in (built or predicted) else "bad",
+                tone="good" if "int8" in (built or layer.precision) else "bad",
             )
         )
     return rows

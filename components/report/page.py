@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from components.evaluation.rows import ROWS
+from components.artifacts import Verdict
+from components.evaluation.rows import ROWS, in_order
 from components.report import (
     checks,
     curves,
@@ -23,7 +24,7 @@ from components.report import (
     speed,
 )
 from components.report import results as result_table
-from components.report.sources import ReportFolders, RunData, as_rows, read_run
+from components.report.sources import ReportFolders, RunData, read_run
 from components.settings import GateSettings
 from components.variants import CANDIDATE_VARIANT
 
@@ -32,13 +33,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_report(
-    folders: ReportFolders, *, verdict: Mapping[str, Any], gate: GateSettings, seed: int
+    folders: ReportFolders, *, verdict: Verdict, gate: GateSettings, seed: int
 ) -> str:
     """Return the report as one HTML document without outside assets.
 
     Args:
         folders: The steps' directories; whatever they lack becomes a sentence in the report.
-        verdict: What ``verdict.json`` holds.
+        verdict: The gate's verdict.
         gate: The bounds that the verdict was reached with.
         seed: The run's seed.
     """
@@ -80,11 +81,11 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
     activations, weights = attempt("the ranges", lambda: ranges.range_rows(run), ([], []))
     picture, nodes = attempt("the graph", lambda: _graph(run), ("", 0))
     return {
-        "model": str(run.model.get("name") or run.plan.get("model") or "model"),
-        "source": str(run.dataset.get("source") or run.dataset.get("kind") or ""),
-        "samples": run.evaluation.get("samples"),
+        "model": run.model.name or run.plan.model or "model",
+        "source": "" if run.dataset is None else run.dataset.source or run.dataset.kind,
+        "samples": run.measurements.samples,
         "headline": attempt("the headline", lambda: result_table.headline(run), []),
-        "rows": attempt("the results", lambda: result_table.result_rows(run), []),
+        "rows": attempt("the results", lambda: result_table.result_lines(run), []),
         "batch": attempt("the batch size", lambda: result_table.throughput_batch(run), ""),
         "speed": attempt("the speed by batch size", lambda: speed.speed_table(run), None),
         "agreement": attempt("the agreement", lambda: _agreement(run), []),
@@ -116,31 +117,24 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
 
 
 def _graph(run: RunData) -> tuple[Any, int]:
-    path = run.folders.onnx / CANDIDATE_VARIANT.onnx
+    path = run.exported.graph(CANDIDATE_VARIANT)
     if not path.is_file():
         return "", 0
     view = graph.read_view(path)
     if view is None:
         return "", -1
     view = graph.with_analysis(view, run.analysis)
-    layers = as_rows(run.layers.get("qat"))
-    return graph_picture.draw_graph(view, graph_picture.engine_precisions(layers)), len(view.nodes)
+    engine = graph_picture.engine_precisions(run.layers)
+    return graph_picture.draw_graph(view, engine), len(view.nodes)
 
 
 def _agreement(run: RunData) -> list[tuple[str, str, str]]:
     """Return (row, labels equal to FP32 Keras, expected calibration error) for each row that was compared."""
-    agreement, calibration = (
-        run.evaluation.get("agreement") or {},
-        run.evaluation.get("calibration_error") or {},
-    )
-    names = [name for name in ROWS if name in agreement or name in calibration]
-    names += [name for name in agreement if name not in ROWS]
-    return [
-        (
-            ROWS.get(name, name),
-            numbers.percent((agreement.get(name) or {}).get("labels")),
-            numbers.percent(calibration.get(name)),
-        )
-        for name in names
-        if name in agreement or name in calibration
-    ]
+    agreement, calibration = run.measurements.agreement, run.measurements.calibration_error
+    measured = {**agreement, **calibration}
+    rows = []
+    for name in in_order(measured):
+        labels = agreement[name].labels if name in agreement else None
+        error = numbers.percent(calibration.get(name))
+        rows.append((ROWS.get(name, name), numbers.percent(labels), error))
+    return rows

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from components.report.sources import RunData, as_rows
+from components.report.sources import RunData
+from qat_lib.plan import Consumer, QuantizerEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedRow:
-    """One layer that the plan leaves alone."""
+    """One layer that is not quantized."""
 
     layer: str
     kind: str
@@ -34,20 +33,20 @@ class SkippedRow:
 
 def plan_rows(run: RunData) -> list[PlanRow]:
     """Return a row for each quantizer."""
-    return [_row(item) for item in as_rows(run.plan.get("quantizers"))]
+    return [_row(entry) for entry in run.plan.quantizers]
 
 
 def skipped_rows(run: RunData) -> list[SkippedRow]:
     """Return a row for each layer that gets no quantizer."""
-    return [
-        SkippedRow(
-            layer=str(item.get("layer", "")),
-            kind=str(item.get("class", "")),
-            reason=str(item.get("reason", "")).replace("_", " "),
-            detail=str(item.get("detail") or ""),
+    rows = []
+    for skipped in run.plan.skipped:
+        reason = skipped.reason.replace("_", " ")
+        rows.append(
+            SkippedRow(
+                layer=skipped.layer, kind=skipped.class_name, reason=reason, detail=skipped.detail
+            )
         )
-        for item in as_rows(run.plan.get("skipped"))
-    ]
+    return rows
 
 
 def skipped_summary(rows: list[SkippedRow]) -> str:
@@ -57,34 +56,31 @@ def skipped_summary(rows: list[SkippedRow]) -> str:
     )
 
 
-def _row(item: Mapping[str, Any]) -> PlanRow:
-    consumers = tuple(
-        f"{reader.get('layer')}" + (f" (input {reader['input']})" if reader.get("input") else "")
-        for reader in as_rows(item.get("consumers"))
-    )
+def _row(entry: QuantizerEntry) -> PlanRow:
     return PlanRow(
-        name=str(item.get("name", "")),
-        kind=str(item.get("kind", "")),
-        tensor=str(item.get("tensor", "")),
-        consumers=consumers,
-        detail=_detail(item),
-        reason=str(item.get("reason", "")),
+        name=entry.name,
+        kind=entry.kind,
+        tensor=entry.tensor,
+        consumers=tuple(map(_reader, entry.consumers)),
+        detail=_detail(entry),
+        reason=entry.reason,
     )
 
 
-def _detail(item: Mapping[str, Any]) -> str:
-    axes = item.get("channel_axes", item.get("axis"))
-    words = ["per tensor" if axes is None else f"per channel, axis {_axes(axes)}"]
-    if (bits := item.get("num_bits", item.get("bits", 8))) != 8:
-        words.append(f"{bits} bits")
-    if item.get("calibrator"):
-        words.append(str(item["calibrator"]))
-    if item.get("kind") != "weight" and item.get("range_policy"):
-        words.append(f"range {item['range_policy']}")
-    if item.get("group"):
-        words.append(f"tied group {item['group']}")
+def _reader(consumer: Consumer) -> str:
+    return f"{consumer.layer} (input {consumer.input})" if consumer.input else consumer.layer
+
+
+def _detail(entry: QuantizerEntry) -> str:
+    words = ["per tensor"]
+    if entry.channel_axes is not None:
+        words = [f"per channel, axis {', '.join(map(str, entry.channel_axes))}"]
+    if entry.num_bits != 8:
+        words.append(f"{entry.num_bits} bits")
+    if entry.calibrator:
+        words.append(entry.calibrator)
+    if entry.kind != "weight":
+        words.append(f"range {entry.range_policy}")
+    if entry.group:
+        words.append(f"tied group {entry.group}")
     return ", ".join(words)
-
-
-def _axes(axes: object) -> str:
-    return ", ".join(map(str, axes)) if isinstance(axes, list | tuple) else str(axes)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
-from components.report.histogram import (
-    activation_picture,
-    clipped_share,
-    flat_numbers,
-    weight_picture,
-)
-from components.report.numbers import DASH, finite, percent, significant
-from components.report.sources import RunData, as_mapping
+from components.artifacts.models import Histogram, QuantizerRange
+from components.report.histogram import activation_picture, clipped_share, weight_picture
+from components.report.numbers import DASH, percent, significant
+from components.report.sources import RunData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,43 +27,36 @@ class RangeRow:
     clipped: str
 
 
+_NO_HISTOGRAM = Histogram(counts=(), edges=())
+_NO_RANGE = QuantizerRange()
+
+
 def range_rows(run: RunData) -> tuple[list[RangeRow], list[RangeRow]]:
     """Return the rows of activations and those of weights, in the plan's order."""
-    planned = [
-        str(item.get("name"))
-        for item in run.plan.get("quantizers", [])
-        if isinstance(item, Mapping)
-    ]
-    known = dict.fromkeys([*planned, *run.ptq_ranges, *run.qat_ranges])
-    rows = [
-        _row(name, as_mapping(run.ptq_ranges.get(name)), as_mapping(run.qat_ranges.get(name)))
-        for name in known
-    ]
-    shown = [row for row in rows if row is not None]
-    return [row for row in shown if row.kind != "weight"], [
-        row for row in shown if row.kind == "weight"
-    ]
+    planned = [entry.name for entry in run.plan.quantizers]
+    measured = {**run.ptq_ranges, **run.qat_ranges}
+    activations, weights = [], []
+    for name in dict.fromkeys([*planned, *measured]):
+        if name not in measured:
+            continue
+        before, after = run.ptq_ranges.get(name), run.qat_ranges.get(name)
+        if measured[name].kind == "weight":
+            weights.append(_weight(name, before, after))
+        else:
+            activations.append(_activation(name, before, after))
+    return activations, weights
 
 
-def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> RangeRow | None:
-    facts = before or after
-    if not facts:
-        return None
-    make = _weight if facts.get("kind") == "weight" else _activation
-    return make(name, str(facts.get("tensor", "")), before, after)
-
-
-def _activation(
-    name: str, tensor: str, before: Mapping[str, Any], after: Mapping[str, Any]
-) -> RangeRow:
-    calibrated, trained = _first(before.get("amax")), _first(after.get("amax"))
-    observed = finite(before.get("observed_max"))
-    histogram = as_mapping(before.get("histogram") or after.get("histogram"))
-    facts = after or before
+def _activation(name: str, before: QuantizerRange | None, after: QuantizerRange | None) -> RangeRow:
+    calibrated, trained = _largest(before), _largest(after)
+    observed = before.observed_max if before else None
+    histogram = (before and before.histogram) or (after and after.histogram) or _NO_HISTOGRAM
+    latest = after or before or _NO_RANGE
     final = trained if trained is not None else calibrated
+    share = None if final is None else clipped_share(histogram, final)
     return RangeRow(
         name=name,
-        tensor=f"{tensor}, unsigned" if facts.get("unsigned") else tensor,
+        tensor=f"{latest.tensor}, unsigned" if latest.unsigned else latest.tensor or "",
         kind="activation",
         picture=activation_picture(
             histogram, calibrated=calibrated, trained=trained, observed=observed
@@ -78,30 +65,34 @@ def _activation(
         observed=significant(observed),
         trained=significant(trained),
         change=_change(calibrated, trained),
-        clipped=DASH if final is None or not histogram else _share(clipped_share(histogram, final)),
+        clipped=_share(share),
     )
 
 
-def _weight(
-    name: str, tensor: str, before: Mapping[str, Any], after: Mapping[str, Any]
-) -> RangeRow:
-    calibrated, trained = flat_numbers(before.get("amax")), flat_numbers(after.get("amax"))
+def _weight(name: str, before: QuantizerRange | None, after: QuantizerRange | None) -> RangeRow:
+    calibrated, trained = _channels(before), _channels(after)
     return RangeRow(
         name=name,
-        tensor=tensor,
+        tensor=(before or after or _NO_RANGE).tensor or "",
         kind="weight",
         picture=weight_picture(calibrated, trained),
         calibrated=_spread(calibrated),
-        observed=significant(finite(before.get("observed_max"))),
+        observed=significant(before.observed_max if before else None),
         trained=_spread(trained),
         change=_change(_mean(calibrated), _mean(trained)),
         clipped=DASH,
     )
 
 
-def _first(value: Any) -> float | None:
-    numbers = flat_numbers(value)
-    return max(numbers) if numbers else None
+def _channels(found: QuantizerRange | None) -> list[float]:
+    """Return the range of each channel; one of a tensor with one range."""
+    if found is None or found.amax is None:
+        return []
+    return [found.amax] if isinstance(found.amax, float) else list(found.amax)
+
+
+def _largest(found: QuantizerRange | None) -> float | None:
+    return max(_channels(found), default=None)
 
 
 def _mean(values: list[float]) -> float | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS
+from components.artifacts import ResultRow
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS, in_order
 from components.gate import speedup
 from components.report import numbers
-from components.report.numbers import DASH, finite
+from components.report.numbers import DASH
 from components.report.sources import RunData
 
 
@@ -23,7 +23,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultRow:
+class ResultLine:
     """One line of the result table."""
 
     name: str
@@ -41,112 +41,127 @@ class Figure:
     tone: str = ""
 
 
-def result_rows(run: RunData) -> list[ResultRow]:
+def result_lines(run: RunData) -> list[ResultLine]:
     """Return the rows that were measured: the known ones first, then any other."""
-    results = run.results
-    names = [name for name in ROWS if name in results] + [
-        name for name in results if name not in ROWS
-    ]
-    peaks = {
-        key: max((finite(row.get(key)) or 0.0 for row in results.values()), default=0.0)
-        for key in ("bytes", "latency_ms_p50", "latency_ms_p99", "throughput")
-    }
-    reference = finite(results.get(REFERENCE, {}).get("accuracy"))
-    return [
-        ResultRow(
-            name=name,
-            title=ROWS.get(name, name),
-            cells=_cells(name, results[name], reference, peaks),
-        )
-        for name in names
-    ]
+    rows = run.measurements.rows
+    reference = run.measurements.row(REFERENCE).accuracy
+    peaks = _peaks(rows)
+    lines = []
+    for name in in_order(rows):
+        before = None if name == REFERENCE else reference
+        cells = _cells(rows[name], before, peaks)
+        lines.append(ResultLine(name=name, title=ROWS.get(name, name), cells=cells))
+    return lines
 
 
 def throughput_batch(run: RunData) -> str:
     """Return the batch size of the throughput column, or "" where no row says it."""
-    sizes = {
-        row.get("batch_size")
-        for row in run.results.values()
-        if finite(row.get("throughput")) is not None
-    }
-    return "/".join(str(size) for size in sorted(sizes, key=str) if size is not None)
+    measured = [row for row in run.measurements.rows.values() if row.throughput is not None]
+    sizes = {row.batch_size for row in measured if row.batch_size is not None}
+    return "/".join(str(size) for size in sorted(sizes))
 
 
 def headline(run: RunData) -> list[Figure]:
     """Return the figures that a reader wants first; one that was not measured is left out."""
-    results = run.results
-    row, reference, engine = (results.get(name, {}) for name in (CANDIDATE, REFERENCE, FP32_ENGINE))
-    figures = []
-    accuracy, before = finite(row.get("accuracy")), finite(reference.get("accuracy"))
-    if accuracy is not None:
-        change = (
-            ""
-            if before is None
-            else f"{numbers.points(accuracy - before)} against FP32 ({numbers.percent(before)})"
-        )
-        figures.append(Figure(title="Accuracy", value=numbers.percent(accuracy), detail=change))
-    latency, factor = finite(row.get("latency_ms_p50")), speedup(row, engine)
-    if latency is not None:
-        detail = "" if factor is None else f"{numbers.ratio(factor)} the speed of the FP32 engine"
-        figures.append(
-            Figure(title="Median latency", value=numbers.milliseconds(latency), detail=detail)
-        )
-    rate, fp32_rate = finite(row.get("throughput")), finite(engine.get("throughput"))
-    if rate is not None:
-        batch = f"at batch {row.get('batch_size')}"
-        detail = (
-            f"{numbers.ratio(rate / fp32_rate)} the FP32 engine {batch}" if fp32_rate else batch
-        )
-        figures.append(Figure(title="Throughput", value=numbers.rate(rate), detail=detail))
-    bytes_, fp32_bytes = (
-        finite(row.get("bytes")),
-        finite(engine.get("bytes")) or finite(reference.get("bytes")),
+    row, reference = run.measurements.row(CANDIDATE), run.measurements.row(REFERENCE)
+    engine = run.measurements.row(FP32_ENGINE)
+    figures = [
+        _accuracy(row, reference),
+        _latency(row, engine),
+        _throughput(row, engine),
+        _size(row, engine.bytes or reference.bytes),
+        _int8(row),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _accuracy(row: ResultRow, reference: ResultRow) -> Figure | None:
+    if row.accuracy is None:
+        return None
+    detail = ""
+    if reference.accuracy is not None:
+        change = numbers.points(row.accuracy - reference.accuracy)
+        detail = f"{change} against FP32 ({numbers.percent(reference.accuracy)})"
+    return Figure(title="Accuracy", value=numbers.percent(row.accuracy), detail=detail)
+
+
+def _latency(row: ResultRow, engine: ResultRow) -> Figure | None:
+    if row.latency_ms_p50 is None:
+        return None
+    factor = speedup(row, engine)
+    detail = "" if factor is None else f"{numbers.ratio(factor)} the speed of the FP32 engine"
+    value = numbers.milliseconds(row.latency_ms_p50)
+    return Figure(title="Median latency", value=value, detail=detail)
+
+
+def _throughput(row: ResultRow, engine: ResultRow) -> Figure | None:
+    if row.throughput is None:
+        return None
+    detail = f"at batch {row.batch_size}"
+    if engine.throughput:
+        factor = numbers.ratio(row.throughput / engine.throughput)
+        detail = f"{factor} the FP32 engine {detail}"
+    return Figure(title="Throughput", value=numbers.rate(row.throughput), detail=detail)
+
+
+def _size(row: ResultRow, fp32_bytes: float | None) -> Figure | None:
+    if row.bytes is None:
+        return None
+    detail = ""
+    if fp32_bytes:
+        factor = numbers.ratio(row.bytes / fp32_bytes)
+        detail = f"{factor} the FP32 engine ({numbers.size(fp32_bytes)})"
+    return Figure(title="Engine file", value=numbers.size(row.bytes), detail=detail)
+
+
+def _int8(row: ResultRow) -> Figure | None:
+    int8, weighted = row.int8_layers, row.weighted_layers
+    if int8 is None or not weighted:
+        return None
+    share = numbers.percent(int8 / weighted, 0)
+    detail = f"weighted layers in INT8 ({share}), as the engine reports"
+    return Figure(title="INT8", value=f"{int8:.0f} of {weighted:.0f}", detail=detail)
+
+
+def _peaks(rows: Mapping[str, ResultRow]) -> ResultRow:
+    """Return the largest figure of each column that has bars."""
+    found = rows.values()
+    return ResultRow(
+        bytes=max((row.bytes or 0 for row in found), default=0),
+        latency_ms_p50=max((row.latency_ms_p50 or 0 for row in found), default=0),
+        latency_ms_p99=max((row.latency_ms_p99 or 0 for row in found), default=0),
+        throughput=max((row.throughput or 0 for row in found), default=0),
     )
-    if bytes_ is not None:
-        detail = (
-            f"{numbers.ratio(bytes_ / fp32_bytes)} the FP32 engine ({numbers.size(fp32_bytes)})"
-            if fp32_bytes
-            else ""
-        )
-        figures.append(Figure(title="Engine file", value=numbers.size(bytes_), detail=detail))
-    int8, weighted = finite(row.get("int8_layers")), finite(row.get("weighted_layers"))
-    if int8 is not None and weighted:
-        detail = f"weighted layers in INT8 ({numbers.percent(int8 / weighted, 0)}), as the engine reports"
-        figures.append(Figure(title="INT8", value=f"{int8:.0f} of {weighted:.0f}", detail=detail))
-    return figures
 
 
-def _cells(
-    name: str, row: Mapping[str, Any], reference: float | None, peaks: Mapping[str, float]
-) -> tuple[Cell, ...]:
-    accuracy = finite(row.get("accuracy"))
-    change = (
-        None if accuracy is None or reference is None or name == REFERENCE else accuracy - reference
-    )
-
-    def scaled(key: str, text: str) -> Cell:
-        value = finite(row.get(key))
-        return Cell(
-            text=text, bar=value / peaks[key] if value is not None and peaks[key] > 0 else None
-        )
-
+def _cells(row: ResultRow, reference: float | None, peaks: ResultRow) -> tuple[Cell, ...]:
+    p50, p99 = row.latency_ms_p50, row.latency_ms_p99
     return (
-        Cell(text=numbers.percent(accuracy)),
-        Cell(
-            text=numbers.points(change), tone="" if not change else "good" if change > 0 else "bad"
-        ),
-        scaled("bytes", numbers.size(row.get("bytes"))),
-        scaled("latency_ms_p50", numbers.milliseconds(row.get("latency_ms_p50"))),
-        scaled("latency_ms_p99", numbers.milliseconds(row.get("latency_ms_p99"))),
-        scaled("throughput", numbers.rate(row.get("throughput"))),
+        Cell(text=numbers.percent(row.accuracy)),
+        _change(row.accuracy, reference),
+        _scaled(numbers.size(row.bytes), row.bytes, peaks.bytes),
+        _scaled(numbers.milliseconds(p50), p50, peaks.latency_ms_p50),
+        _scaled(numbers.milliseconds(p99), p99, peaks.latency_ms_p99),
+        _scaled(numbers.rate(row.throughput), row.throughput, peaks.throughput),
         _layers(row),
     )
 
 
-def _layers(row: Mapping[str, Any]) -> Cell:
-    int8, weighted = finite(row.get("int8_layers")), finite(row.get("weighted_layers"))
+def _change(accuracy: float | None, reference: float | None) -> Cell:
+    if accuracy is None or reference is None:
+        return Cell(text=DASH)
+    change = accuracy - reference
+    tone = "good" if change > 0 else "bad"
+    return Cell(text=numbers.points(change), tone=tone if change else "")
+
+
+def _scaled(text: str, value: float | None, peak: float | None) -> Cell:
+    return Cell(text=text, bar=value / peak if value is not None and peak else None)
+
+
+def _layers(row: ResultRow) -> Cell:
+    int8, weighted = row.int8_layers, row.weighted_layers
     if int8 is None or weighted is None:
         return Cell(text=DASH)
-    return Cell(
-        text=f"{int8:.0f} of {weighted:.0f}", bar=int8 / weighted if weighted else None, tone="int8"
-    )
+    bar = int8 / weighted if weighted else None
+    return Cell(text=f"{int8:.0f} of {weighted:.0f}", bar=bar, tone="int8")

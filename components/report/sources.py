@@ -6,15 +6,29 @@ says so in a sentence; it never fails.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
+from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported
+from components.artifacts.engines import EngineInfo
+from components.artifacts.evaluation import Measurements
+from components.artifacts.exported import Analysis, ExportRecord
+from components.artifacts.models import Epoch, FineTuned, ModelInfo, Quantized, QuantizerRange
+from components.runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
 from components.steps import STEPS
+from components.variants import CANDIDATE_VARIANT
+from qat_lib.errors import QatlineError
+from qat_lib.plan import QuantizationPlan
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from components.data.info import DatasetInfo
+    from qat_lib.engines.values import EngineLayer
+    from qat_lib.preprocessing import Preprocessing
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,112 +54,121 @@ class ReportFolders:
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The content of the JSON files; an empty container stands for a missing or unreadable one.
+    """What the steps handed on; a default stands for a file that is missing or can't be read.
 
     Args:
+        layers: Layers of the candidate's engine.
+        steps: Manifest of each step by its name.
         notes: One sentence for each file that is there but can't be used.
     """
 
-    folders: ReportFolders
-    dataset: Json
-    preprocessing: Json
-    model: Json
-    baseline_history: Sequence[Json]
-    qat_history: Sequence[Json]
-    plan: Json
-    spec: Any
-    ptq_ranges: Json
-    qat_ranges: Json
-    export: Json
-    analysis: Json
-    engines: Mapping[str, Json]
-    layers: Mapping[str, Sequence[Json]]
-    evaluation: Json
-    steps: Mapping[str, Json]
-    notes: Sequence[str] = field(default_factory=tuple)
+    evaluation: Evaluation
+    exported: Exported
+    dataset: DatasetInfo | None
+    preprocessing: Preprocessing | None
+    model: ModelInfo
+    baseline_history: Sequence[Epoch]
+    qat_history: Sequence[Epoch]
+    plan: QuantizationPlan
+    ptq_ranges: Mapping[str, QuantizerRange]
+    qat_ranges: Mapping[str, QuantizerRange]
+    export: Mapping[str, ExportRecord]
+    analysis: Analysis
+    engines: Mapping[str, EngineInfo]
+    layers: Sequence[EngineLayer]
+    measurements: Measurements
+    steps: Mapping[str, Manifest]
+    notes: Sequence[str] = ()
 
     @property
-    def results(self) -> Mapping[str, Json]:
-        """The rows of the result table by name."""
-        return {
-            name: row
-            for name, row in as_mapping(self.evaluation.get("results")).items()
-            if isinstance(row, Mapping)
-        }
-
-    @property
-    def classes(self) -> list[str]:
+    def classes(self) -> Sequence[str]:
         """The class names in label order."""
-        names = self.dataset.get("classes")
-        return (
-            [str(name) for name in names]
-            if isinstance(names, Sequence) and not isinstance(names, str)
-            else []
-        )
+        return () if self.dataset is None else self.dataset.classes
 
 
 def read_run(folders: ReportFolders) -> RunData:
     """Read every file that the report uses."""
     reader = _Reader()
-    engines = reader.each(folders.engines, ".engine.json")
-    layers = reader.each(folders.engines, ".layers.json")
+    dataset, baseline = Dataset(folders.dataset), Baseline(folders.baseline)
+    ptq, qat = Quantized(folders.ptq), FineTuned(folders.qat)
+    exported, engines = Exported(folders.onnx), Engines(folders.engines)
+    evaluation = Evaluation(folders.evaluation)
+    no_epochs, no_ranges = list[Epoch](), dict[str, QuantizerRange]()
+    no_layers, no_exports = list["EngineLayer"](), dict[str, ExportRecord]()
     return RunData(
-        folders=folders,
-        dataset=as_mapping(reader.json(folders.dataset / "dataset.json")),
-        preprocessing=as_mapping(reader.json(folders.dataset / "preprocessing.json")),
-        model=as_mapping(reader.json(folders.baseline / "model.json")),
-        baseline_history=as_rows(reader.json(folders.baseline / "history.json")),
-        qat_history=as_rows(reader.json(folders.qat / "history.json")),
-        plan=as_mapping(
-            reader.first(
-                folders.onnx / "plan.json", folders.qat / "plan.json", folders.ptq / "plan.json"
-            )
+        evaluation=evaluation,
+        exported=exported,
+        dataset=reader.read("the data", dataset.file(dataset.INFO), dataset.info, None),
+        preprocessing=reader.read(
+            "the preprocessing",
+            dataset.file(dataset.PREPROCESSING),
+            dataset.preprocessing,
+            None,
         ),
-        spec=reader.json(folders.ptq / "spec.json"),
-        ptq_ranges=as_mapping(reader.json(folders.ptq / "ranges.json")),
-        qat_ranges=as_mapping(reader.json(folders.qat / "ranges.json")),
-        export=as_mapping(reader.json(folders.onnx / "export.json")),
-        analysis=as_mapping(reader.json(folders.onnx / "analysis.json")),
-        engines={name: as_mapping(value) for name, value in engines.items()},
-        layers={name: as_rows(value) for name, value in layers.items()},
-        evaluation=as_mapping(reader.json(folders.evaluation / "evaluation.json")),
-        steps={
-            name: as_mapping(reader.json(path / "manifest.json")) for name, path in folders.items()
-        },
+        model=reader.read("the model", baseline.file(baseline.INFO), baseline.info, ModelInfo()),
+        baseline_history=reader.read(
+            "the training", baseline.file(baseline.HISTORY), baseline.history, no_epochs
+        ),
+        qat_history=reader.read("the fine-tuning", qat.file(qat.HISTORY), qat.history, no_epochs),
+        plan=_plan(reader, exported, qat, ptq),
+        ptq_ranges=reader.read("the ranges", ptq.file(ptq.RANGES), ptq.ranges, no_ranges),
+        qat_ranges=reader.read("the ranges", qat.file(qat.RANGES), qat.ranges, no_ranges),
+        export=reader.read(
+            "the exports", exported.file(exported.SUMMARY), exported.summary, no_exports
+        ),
+        analysis=reader.read(
+            "the analysis", exported.file(exported.ANALYSIS), exported.analysis, Analysis()
+        ),
+        engines=reader.read("the engines", engines.path, engines.infos, dict[str, EngineInfo]()),
+        layers=reader.read(
+            "the engine's layers",
+            engines.path,
+            lambda: engines.layers(CANDIDATE_VARIANT),
+            no_layers,
+        ),
+        measurements=reader.read(
+            "the measurements",
+            evaluation.file(evaluation.MEASUREMENTS),
+            evaluation.measurements,
+            Measurements(),
+        ),
+        steps=_manifests(reader, folders),
         notes=tuple(reader.notes),
     )
 
 
-def as_mapping(value: Any) -> Json:
-    """Return ``value`` if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+def _plan(reader: _Reader, exported: Exported, qat: FineTuned, ptq: Quantized) -> QuantizationPlan:
+    """Return the plan of the last step that has one that can be read."""
+    for folder in (exported, qat, ptq):
+        found = reader.read("the plan", folder.file(folder.PLAN), folder.plan, None)
+        if found is not None:
+            return found
+    return QuantizationPlan(model="", mode="", quantizers=(), skipped=())
 
 
-def as_rows(value: Any) -> list[Json]:
-    """Return the mappings in ``value``, which may be a list, or a mapping that holds one list."""
-    if isinstance(value, Mapping):
-        value = next((item for item in value.values() if isinstance(item, list)), [])
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+def _manifests(reader: _Reader, folders: ReportFolders) -> dict[str, Manifest]:
+    found = {}
+    for name, path in folders.items():
+        read = partial(read_manifest, path)
+        manifest = reader.read(f"the step {name}", path / MANIFEST_NAME, read, None)
+        if manifest is not None:
+            found[name] = manifest
+    return found
 
 
 class _Reader:
-    """Reads JSON files and remembers what it could not read."""
+    """Reads what is there and remembers what it could not read."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def json(self, path: Path) -> Any:
+    def read(self, what: str, path: Path, read: Callable[[], _T], otherwise: _T) -> _T:
+        if not path.exists():
+            return otherwise
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            self.notes.append(f"{path.parent.name}/{path.name} can't be read: {error}")
-            return None
-
-    def first(self, *paths: Path) -> Any:
-        return next((value for path in paths if (value := self.json(path)) is not None), None)
-
-    def each(self, folder: Path, suffix: str) -> dict[str, Any]:
-        found = sorted(folder.glob(f"*{suffix}")) if folder.is_dir() else []
-        return {path.name.removesuffix(suffix): self.json(path) for path in found}
+            return read()
+        except QatlineError as error:
+            # Where the run lies is nobody's business who gets the report.
+            reason = str(error).replace(f"{path.parent}/", f"{path.parent.name}/")
+            self.notes.append(f"{what} can't be shown: {reason}")
+            return otherwise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.evaluation.rows import ROWS
+from components.artifacts.evaluation import BatchTiming, ResultRow
+from components.evaluation.rows import ROWS, in_order
 from components.report import numbers
-from components.report.numbers import finite
-from components.report.sources import RunData, as_mapping, as_rows
+from components.report.sources import RunData
 
 MIB = 2**20
 
@@ -31,37 +31,32 @@ class SpeedTable:
 
 def speed_table(run: RunData) -> SpeedTable | None:
     """Return the table; None where no benchmark is on record."""
-    measured = {
-        name: {
-            int(entry["batch_size"]): entry
-            for entry in as_rows(value)
-            if finite(entry.get("batch_size"))
-        }
-        for name, value in as_mapping(run.evaluation.get("latency")).items()
-    }
-    batches = tuple(sorted({size for entries in measured.values() for size in entries}))
+    latency = run.measurements.latency
+    batches = sorted({timing.batch_size for timings in latency.values() for timing in timings})
     if not batches:
         return None
-    names = [name for name in ROWS if name in measured] + [
-        name for name in measured if name not in ROWS
-    ]
     rows = []
-    for name in names:
-        entries = [measured[name].get(size, {}) for size in batches]
-        cells = [
-            (
-                numbers.milliseconds(as_mapping(entry.get("end_to_end")).get("p50")),
-                numbers.rate(entry.get("throughput")),
+    for name in in_order(latency):
+        timings = {timing.batch_size: timing for timing in latency[name]}
+        rows.append(
+            SpeedRow(
+                title=ROWS.get(name, name),
+                cells=tuple(_cell(timings.get(size)) for size in batches),
+                memory=_memory(run.measurements.row(name)),
             )
-            for entry in entries
-        ]
-        result = as_mapping(run.results.get(name))
-        parts = [finite(result.get(key)) for key in ("memory_mib", "device_memory_mib")]
-        memory = [numbers.size(part * MIB) for part in parts if part is not None]
-        text = (
-            " + ".join(memory) + (" on the device" if len(memory) > 1 else "")
-            if memory
-            else numbers.DASH
         )
-        rows.append(SpeedRow(title=ROWS.get(name, name), cells=tuple(cells), memory=text))
-    return SpeedTable(batches=batches, rows=tuple(rows))
+    return SpeedTable(batches=tuple(batches), rows=tuple(rows))
+
+
+def _cell(timing: BatchTiming | None) -> tuple[str, str]:
+    if timing is None:
+        return numbers.DASH, numbers.DASH
+    return numbers.milliseconds(timing.end_to_end.p50), numbers.rate(timing.throughput)
+
+
+def _memory(row: ResultRow) -> str:
+    parts = (row.memory_mib, row.device_memory_mib)
+    texts = [numbers.size(part * MIB) for part in parts if part is not None]
+    if not texts:
+        return numbers.DASH
+    return " + ".join(texts) + (" on the device" if len(texts) > 1 else "")

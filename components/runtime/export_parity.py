@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from components.artifacts.exported import ParityRecord
 from qat_lib.errors import VerificationError
 
 HALF_BOUND = 5e-2
@@ -21,7 +22,7 @@ HALF_BOUND = 5e-2
 
 def compare_with_keras(
     model: Any, path: Path, images: Any, *, export_in_fp32: Callable[[Path], Any] | None = None
-) -> dict[str, Any]:
+) -> ParityRecord:
     """Compare an exported file with the model it came from.
 
     Args:
@@ -32,8 +33,8 @@ def compare_with_keras(
             file in FP16.
 
     Returns:
-        The parity report as plain data; of a file in FP16 with ``bound`` and, as ``fp32``, the one
-        of its twin.
+        The parity; of a file in FP16 with ``bound`` and, as ``fp32``, that of the same export in
+        FP32.
 
     Raises:
         VerificationError: they do not agree.
@@ -41,14 +42,14 @@ def compare_with_keras(
     import qat_lib
 
     report = qat_lib.check_parity(model, path, images)
-    facts = {key: value for key, value in report.to_dict().items() if key != "layers"}
+    parity = ParityRecord.model_validate(report.to_dict())
     if export_in_fp32 is None:
         if not report.passed:
             raise VerificationError(
                 f"{path.name} {report}: {report.mismatches} labels differ beyond a tie. Find the layer where the "
                 "difference starts with: qatline export model.keras -o x.onnx --check inputs.npy --layers"
             )
-        return facts
+        return parity
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         twin = Path(folder) / path.name
         export_in_fp32(twin)
@@ -60,4 +61,4 @@ def compare_with_keras(
             f"{HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In FP32 it agrees: export it with "
             "export.float_precision=fp32 or engine.fp16=never."
         )
-    return {**facts, "passed": passed, "bound": HALF_BOUND, "fp32": exact}
+    return parity.model_copy(update={"passed": passed, "bound": HALF_BOUND, "fp32": exact})

@@ -10,10 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from components.artifacts import Dataset
+from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.runtime.history import History
 from components.runtime.model_source import gives_probabilities
-from components.runtime.reader import load_info, load_split, numpy_batches, tf_dataset
+from components.runtime.reader import load_split, numpy_batches, tf_dataset
 from components.settings import QATSettings, TrainingSettings
 
 
@@ -34,7 +36,7 @@ def fit(
     keep_best: bool = False,
     teacher: Any = None,
     distillation: float = 0.0,
-) -> list[dict[str, float]]:
+) -> list[Epoch]:
     """Train a model in place, with cosine decay of the learning rate to zero, and leave it uncompiled.
 
     Args:
@@ -52,11 +54,10 @@ def fit(
         distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
 
     Returns:
-        One record an epoch: epoch, loss, accuracy, val_loss, val_accuracy, lr, seconds. With
-        ``keep_best`` the first record is epoch 0, the model as it came, and each says with ``kept``
-        whether its weights are the final ones.
+        One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
+        and each says with ``kept`` whether its weights are the final ones.
     """
-    info = load_info(dataset)
+    info = Dataset(dataset).info()
     steps = math.ceil(info.splits["train"] / schedule.batch_size)
     _compile(model, schedule, steps, len(info.classes), label_smoothing)
     train = tf_dataset(

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 
 CLEAR = 1.645
@@ -57,43 +58,43 @@ class History(keras.callbacks.Callback):
         super().__init__()
         self.trained, self.validation = model, validation
         self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
-        self.rows: list[dict[str, float]] = []
+        self.rows: list[Epoch] = []
         self.at_first: np.ndarray | None = None
         self.kept: tuple[float, int, list[np.ndarray]] | None = None
         self.done = 0
 
     def start(self) -> None:
         """Record the model as it came, as epoch 0."""
-        self._add(0, {})
+        self._add(0, None)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, *_: Any) -> None:
         """Start the epoch's clock."""
         self.started = time.monotonic()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
         """Tell the progress."""
         self.done += 1
-        numbers = {
-            key: float(value) for key, value in (logs or {}).items() if key in ("loss", "accuracy")
-        }
-        self.progress.update("training", self.done, self.steps * self.epochs, **numbers)
+        self.progress.update("training", self.done, self.steps * self.epochs, **_training(logs))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch."""
-        self._add(epoch + 1, dict(logs or {}))
+        self._add(epoch + 1, logs)
 
-    def _add(self, epoch: int, logs: dict[str, float]) -> None:
+    def _add(self, epoch: int, logs: Any) -> None:
         seconds = time.monotonic() - self.started if epoch else 0.0
         losses, hits = self._validate()
-        row = {
-            "epoch": float(epoch),
-            **{k: float(v) for k, v in logs.items() if k in ("loss", "accuracy")},
-        }
-        row |= {"val_loss": float(losses.mean()), "val_accuracy": float(hits.mean())}
-        row |= {"lr": float(self.trained.optimizer.learning_rate), "seconds": seconds}
+        loss = float(losses.mean())
+        row = Epoch(
+            epoch=float(epoch),
+            **_training(logs),
+            val_loss=loss,
+            val_accuracy=float(hits.mean()),
+            lr=float(self.trained.optimizer.learning_rate),
+            seconds=seconds,
+        )
         self.rows.append(row)
         if self.keep_best and self._is_better(losses):
-            self.kept = (row["val_loss"], len(self.rows) - 1, self.trained.get_weights())
+            self.kept = (loss, len(self.rows) - 1, self.trained.get_weights())
 
     def _validate(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the loss of each validation sample, and whether its label is the first guess."""
@@ -115,5 +116,12 @@ class History(keras.callbacks.Callback):
         if self.kept is not None:
             _, index, weights = self.kept
             self.trained.set_weights(weights)
-            for row_index, row in enumerate(self.rows):
-                row["kept"] = float(row_index == index)
+            self.rows = [
+                row.model_copy(update={"kept": float(row_index == index)})
+                for row_index, row in enumerate(self.rows)
+            ]
+
+
+def _training(logs: Any) -> dict[str, float]:
+    """Return what Keras's logs say of the training part, of the figures that are recorded."""
+    return {name: float(logs[name]) for name in ("loss", "accuracy") if name in (logs or {})}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from components.data.info import DatasetInfo
 from components.runtime.credentials import scrub
 from components.runtime.fingerprints import library_versions
 from components.runtime.model_names import logged_name
@@ -72,14 +73,14 @@ class MlflowWriter:
         with translated(f"{path.name} can't be recorded"):
             self._client.log_artifact(self.run_id, str(path), artifact_path=folder or None)
 
-    def log_dataset(self, info: Mapping[str, Any]) -> None:
+    def log_dataset(self, info: DatasetInfo) -> None:
         """Record the data set as an input of the run, its fingerprint as digest (shortened) and as tag (whole)."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        fingerprint, source = str(info.get("fingerprint", "")), scrub(str(info.get("source", "")))
+        source = scrub(info.source)
         dataset = Dataset(
-            name=str(info.get("kind", "dataset")),
-            digest=fingerprint[:_DIGEST_LIMIT],
+            name=info.kind,
+            digest=info.fingerprint[:_DIGEST_LIMIT],
             source_type="code",
             source=json.dumps({"tags": {"source": source}}),
         )
@@ -88,7 +89,7 @@ class MlflowWriter:
             self._client.log_inputs(
                 self.run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)]
             )
-        self.set_tags({"data.fingerprint": fingerprint, "data.source": source})
+        self.set_tags({"data.fingerprint": info.fingerprint, "data.source": source})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Record tags."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 from components.runtime.user_code import call, import_callable
@@ -158,8 +157,3 @@ def gives_probabilities(model: Any) -> bool:
         isinstance(layer, keras.layers.Softmax)
         or getattr(layer, "activation", None) is keras.activations.softmax
     )
-
-
-def model_file(directory: Path) -> Path:
-    """Return the path of the model in a step's directory."""
-    return directory / "model.keras"

@@ -1,4 +1,4 @@
-"""ranges.json: what every quantizer's range is, and what calibration saw of its tensor."""
+"""What every quantizer's range is, and what calibration observed of its tensor."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from components.artifacts.models import Histogram, QuantizerRange
+
 HISTOGRAM_BINS = 128
 
 
-def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]:
+def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, QuantizerRange]:
     """Return, for each quantizer of a model, its tensor, range and, where a calibration report is given, histogram.
 
     Args:
@@ -18,8 +20,7 @@ def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]
         report: a CalibrationReport, or None.
 
     Returns:
-        ``{quantizer: {tensor, kind, unsigned, amax, observed_max, histogram}}``; a weight's range
-        is a list, one number for each channel; histograms have 128 bins.
+        The range of each quantizer by its name; histograms have 128 bins.
     """
     from qat_lib import model_quantizers
 
@@ -29,23 +30,23 @@ def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Any]
     for name, quantizer in model_quantizers(model).items():
         entry, statistics = entries.get(name), seen.get(name)
         amax = quantizer.amax
-        described[name] = {
-            "tensor": entry.tensor if entry else None,
-            "kind": entry.kind if entry else None,
-            "unsigned": quantizer.unsigned,
-            "amax": float(amax) if amax.ndim == 0 else [float(v) for v in amax.ravel()],
-            "observed_max": statistics.observed_max if statistics else None,
-            "method": statistics.method if statistics else None,
-            "histogram": _coarse(statistics) if statistics else None,
-        }
+        described[name] = QuantizerRange(
+            tensor=entry.tensor if entry else None,
+            kind=entry.kind if entry else None,
+            unsigned=quantizer.unsigned,
+            amax=float(amax) if amax.ndim == 0 else amax.ravel().tolist(),
+            observed_max=statistics.observed_max if statistics else None,
+            method=statistics.method if statistics else None,
+            histogram=_coarse(statistics) if statistics else None,
+        )
     return described
 
 
-def _coarse(statistics: Any) -> dict[str, list[float]]:
+def _coarse(statistics: Any) -> Histogram:
     """Merge the fine bins into 128 that span what was seen."""
     centers = (statistics.edges[:-1] + statistics.edges[1:]) / 2
     upper = statistics.observed_max or 1.0
     counts, edges = np.histogram(
         centers, bins=HISTOGRAM_BINS, range=(0.0, upper), weights=statistics.counts
     )
-    return {"counts": [float(c) for c in counts], "edges": [float(e) for e in edges]}
+    return Histogram(counts=counts.astype(float).tolist(), edges=edges.tolist())

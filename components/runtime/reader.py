@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from components.artifacts import Dataset
 from components.data.images import load_image
 from components.data.info import DatasetInfo
 from components.data.part import Labels, Split
@@ -32,8 +33,6 @@ __all__ = [
     "FileSplit",
     "Labels",
     "Split",
-    "load_info",
-    "load_preprocessing",
     "load_split",
     "numpy_batches",
     "open_split",
@@ -44,17 +43,19 @@ __all__ = [
 class ArraySplit:
     """A part that lies in two ``.npy`` files; the images are mapped, not loaded."""
 
-    def __init__(self, dataset: Path, split: str) -> None:
-        self._x = _load_array(dataset / f"{split}_x.npy")
-        self.labels: Labels = np.array(_load_array(dataset / f"{split}_y.npy"))
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        self._x = _load_array(dataset.images_file(split))
+        self.labels: Labels = np.array(_load_array(dataset.labels_file(split)))
         shapes = (
             f"{self._x.dtype} {self._x.shape} and labels {self.labels.dtype} {self.labels.shape}"
         )
         if self._x.ndim != 4 or self.labels.ndim != 1 or self.labels.dtype.kind not in "iu":
-            raise DataError(f"{dataset}: {split} holds images {shapes}. Run prepare_data again.")
+            raise DataError(
+                f"{dataset.path}: {split} holds images {shapes}. Run prepare_data again."
+            )
         if len(self._x) != len(self.labels):
             raise DataError(
-                f"{dataset}: {split} holds images {shapes}, one for each. Run prepare_data again."
+                f"{dataset.path}: {split} holds images {shapes}, one for each. Run prepare_data again."
             )
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
@@ -66,9 +67,9 @@ class FileSplit:
     """A part whose images stay in their files; they are decoded by a few threads."""
 
     def __init__(
-        self, dataset: Path, split: str, info: DatasetInfo, preprocessing: Preprocessing
+        self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
     ) -> None:
-        listed = _load_files(dataset / f"{split}_files.json")
+        listed = _load_files(dataset.listing_file(split))
         self._root = Path(info.root or "")
         self._paths = [path for path, _ in listed]
         self._color = preprocessing.color
@@ -98,36 +99,19 @@ class FileSplit:
         return image
 
 
-def load_info(dataset: Path) -> DatasetInfo:
-    """Return the description of the data set in the directory ``dataset``.
-
-    Raises:
-        DataError: there is none.
-    """
-    return DatasetInfo.load(dataset)
-
-
-def load_preprocessing(dataset: Path) -> Preprocessing:
-    """Return how raw pixels of this data set become the model's input.
-
-    Raises:
-        DataError: the definition is missing or broken.
-    """
-    return Preprocessing.load(dataset / "preprocessing.json")
-
-
 def open_split(dataset: Path, split: str) -> Split:
     """Open one part: ``train``, ``calibration``, ``validation`` or ``test``.
 
     Raises:
         DataError: there is no such part, or its files are damaged.
     """
-    info = load_info(dataset)
+    opened = Dataset(dataset)
+    info = opened.info()
     if split not in info.splits:
         raise DataError(f"{dataset} has the parts {', '.join(info.splits)}; received {split!r}")
     if info.root is None:
-        return ArraySplit(dataset, split)
-    return FileSplit(dataset, split, info, load_preprocessing(dataset))
+        return ArraySplit(opened, split)
+    return FileSplit(opened, split, info, opened.preprocessing())
 
 
 def load_split(
@@ -148,7 +132,8 @@ def load_split(
     part = open_split(dataset, split)
     indices = np.arange(len(part.labels), dtype=np.int64)[:limit]
     pixels = part.pixels(indices)
-    return (pixels if raw else load_preprocessing(dataset).apply(pixels)), part.labels[indices]
+    images = pixels if raw else Dataset(dataset).preprocessing().apply(pixels)
+    return images, part.labels[indices]
 
 
 def numpy_batches(
@@ -159,7 +144,7 @@ def numpy_batches(
     ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64
     ``(batch,)``.
     """
-    part, preprocessing = open_split(dataset, split), load_preprocessing(dataset)
+    part, preprocessing = open_split(dataset, split), Dataset(dataset).preprocessing()
     for start in range(0, len(part.labels), batch_size):
         indices = np.arange(start, min(start + batch_size, len(part.labels)), dtype=np.int64)
         yield preprocessing.apply(part.pixels(indices)), part.labels[indices]
@@ -179,7 +164,7 @@ def tf_dataset(
 
     return build_dataset(
         open_split(dataset, split),
-        load_preprocessing(dataset),
+        Dataset(dataset).preprocessing(),
         batch_size,
         shuffle_seed=shuffle_seed,
         augment=augment,

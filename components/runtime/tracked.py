@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from components.artifacts import Promotion
+from components.data.info import DatasetInfo
 from components.runtime.artifacts import Manifest
 from components.runtime.fingerprints import library_versions
 from components.runtime.tracking import StepTracker
@@ -47,7 +49,7 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
     for path in _matches(directory, outputs.history):
         tracker.log_history(_read_json(path))
     for path in _matches(directory, outputs.dataset):
-        tracker.log_dataset(_read_json(path))
+        tracker.log_dataset(DatasetInfo.load(path.parent))
     for pattern, names in outputs.tags.items():
         for path in _matches(directory, (pattern,)):
             tracker.set_tags(
@@ -62,7 +64,7 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
     for path in _matches(directory, outputs.onnx):
         tracker.log_onnx(path, path.stem)
     for path in _matches(directory, outputs.champion):
-        name = str(_read_json(directory / "verdict.json")["model"])
+        name = Promotion(directory).verdict().model
         tracker.register_champion(
             path, name, manifest.files[path.relative_to(directory).as_posix()].sha256
         )

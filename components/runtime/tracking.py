@@ -2,8 +2,9 @@
 
 The environment is the contract, the same that the MLflow plugin of the KFP backend follows:
 
-    QATLINE_TRACKING         off | optional | required. Default: required when MLFLOW_TRACKING_URI
-    is set, else off MLFLOW_TRACKING_URI      the tracking store
+    QATLINE_TRACKING         off | optional | required. Default: required when
+                             MLFLOW_TRACKING_URI is set, else off
+    MLFLOW_TRACKING_URI      the tracking store
     MLFLOW_RUN_ID            the run that the backend's plugin made for this task: it is resumed
     QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
     MLFLOW_EXPERIMENT_ID     else the experiment in which a plain run is made
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from components.data.info import DatasetInfo
 from components.runtime.tracking_store import ensure_store, probe
 from qat_lib.errors import ConfigError, TrackingError
 
@@ -64,8 +66,8 @@ class StepTracker(Protocol):
         makes no version.
         """
 
-    def log_dataset(self, info: Mapping[str, Any]) -> None:
-        """Record the data set that the step read or made; ``info`` is the content of ``dataset.json``."""
+    def log_dataset(self, info: DatasetInfo) -> None:
+        """Record the data set that the step read or made."""
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Record tags."""
@@ -92,7 +94,7 @@ class NullTracker:
     def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Do nothing."""
 
-    def log_dataset(self, info: Mapping[str, Any]) -> None:
+    def log_dataset(self, info: DatasetInfo) -> None:
         """Do nothing."""
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
@@ -130,7 +132,7 @@ class OptionalTracker:
         """Register a champion while tracking works."""
         self._try(lambda: self._inner.register_champion(path, model, digest))
 
-    def log_dataset(self, info: Mapping[str, Any]) -> None:
+    def log_dataset(self, info: DatasetInfo) -> None:
         """Record the data set while tracking works."""
         self._try(lambda: self._inner.log_dataset(info))
 

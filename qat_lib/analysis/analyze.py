@@ -21,7 +21,6 @@ from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.scales import require_usable_scales
 
 
@@ -71,8 +70,10 @@ def report_on(
         layers=_layers(engine),
         adds=_adds(engine),
         pools=_pools(engine),
-        kernels=tuple(_kernel(kernel) for kernel in engine.kernels if standalone(kernel)),
-        engine=tuple(_kernel(kernel) for kernel in engine.kernels),
+        kernels=tuple(
+            _kernel(engine.graph, kernel) for kernel in engine.kernels if standalone(kernel)
+        ),
+        engine=tuple(_kernel(engine.graph, kernel) for kernel in engine.kernels),
         islands=tuple(
             tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)
         ),
@@ -95,7 +96,8 @@ def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
     kernel = engine.kernel_of[op.node.index]
     return LayerVerdict(
         name=op.node.name,
-        keras_layer=keras_layer(op.node.name),
+        keras_layer=op.node.keras_layer,
+        quantizer=op.weight.quantizer if op.weight is not None else "",
         op_type=op.node.op,
         precision=op.precision,
         writes=kernel.writes,
@@ -110,7 +112,7 @@ def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
     return tuple(
         AddVerdict(
             name=placed.node.name,
-            keras_layer=keras_layer(placed.node.name),
+            keras_layer=placed.node.keras_layer,
             fused_into=placed.chain.op.node.name if placed.chain is not None else None,
             precision="int8" if placed.int8 else "float",
             rule=placed.rule,
@@ -127,18 +129,18 @@ def _pools(engine: PredictedEngine) -> tuple[PoolVerdict, ...]:
 def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:
     precision = "int8" if engine.runs_int8(node) else "float"
     return PoolVerdict(
-        name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision
+        name=node.name, keras_layer=node.keras_layer, op_type=node.op, precision=precision
     )
 
 
-def _kernel(kernel: Kernel) -> KernelVerdict:
+def _kernel(graph: OnnxGraph, kernel: Kernel) -> KernelVerdict:
     transposes = any(node.op == "Transpose" for node in kernel.nodes)
     name = kernel_name(kernel)
     return KernelVerdict(
         kind="reformat" if transposes else kernel.kind,
         detail="transpose" if transposes else kernel.reason,
         name=name,
-        keras_layer=keras_layer(kernel.nodes[0].name if kernel.nodes else name),
+        keras_layer=graph.keras_layer(kernel.nodes[0].name if kernel.nodes else name),
         reads=kernel.reads,
         writes=kernel.writes,
     )

@@ -1,4 +1,4 @@
-"""How far a weighted operator's kernel reaches: the bias, normalization and activation that fuse into it."""
+"""How far a weighted kernel reaches: the bias, normalization and activation fused into it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Chain:
     residual: Read | None = None
 
     def output_scale(self, flow: Flow) -> Scale | None:
-        """Return the scale of the INT8 that the kernel writes; None when it writes floating point."""
+        """Return the scale of the INT8 that the kernel writes.
+
+        None when it writes floating point.
+        """
         if self.op.precision != "int8":
             return None
         if self.residual is not None and self.residual.scale is None:
@@ -50,7 +53,7 @@ def per_tensor(scale: Scale | None) -> Scale | None:
 
 
 def grow_chains(flow: Flow, weighted: Mapping[int, WeightedOp]) -> dict[int, Chain]:
-    """Return the kernel of every weighted operator up to a residual Add, by the index of the operator's node."""
+    """Return the kernel of every weighted operator up to a residual Add, by node index."""
     return {index: _grow(flow, op) for index, op in weighted.items()}
 
 
@@ -127,7 +130,7 @@ def _is_affine(graph: OnnxGraph, node: Node) -> bool:
 
 
 def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
-    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``; empty when it is not that.
+    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``, else none.
 
     Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
@@ -136,7 +139,10 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
 
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
-    """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x; empty when it is not that."""
+    """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x.
+
+    Empty when it is not that.
+    """
     if len(reads) != 2:
         return ()
     first, second = (_walk_gate(flow, read.node) for read in reads)
@@ -146,7 +152,10 @@ def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
 
 
 def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
-    """Return the nodes from ``node`` to the product of two activations that it ends in; empty when it does not."""
+    """Return the nodes from ``node`` to the product of two activations that it ends in.
+
+    Empty when it does not.
+    """
     found: list[Node] = []
     while node is not None and len(found) < _LONGEST_GATE:
         found.append(node)

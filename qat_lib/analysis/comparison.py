@@ -154,7 +154,10 @@ def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> l
     """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
     content: Any = source
     if isinstance(source, (str, Path)):
-        what = "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or qatline)"
+        what = (
+            "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or "
+            "qatline)"
+        )
         content = read_json(source, what=what, error=ConfigError, unique=False)
     entries = (
         content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
@@ -166,7 +169,8 @@ def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> l
     ):
         raise ConfigError(
             "Expected the layers of an engine as {'Layers': [...]} with objects or names. Received "
-            f"{type(content).__name__} without such a list. Write it with trtexec --exportLayerInfo."
+            f"{type(content).__name__} without such a list. Write it with trtexec "
+            "--exportLayerInfo."
         )
     return [_layer(entry) for entry in entries]
 
@@ -203,7 +207,8 @@ def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
     nodes = entry["nodes"]
     if not isinstance(nodes, (list, tuple)):
         raise ConfigError(
-            f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}."
+            f"Expected the nodes of layer {name!r:.100} as a list of names. Received: "
+            f"{nodes!r:.100}."
         )
     return LayerInfo(
         name=name,
@@ -237,7 +242,10 @@ def _names(report: FusionReport) -> list[str]:
 
 
 def _by_node(engine: list[LayerInfo], nodes: Iterable[str]) -> dict[str, LayerInfo]:
-    """Return the engine layer of each ONNX node; a reformat that carries a node's name does not count."""
+    """Return the engine layer of each ONNX node.
+
+    A reformat that carries a node's name does not count.
+    """
     exact = {
         part: layer for layer in reversed(engine) if not layer.is_reformat for part in layer.nodes
     }

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding
-from qat_lib.onnx_view.names import keras_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +16,7 @@ class Box:
     Attributes:
         name: name of the node or tensor.
         op: operator, ``"Input"`` or ``"Output"``.
-        keras_layer: the Keras layer that it came from, best effort.
+        keras_layer: the Keras layer that it stands for.
         precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in;
             empty for inputs and outputs.
         writes_float: whether it is the end of an INT8 kernel that writes floating point.
@@ -53,7 +52,7 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Boxes in topological order, edges between them, and by node name the box that stands for it."""
+    """Boxes in topological order, edges, and the box of each node by name."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]
@@ -86,7 +85,7 @@ def draw(engine: PredictedEngine) -> Drawing:
         box = Box(
             name=node.name,
             op=node.op,
-            keras_layer=keras_layer(node.name),
+            keras_layer=node.keras_layer,
             precision="mixed"
             if op is not None and op.precision == "mixed"
             else _precision(engine, node.index),

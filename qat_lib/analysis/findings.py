@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from qat_lib.errors import ConfigError
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.identity import guess_layer
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import Node
@@ -40,7 +40,8 @@ class Finding:
         advice: the change that mends it, in terms of the Keras layer.
         confidence: how far the rule can be trusted, see :data:`Confidence`.
         rule: the rule behind it (``"P5"``, ``"F3"``).
-        keras_layer: the Keras layer that the node came from, best effort; empty when unknown.
+        keras_layer: the Keras layer that the node stands for; empty when unknown.
+        quantizer: the quantizer that a Q or DQ node stands for; empty for other nodes.
     """
 
     code: str
@@ -51,6 +52,7 @@ class Finding:
     confidence: Confidence
     rule: str = ""
     keras_layer: str = ""
+    quantizer: str = ""
 
     def to_dict(self) -> dict[str, str]:
         """Return the finding as a plain dict of strings."""
@@ -74,7 +76,7 @@ class Rule:
 
     Example:
         >>> V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G")
-        >>> V19.at("quant_pool/AveragePool", message="It is dequantized.", advice="Quantize it.").rule
+        >>> V19.at("quant_pool/AveragePool", message="It is float.", advice="Quantize it.").rule
         'G'
     """
 
@@ -104,9 +106,12 @@ class Rule:
             rule: the rule behind it. Default: the first of :attr:`rules`.
             severity: Default: that of the code.
             confidence: Default: that of the code.
-            layer: the Keras layer. Default: the one that the node's name tells.
+            layer: the Keras layer. Default: the node's, or for a name the one in it.
         """
-        name = node if isinstance(node, str) else node.name
+        if isinstance(node, str):
+            name, own_layer, quantizer = node, guess_layer(node), ""
+        else:
+            name, own_layer, quantizer = node.name, node.keras_layer, node.quantizer
         return Finding(
             code=self.code,
             severity=severity or self.severity,
@@ -115,7 +120,8 @@ class Rule:
             advice=advice,
             confidence=confidence or self.confidence,
             rule=rule or (self.rules or self.code).split()[0],
-            keras_layer=keras_layer(name) if layer is None else layer,
+            keras_layer=own_layer if layer is None else layer,
+            quantizer=quantizer,
         )
 
 

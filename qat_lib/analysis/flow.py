@@ -73,7 +73,10 @@ class Read:
 
     @property
     def entry(self) -> Scale | None:
-        """The scale in which the value leaves its producer; differs from ``scale`` behind a requantization."""
+        """The scale in which the value leaves its producer.
+
+        Differs from ``scale`` behind a requantization.
+        """
         return self.explicit[0] if self.explicit else self.scale
 
 
@@ -148,7 +151,10 @@ class Flow:
         return found[0] if len(found) == 1 else None
 
     def common_scale(self, value: str) -> Scale | None:
-        """Return the one scale in which everything wants ``value``; None as soon as one read differs or is float."""
+        """Return the one scale in which everything wants ``value``.
+
+        None as soon as one read differs or is float.
+        """
         scales = {read.entry for read in self.readers(value)}
         return scales.pop() if len(scales) == 1 else None
 
@@ -211,7 +217,7 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
 
 
 def _integer_type(graph: OnnxGraph, node: Node) -> str:
-    """Return the type of a Q's or DQ's integers as TensorRT takes it: INT8 where no zero point says it."""
+    """Return the integer type of a Q or DQ in TensorRT: INT8 where no zero point gives it."""
     if node.input(2):
         return graph.dtype(node.input(2)) or "int8"
     source = graph.producer(node.input(0)) if node.op == DEQUANTIZE else None
@@ -252,7 +258,8 @@ class Tracer:
         if self._room < 0:
             raise ExportError(
                 "Expected tensors that are quantized once. Received a graph with thousands of "
-                f"quantizers in a row in front of {node.name if node else tensor!r}. Export it again."
+                f"quantizers in a row in front of {node.name if node else tensor!r}. Export it "
+                "again."
             )
         passed.reverse()
         explicit: list[Scale] = []

@@ -1,4 +1,4 @@
-"""The report as one HTML file: the graph to zoom and search, without network and without a server."""
+"""The report as one HTML file: the graph to zoom and search, without a network or server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layered layout of a graph: rows by longest path, few crossings, straight edges where there is room.
+"""The layered layout of a graph: rows by longest path, few crossings, straight edges.
 
 The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of
 them; rows are ordered by the mean place of the neighbours, and places follow the neighbours as far
@@ -62,7 +62,10 @@ def lay_out(
 
 
 def _rows(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the row of each box: below all that it reads, and a further input right above its first reader."""
+    """Return the row of each box.
+
+    It is below all that the box reads; a further input is right above its first reader.
+    """
     rows = [0] * count
     ordered = sorted(edges, key=lambda edge: edge[1])
     for source, target in ordered:
@@ -127,7 +130,10 @@ class _Points:
         )
 
     def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
-        """Put a row's points as near to where they want to be as their widths allow (pool adjacent violators)."""
+        """Put a row's points as near to their desired places as their widths allow.
+
+        The algorithm is known as pool adjacent violators.
+        """
         groups: list[_Group] = []
         for point in points:
             group = _Group(wanted[point], [(point, 0.0)])
@@ -147,7 +153,10 @@ class _Points:
 
 @dataclass(frozen=True)
 class _Group:
-    """Neighbours in a row that touch: the place of the first, and each point with its distance from that."""
+    """Neighbours in a row that touch.
+
+    It has the place of the first, and each point with its distance from that.
+    """
 
     start: float
     points: list[tuple[int, float]]
@@ -165,7 +174,7 @@ class _Group:
         return self.start + self.points[-1][1]
 
     def join(self, other: _Group, distance: float) -> _Group:
-        """Take ``other`` in, and return both as one group, where their points want to be on average."""
+        """Merge ``other`` in, at the mean of the places that the points of both desire."""
         shift = self.points[-1][1] + distance
         total = self.start * len(self.points) + (other.start - shift) * len(other.points)
         self.points.extend([(point, offset + shift) for point, offset in other.points])

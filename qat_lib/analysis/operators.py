@@ -1,4 +1,4 @@
-"""What TensorRT does with an operator without weights: which are pools, and which have INT8 kernels."""
+"""Operators without weights: which are pools, and which have INT8 kernels in TensorRT."""
 
 from __future__ import annotations
 

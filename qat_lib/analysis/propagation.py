@@ -65,7 +65,7 @@ def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
 
 
 def propagate(flow: Flow) -> Flow:
-    """Return ``flow`` with every read in the scale that it has after Q and DQ have moved to a fixed point.
+    """Return ``flow`` with Q and DQ moved to a fixed point, which sets the scale of every read.
 
     One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one
     whose outputs all are: neither leaves anything for the other to pass.

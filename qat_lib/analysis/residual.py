@@ -1,4 +1,4 @@
-"""Where residual Adds run: inside a convolution's kernel or by themselves, in INT8 or not (rules F1 to F6)."""
+"""Where residual Adds run: in a convolution's kernel or alone, in INT8 or not (F1 to F6)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class PlacedAdd:
 
 
 def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain], list[PlacedAdd]]:
-    """Decide each Add in topological order; return the chains with the fused Adds in them, and the verdicts."""
+    """Decide each Add in topological order.
+
+    Return the chains with the fused Adds in them, and the verdicts.
+    """
     grown = dict(chains)
     base_ends = {chain.end: index for index, chain in chains.items()}
     placed: list[PlacedAdd] = []
@@ -120,7 +123,10 @@ def _is_behind_q(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
 
 
 def alone_end(flow: Flow, node: Node) -> str:
-    """Return what an elementwise kernel of ``node`` writes: its output, or that of the Relu behind it."""
+    """Return what an elementwise kernel of ``node`` writes.
+
+    It is the node's output, or that of the Relu behind it.
+    """
     read = flow.only_reader(node.outputs[0])
     if (
         read is not None
@@ -133,7 +139,10 @@ def alone_end(flow: Flow, node: Node) -> str:
 
 
 def broadcasts(graph: OnnxGraph, node: Node, operands: tuple[Read, ...]) -> bool:
-    """Return whether the operands' shapes differ in more than the batch; unknown dimensions count as equal."""
+    """Return whether the operands' shapes differ in more than the batch.
+
+    Unknown dimensions count as equal.
+    """
     first, second = (graph.shape(node.inputs[read.position]) for read in operands)
     if first is None or second is None:
         return False

@@ -28,6 +28,7 @@ class Weight:
         axis: per-channel axis as the operator sees it; None per tensor or when a reshape hides it.
         out_axis: axis of the output channels as the operator sees it; None when the shape is
             unknown.
+        quantizer: name of its quantizer; empty when it is floating point.
     """
 
     shape: tuple[int, ...] | None
@@ -35,6 +36,7 @@ class Weight:
     layout_ops: tuple[Node, ...]
     axis: int | None
     out_axis: int | None
+    quantizer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,6 +124,7 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
         layout_ops=tuple(reversed(layout_ops)) if read.scale else (),
         axis=axis,
         out_axis=_out_axis(graph, node, shape),
+        quantizer=graph.node_by_name[read.quantizers[0]].quantizer if read.quantizers else "",
     )
 
 

@@ -92,13 +92,16 @@ class EngineBackend(Protocol):
     rebuilds: bool
 
     def version(self) -> str:
-        """Return the exact library version; raise BackendUnavailableError where it can't be used."""
+        """Return the exact library version.
+
+        Raise BackendUnavailableError where it can't be used.
+        """
 
     def device(self) -> Mapping[str, Any]:
         """Describe the device that engines run on here."""
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return the values of ``BuildSpec.float_precision`` that this library and device can run."""
+        """Return the values of ``BuildSpec.float_precision`` that can run here."""
 
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Build an engine in memory."""
@@ -135,7 +138,9 @@ def available_backends() -> dict[Backend, str]:
 
 
 def choose_backend(wanted: str) -> Backend:
-    """Return ``wanted``, or for ``auto`` the first backend that works here: TensorRT, OpenVINO, ONNX Runtime.
+    """Return ``wanted``, or for ``auto`` the first backend that works here.
+
+    They are tried in the order TensorRT, OpenVINO, ONNX Runtime.
 
     Raises:
         BackendUnavailableError: the wanted backend, or every backend, is missing here.

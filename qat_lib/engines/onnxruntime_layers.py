@@ -70,7 +70,7 @@ def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLa
 
 
 def _types(graph: Any) -> dict[str, str]:
-    """Return the precision of each tensor that the graph gives a type for, or that a Q/DQ node gives one."""
+    """Return the precision of each tensor that the graph or a Q/DQ node gives a type."""
     import onnx
 
     names = {

@@ -63,7 +63,9 @@ def write_network(
     weights: WeightForm = "int8",
     batch: int | None = None,
 ) -> Path:
-    """Write ``network`` to ``path`` as ONNX (opset 17, input ``input``, output ``logits``, NCHW) and return it.
+    """Write ``network`` to ``path`` as ONNX and return it.
+
+    The file has opset 17, the input ``input`` (NCHW) and the output ``logits``.
 
     Args:
         path: file to write.
@@ -249,7 +251,10 @@ class _Writer:
 
     # ------------------------------------------------------------------ Q/DQ pairs
     def _activation(self, tensor: str) -> str:
-        """Return ``tensor`` behind its one Q/DQ pair; the tensor itself while ranges are not known."""
+        """Return ``tensor`` behind its one Q/DQ pair.
+
+        The tensor itself while ranges are not known.
+        """
         if tensor not in self.quantized:
             self.quantized[tensor] = tensor
             if self.precision == "int8":

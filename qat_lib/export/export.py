@@ -21,7 +21,7 @@ from qat_lib.export import passes
 from qat_lib.export.convert import convert
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
-from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
+from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
 from qat_lib.export.verify import read_plan, verify_onnx
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
@@ -254,6 +254,7 @@ def _entries(
         "version": _own_version(),
         "target": options.target,
         "tensors": keras_tensors(graph),
+        **node_identities(graph),
         "layout": json.dumps(images),
         "preprocessing_embedded": "true" if options.embed_preprocessing else "false",
     }

@@ -17,7 +17,12 @@ import onnx_ir as ir
 P = ParamSpec("P")
 
 LAYER = "keras_layer"
-"""Key of ``node.meta``: path of the Keras layer that the node came from."""
+"""Key of ``node.meta``: path of the layer of the exported model that the node came from, after
+which it is named."""
+
+ORIGIN = "origin"
+"""Key of ``node.meta``: path of the layer of the float model, which plan and reports name: of a
+wrapper's node the layer inside, of a quantizer's the layer whose output it quantizes."""
 
 BATCH_NORM = "batch_norm"
 """Key of ``node.meta`` of nodes from a BatchNormalization layer: its :class:`BatchNorm`
@@ -232,7 +237,7 @@ def new_node(
 ) -> ir.Node:
     """Build a node of one output that belongs to the Keras layer of ``origin``."""
     node = ir.node(op_type, list(inputs), attributes)
-    for key in (LAYER, BATCH_NORM):
+    for key in (LAYER, ORIGIN, BATCH_NORM):
         if key in origin.meta:
             node.meta[key] = origin.meta[key]
     output = node.outputs[0]

@@ -15,10 +15,11 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.export.keras_reference import KerasReference, batches, nudged
-from qat_lib.export.metadata import Recorded, read_metadata, read_names
+from qat_lib.export.metadata import Recorded
 from qat_lib.export.session import ReferenceSession
 from qat_lib.onnx_view.bounds import check_bounds
 from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.metadata import read_metadata, read_names
 
 FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float

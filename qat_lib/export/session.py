@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
-from qat_lib.export.metadata import read_names
 from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.metadata import read_names
 from qat_lib.preprocessing import Preprocessing
 from qat_lib.text_files import parse_json
 

@@ -40,8 +40,11 @@ class Trace:
         inputs: graph tensor -> Keras input name, in the model's order.
         outputs: graph tensor and Keras output name, in the model's order.
         weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
-        scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or
-            ``backbone/conv1``.
+        scopes: name scope (without the slash) -> path of the layer, such as ``quant_conv1`` or
+            ``backbone/quant_conv1``.
+        origins: name scope -> path of the layer of the float model: of a wrapper the layer inside
+            (``backbone/conv1``), of a quantizer the layer whose output it quantizes.
+        markers: graph tensor of a quantizer's marker -> name of the quantizer.
         operations: path of the layer -> the Keras layer or operation.
         tensors: graph tensor -> path of the layer whose (only) output it is.
         shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and
@@ -53,6 +56,8 @@ class Trace:
     outputs: list[tuple[str, str]]
     weights: dict[str, Any]
     scopes: dict[str, str]
+    origins: dict[str, str]
+    markers: dict[str, str]
     operations: dict[str, Any]
     tensors: dict[str, str]
     shapes: dict[str, tuple[list[int | None], Any]]
@@ -63,21 +68,33 @@ class _Calls:
     """Makes each call of a model within a scope of its own, and notes whose it is."""
 
     scopes: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     operations: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
+    # Tensor of the graph of calls -> path of the float model's layer that makes it.
+    makers: dict[str, str] = field(default_factory=dict)
 
     def run(self, graph: LayerGraph, inputs: list[Any]) -> list[Any]:
         """Return the outputs of the model for ``inputs``."""
         values = dict(zip(graph.inputs, inputs, strict=True))
         for call in graph.calls:
+            self.makers.update(dict.fromkeys(call.outputs, self._origin(call)))
             if not call.is_input:
                 outputs = self._make(call, [values[tensor] for tensor in call.inputs])
                 values.update(zip(call.outputs, outputs, strict=True))
         return [values[tensor] for tensor in graph.outputs]
 
+    def _origin(self, call: Call) -> str:
+        """Return the path of the float model's layer that a call stands for."""
+        if isinstance(call.operation, TensorQuantizer):
+            return self.makers[call.inputs[0]]
+        *models, _ = call.path.split("/")
+        return "/".join([*models, call.core.name])
+
     def _make(self, call: Call, inputs: list[Any]) -> list[Any]:
         scope = f"L{len(self.scopes)}"
         self.scopes[scope] = call.path
+        self.origins[scope] = self.makers[call.outputs[0]]
         self.operations[call.path] = call.operation
         args, kwargs = call.fill(inputs.__getitem__)
         if isinstance(call.operation, keras.Layer):
@@ -136,13 +153,16 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         for i, v in enumerate(variables)
     ]
     calls = _Calls()
+    markers: dict[str, str] = {}
 
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
-        with keras.StatelessScope() as state, export_mode():
+        with keras.StatelessScope() as state, export_mode() as found:
             for update in zip(variables, weights, strict=True):
                 # The constructor would cast the weight to the variable's type.
                 state.add_update(update)
-            return calls.run(graph, inputs)
+            outputs = calls.run(graph, inputs)
+            markers.update(found)
+            return outputs
 
     with float32_semantics(model):
         concrete = _concrete(forward, specs, weight_specs)
@@ -161,6 +181,8 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
             zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
         ),
         scopes=calls.scopes,
+        origins=calls.origins,
+        markers=markers,
         operations=calls.operations,
         tensors=calls.tensors,
         shapes={

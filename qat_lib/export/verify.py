@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from qat_lib.analysis.findings import Finding, by_severity
 from qat_lib.analysis.rules.parser import check_parser_rules
 from qat_lib.analysis.rules.record import C01, Q01, Q02, Q05
 from qat_lib.errors import PlanError
-from qat_lib.export.metadata import Recorded, read_metadata
+from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
-from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights, quantizer_of
+from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.metadata import read_metadata
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -57,12 +59,27 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
     findings = [*_check_file(path), *_parser_findings(graph, metadata.get("target", "tensorrt"))]
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
-        findings += _check_names(tensors.proto, names, recorded)
+        # These name no node, but a quantizer.
+        found = _check_names(tensors, names, recorded)
+        findings += [replace(finding, quantizer=finding.node) for finding in found]
     if recorded is not None:
         findings += check_activations(tensors, recorded)
         findings += check_weights(tensors, recorded)
         findings += _check_readers(tensors.proto, recorded.readers)
-    return by_severity(findings)
+    return by_severity(_identified(finding, graph) for finding in findings)
+
+
+def _identified(finding: Finding, graph: OnnxGraph) -> Finding:
+    """Return a finding with what the file says about its node, or about its quantizer."""
+    node = graph.node_by_name.get(finding.node)
+    if node is not None:
+        return replace(finding, keras_layer=node.keras_layer, quantizer=node.quantizer)
+    known = graph.identities
+    quantizer = finding.quantizer or known.quantizers.get(finding.node, "")
+    layers = known.layers_of(quantizer)
+    return replace(
+        finding, keras_layer=layers[0] if layers else finding.keras_layer, quantizer=quantizer
+    )
 
 
 def _parser_findings(graph: OnnxGraph, target: str) -> list[Finding]:
@@ -74,7 +91,10 @@ def _parser_findings(graph: OnnxGraph, target: str) -> list[Finding]:
 
 
 def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | None:
-    """Return the quantizers that the export recorded; None where the file is of another producer."""
+    """Return the quantizers that the export recorded.
+
+    None where the file is of another producer.
+    """
     text = metadata.get("quantizers")
     if text is None:
         return None
@@ -182,7 +202,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
 
 
 def _reader_ports(proto: Any) -> dict[str, list[str]]:
-    """Return what reads each tensor: ``<node>:<input>``, or ``<output>:`` for the graph's outputs."""
+    """Return what reads each tensor: ``<node>:<input>``, or ``<output>:`` of the graph."""
     read: dict[str, list[str]] = defaultdict(list)
     for value in proto.graph.output:
         read[value.name] = [f"{value.name}:"]
@@ -193,13 +213,13 @@ def _reader_ports(proto: Any) -> dict[str, list[str]]:
 
 
 def _check_names(
-    proto: Any, planned: set[str] | None, recorded: Recorded | None
+    tensors: Tensors, planned: set[str] | None, recorded: Recorded | None
 ) -> Iterator[Finding]:
     """Yield each quantizer that the graph lacks, or has beside those of the plan or the record."""
     present = set()
-    for node in proto.graph.node:
+    for node in tensors.proto.graph.node:
         if node.op_type == "DequantizeLinear":
-            present.add(quantizer_of(node))
+            present.add(tensors.quantizer(node))
     kept, disabled = _recorded_names(recorded)
     expected = kept if planned is None else (planned - disabled) | (kept & planned)
     for name in sorted(expected - present):

@@ -1,4 +1,4 @@
-"""Check the learned numbers in an ONNX file: scales of activations, scales and integers of weights."""
+"""Check the learned numbers in an ONNX file: scales, and the integers of weights."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.record import Q01, Q03, Q04
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
-from qat_lib.roles import PAIR
 
 #: The advice where only a tool between the export and the verification can be the cause.
 CHANGED = "A tool has changed the graph behind the export: export again and use the file as it is."
 LEAST_HALF_SCALE = np.float32(2.0**-24)
-
-
-def quantizer_of(node: Any) -> str:
-    """Return the quantizer that a Q or DQ node is named after: its name without the operator."""
-    return str(node.name).rpartition("/")[0]
 
 
 def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
@@ -34,8 +28,8 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
 def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
     """Yield each Q and DQ of an activation whose scale or type is not the learned one."""
     for node in tensors.proto.graph.node:
-        name = quantizer_of(node)
-        if node.op_type not in PAIR or name not in recorded.activations:
+        name = tensors.quantizer(node)
+        if name not in recorded.activations:
             continue
         scale = tensors.get(node.input[1])
         learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)

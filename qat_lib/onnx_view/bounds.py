@@ -135,21 +135,22 @@ class _Bounds:
             size = self._bytes(output)
             if size is None and node.op_type in _GROWING:
                 raise _LimitError(
-                    f"node {_name(node)} ({node.op_type}) makes a constant whose size can't be known "
-                    "before it is computed. Fold the constants of the graph first, or export with "
-                    "fixed shapes."
+                    f"node {_name(node)} ({node.op_type}) makes a constant whose size can't be "
+                    "known before it is computed. Fold the constants of the graph first, or export "
+                    "with fixed shapes."
                 )
             self._room -= size or 0
         if self._room < 0:
             raise _LimitError(
-                f"the constants that are computed, up to node {_name(node)} ({node.op_type}), take more "
-                f"than {MAX_FOLDED_BYTES:,} bytes beside the weights. Compute them outside of the graph."
+                f"the constants that are computed, up to node {_name(node)} ({node.op_type}), take "
+                f"more than {MAX_FOLDED_BYTES:,} bytes beside the weights. Compute them outside of "
+                "the graph."
             )
         self._macs -= self._products(node)
         if self._macs < 0:
             raise _LimitError(
-                f"products of constants, up to node {_name(node)}, take more than {MAX_FOLDED_MACS:,} "
-                "multiplications. Compute them outside of the graph."
+                f"products of constants, up to node {_name(node)}, take more than "
+                f"{MAX_FOLDED_MACS:,} multiplications. Compute them outside of the graph."
             )
 
     def _products(self, node: onnx.NodeProto) -> int:
@@ -172,7 +173,8 @@ class _Bounds:
         if endless or (count is not None and count > MAX_TRIPS):
             times = "on constants only" if count is None else f"{count:,} times"
             raise _LimitError(
-                f"node {_name(node)} (Loop) runs {times}. Export without loops, or with at most {MAX_TRIPS:,} turns."
+                f"node {_name(node)} (Loop) runs {times}. Export without loops, or with at most "
+                f"{MAX_TRIPS:,} turns."
             )
 
     def _integer(self, name: str) -> int | None:
@@ -185,8 +187,8 @@ class _Bounds:
         shape = self._shape(name)
         if shape and prod(d for d in shape if isinstance(d, int)) > MAX_ELEMENTS:
             raise _LimitError(
-                f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} elements. "
-                "Build for a smaller batch or image."
+                f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} "
+                "elements. Build for a smaller batch or image."
             )
 
     def _shape(self, name: str) -> tuple[Dim, ...] | None:
@@ -213,8 +215,9 @@ class _Bounds:
             run.update(dict.fromkeys(node.output, longest))
             if longest > MAX_ELEMENTWISE_RUN:
                 raise _LimitError(
-                    f"more than {MAX_ELEMENTWISE_RUN} elementwise operators follow each other up to node "
-                    f"{_name(node)}: their kernel would take minutes to compile. Simplify the graph."
+                    f"more than {MAX_ELEMENTWISE_RUN} elementwise operators follow each other up "
+                    f"to node {_name(node)}: their kernel would take minutes to compile. Simplify "
+                    "the graph."
                 )
 
 

@@ -55,12 +55,14 @@ def _read(path: Path) -> bytes:
             )
         if not path.is_file():  # a pipe or a device, which may never end
             raise ExportError(
-                f"Expected an ONNX file. Received {path}, which is no regular file. Copy it into one."
+                f"Expected an ONNX file. Received {path}, which is no regular file. Copy it into "
+                "one."
             )
         if size > MAX_FILE_BYTES:
             raise ExportError(
                 f"Expected an ONNX file of less than 2 GiB. Received {path} with {size:,} bytes. "
-                "Save the weights as external data (onnx.save_model(..., save_as_external_data=True))."
+                "Save the weights as external data (onnx.save_model(..., "
+                "save_as_external_data=True))."
             )
         if size:
             # Mapped, so that the bytes of a large file that is no ONNX are never in memory.
@@ -80,7 +82,8 @@ def _read(path: Path) -> bytes:
 
 def _unreadable(path: Path, error: Exception) -> ExportError:
     return ExportError(
-        f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy it again."
+        f"Expected an ONNX file. Received {path}, which can't be read: {error}. Export or copy it "
+        "again."
     )
 
 
@@ -92,14 +95,17 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
         raise _unreadable(path, error) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ExportError(
-            f"Expected an ONNX model with a graph. Received {path} ({len(data):,} bytes), which holds "
-            "none: it is another kind of file or was cut off. Export or copy it again."
+            f"Expected an ONNX model with a graph. Received {path} ({len(data):,} bytes), which "
+            "holds none: it is another kind of file or was cut off. Export or copy it again."
         )
     return model
 
 
 def _check_text(path: Path, model: onnx.ModelProto) -> None:
-    """Protobuf hands a text that is not valid UTF-8 on as bytes; nothing behind this expects that."""
+    """Protobuf hands a text that is not valid UTF-8 on as bytes.
+
+    Nothing behind this expects that.
+    """
     graph = model.graph
     texts: list[object] = [graph.name, *(entry.domain for entry in model.opset_import)]
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -114,7 +120,8 @@ def _check_text(path: Path, model: onnx.ModelProto) -> None:
         texts.extend(attribute.name for attribute in node.attribute)
     if not all(isinstance(text, str) for text in texts):
         raise ExportError(
-            f"Expected an ONNX file. Received {path}, in which a name is no text: it is damaged. Export it again."
+            f"Expected an ONNX file. Received {path}, in which a name is no text: it is damaged. "
+            "Export it again."
         )
 
 
@@ -129,8 +136,8 @@ def _check_opset(path: Path, model: onnx.ModelProto) -> None:
         else f"{len(versions)} entries for the ONNX operator set"
     )
     raise ExportError(
-        f"Expected an ONNX model of opset {OLDEST_OPSET} to {newest}. Received {path} with {received}. "
-        "Export it with opset 17, or convert it with onnx.version_converter."
+        f"Expected an ONNX model of opset {OLDEST_OPSET} to {newest}. Received {path} with "
+        f"{received}. Export it with opset 17, or convert it with onnx.version_converter."
     )
 
 
@@ -169,7 +176,7 @@ def _operators(nodes: Any) -> Counter[tuple[str, str]]:
 
 
 def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace calls of model-local functions by their bodies, after the result's size is known to be bounded."""
+    """Replace calls of model-local functions by their bodies, if the result is small enough."""
     functions = {(function.domain, function.name): function for function in model.functions}
     calls = {
         key: Counter((n.domain, n.op_type) for n in nodes_of(function.node))
@@ -186,7 +193,8 @@ def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     def size_of(key: tuple[str, str]) -> int:
         if key in open_calls or len(open_calls) > 100:
             raise ExportError(
-                f"Expected functions that end. Received {path}, whose function {key[1]!r} calls itself."
+                f"Expected functions that end. Received {path}, whose function {key[1]!r} calls "
+                "itself."
             )
         if key not in sizes:
             open_calls.add(key)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from qat_lib.onnx_view.graph import Node, OnnxGraph
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 

@@ -53,6 +53,7 @@ def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
             )
             if problem:
                 raise ExportError(
-                    f"Expected scales that are positive, finite, normal numbers. In {path}, node {node.name!r}: "
-                    f"{problem}. Calibrate again with data that reach this tensor, and export again."
+                    f"Expected scales that are positive, finite, normal numbers. In {path}, node "
+                    f"{node.name!r}: {problem}. Calibrate again with data that reach this tensor, "
+                    "and export again."
                 )

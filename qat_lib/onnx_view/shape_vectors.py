@@ -22,7 +22,7 @@ MAX_TOTAL = 1 << 22
 #: Elements of a graph input; a Reshape to one dimension makes a vector of that length.
 MAX_INPUT = 1 << 24
 
-#: Operators whose output is as large as the values of some operands say, with the positions of these.
+#: Operators whose operands hold the size of the output, with the positions of these operands.
 _SIZED_BY = {
     "Range": (0, 1, 2),
     "ConstantOfShape": (0,),
@@ -95,7 +95,7 @@ class _Lengths:
         return length <= MAX_LENGTH and self._total <= MAX_TOTAL
 
     def _grows_little(self, node: onnx.NodeProto) -> bool:
-        """Return whether the sizes that ``node`` makes are written in the graph, and small in all."""
+        """Return whether the sizes that ``node`` makes are in the graph, and small in all."""
         for position in _SIZED_BY.get(node.op_type, ()):
             name = node.input[position] if position < len(node.input) else ""
             if not name:
@@ -107,7 +107,10 @@ class _Lengths:
         return self._growth <= MAX_INPUT
 
     def _length(self, node: onnx.NodeProto) -> int | None:
-        """Return the length of what a node makes of followed vectors; None when it is not followed."""
+        """Return the length of what a node makes of followed vectors.
+
+        None when it is not followed.
+        """
         if node.op_type == "Shape":
             return _MAX_RANK
         if node.op_type == "Size":

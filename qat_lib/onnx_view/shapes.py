@@ -1,4 +1,4 @@
-"""Shapes and element types of a graph's tensors, by ONNX's own inference on a copy without weights."""
+"""Shapes and element types of tensors, by ONNX's own inference on a copy without weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qat_lib.onnx_view.shape_vectors import shape_vectors_stay_small
 
 Dim: TypeAlias = "int | str | None"
 
-#: Tensors above this size are shown to the inference by shape only; shape arithmetic needs small ones.
+#: The inference gets larger tensors by shape only; shape arithmetic needs small ones.
 _KEEP_BYTES = 4096
 
 
@@ -66,7 +66,7 @@ def types_of(model: onnx.ModelProto, graph: onnx.GraphProto) -> dict[str, Tensor
 
 
 def dtype_name(data_type: int) -> str:
-    """Return the lower-case NumPy-like name of an ONNX element type, empty for an unknown number."""
+    """Return the NumPy-like name of an ONNX element type, empty for an unknown number."""
     try:
         name: str = onnx.TensorProto.DataType.Name(data_type)
     except ValueError:
@@ -75,7 +75,7 @@ def dtype_name(data_type: int) -> str:
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy the model with large initializers turned into inputs, so that no weight is copied or serialized."""
+    """Copy the model with large initializers as inputs, so that no weight is copied."""
     skeleton = onnx.ModelProto(ir_version=max(model.ir_version, 8))
     skeleton.opset_import.extend(model.opset_import)
     graph = skeleton.graph

@@ -28,8 +28,8 @@ def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
         problem = _problem(tensor)
         if problem:
             raise ExportError(
-                f"Expected an ONNX file. Received {path}, in which tensor {tensor.name!r} {problem}: "
-                "it is damaged. Export or copy it again."
+                f"Expected an ONNX file. Received {path}, in which tensor {tensor.name!r} "
+                f"{problem}: it is damaged. Export or copy it again."
             )
 
 

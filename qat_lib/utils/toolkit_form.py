@@ -13,7 +13,7 @@ import onnx
 
 from qat_lib.roles import PAIR
 
-RECORD = ("qatline.quantizers", "qatline.tensors")
+RECORD = ("qatline.quantizers", "qatline.tensors", "qatline.nodes")
 """Metadata that name the nodes and tensors of the original form."""
 
 

@@ -13,14 +13,20 @@ from onnx import load as load_onnx
 from onnx import save as save_onnx
 from onnx.helper import set_model_props
 
+from components.artifacts import Dataset, Exported
 from components.build_engine import _jobs, _warn_of_float, build_engine
+from components.data.info import DatasetInfo
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, read_manifest
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.errors import EngineBuildError
+from qat_lib.preprocessing import Preprocessing
 
+PREPROCESSING = Preprocessing(
+    image_shape=(8, 8, 1), dtype="float32", scale=0.0625, mean=(0.0,), std=(1.0,)
+)
 SETTINGS = EngineSettings.model_validate({"batch_size": 4, "backend": "openvino"})
 
 
@@ -36,8 +42,16 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("dataset")
-    (directory / "preprocessing.json").write_text(json.dumps({"scale": 0.0625}))
-    (directory / "dataset.json").write_text(json.dumps({"classes": list("0123456789")}))
+    Dataset(directory).write_preprocessing(PREPROCESSING)
+    DatasetInfo(
+        kind="digits",
+        classes=tuple("0123456789"),
+        image_shape=(8, 8, 1),
+        dtype="float32",
+        splits={"test": 1},
+        fingerprint="",
+        source="",
+    ).save(directory)
     return directory
 
 
@@ -57,7 +71,7 @@ def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: 
     assert "prediction" not in summary["variants"]["fp32"]
     for variant in ("fp32", "ptq", "qat"):
         manifest = read_manifest(tmp_path / f"{variant}.engine")
-        assert manifest.preprocessing == {"scale": 0.0625}
+        assert Preprocessing.from_dict(manifest.preprocessing or {}) == PREPROCESSING
         assert len(manifest.classes) == 10
         assert manifest.spec["shapes"]["input"] == "1x1x8x8,4x1x8x8,4x1x8x8"
         assert (tmp_path / f"{variant}.layers.json").is_file()
@@ -143,7 +157,9 @@ def test_tensorrt_gets_fp16_as_its_version_wants_it(
 ) -> None:
     backend = SimpleNamespace(float_precisions=lambda: precisions)
     monkeypatch.setattr("components.build_engine.get_backend", lambda name: backend)
-    jobs = _jobs(with_fp16(export, tmp_path / "onnx"), BuildSpec(backend="tensorrt"), "auto")
+    jobs = _jobs(
+        Exported(with_fp16(export, tmp_path / "onnx")), BuildSpec(backend="tensorrt"), "auto"
+    )
     path, spec = jobs["fp16"]
     assert (path.name, spec.float_precision) == (file, precision)
     assert {spec.float_precision for name, (_, spec) in jobs.items() if name != "fp16"} == {"fp32"}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from components.artifacts.evaluation import FileCheck
 from components.build_engine import build_engine
 from components.data.info import DatasetInfo
 from components.evaluate import evaluate
@@ -215,8 +216,8 @@ def test_an_engine_that_preprocesses_itself_is_refused(
 def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_path: Path) -> None:
     other = write_network(tmp_path / "other.onnx", ResidualNetwork(seed=5), "int8")
     result = check_in_fresh_process(steps["engines"] / "qat.engine", other, seed=0)
-    assert result["passed"] is False
-    assert "outside the bound" in result["message"]
+    assert result.passed is False
+    assert "outside the bound" in result.message
 
 
 def test_a_damaged_engine_fails_its_check_with_the_reason(
@@ -226,20 +227,15 @@ def test_a_damaged_engine_fails_its_check_with_the_reason(
         shutil.copy(steps["engines"] / name, tmp_path / name)
     (tmp_path / "qat.engine").write_bytes(b"0" * (tmp_path / "qat.engine").stat().st_size)
     result = check_in_fresh_process(tmp_path / "qat.engine", steps["onnx"] / "qat.onnx", seed=0)
-    assert result["passed"] is False
-    assert "the file is damaged" in result["message"]
+    assert result.passed is False
+    assert "the file is damaged" in result.message
 
 
 def test_one_failed_engine_fails_the_whole_check() -> None:
-    good, bad = {"passed": True, "message": "fine"}, {"passed": False, "message": "broken"}
-    assert (
-        summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["passed"] is False
-    )
-    assert (
-        summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")["message"]
-        == "broken"
-    )
-    assert (
-        summarize_check({"fp32_engine": good, "qat_engine": good}, "qat_engine")["message"]
-        == "fine"
-    )
+    good, bad = FileCheck(passed=True, message="fine"), FileCheck(passed=False, message="broken")
+    summary = summarize_check({"fp32_engine": bad, "qat_engine": good}, "qat_engine")
+    assert summary.passed is False
+    assert summary.message == "broken"
+    assert summary.engines == {"fp32_engine": bad, "qat_engine": good}
+    summary = summarize_check({"fp32_engine": good, "qat_engine": good}, "qat_engine")
+    assert summary.message == "fine"

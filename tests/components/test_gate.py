@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from components.gate import Verdict, judge, speedup
+from components.artifacts import ResultRow, Verdict
+from components.artifacts.evaluation import FileCheck
+from components.artifacts.exported import FindingRecord
+from components.gate import judge, speedup
 from components.settings import GateSettings
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -22,7 +25,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
 }
 SOUND: dict[str, Any] = {
-    "infrastructure": {"passed": True, "message": "64 requests equal."},
+    "infrastructure": FileCheck(passed=True, message="64 requests equal."),
     "verification": [],
     "analysis": [],
 }
@@ -37,7 +40,21 @@ def verdict_with(
 ) -> Verdict:
     results = copy.deepcopy(GOOD)
     results["qat_engine"].update(candidate or {})
-    return judge(results, settings(**(bounds or {})), **{**SOUND, **evidence})
+    rows = {name: ResultRow.model_validate(row) for name, row in results.items()}
+    return judge(rows, settings(**(bounds or {})), **{**SOUND, **records(evidence)})
+
+
+def records(evidence: dict[str, Any]) -> dict[str, Any]:
+    """Return the evidence as it is read from the files."""
+    found: dict[str, Any] = {}
+    for name, value in evidence.items():
+        if isinstance(value, dict):
+            found[name] = FileCheck.model_validate(value)
+        elif value is not None:
+            found[name] = [FindingRecord.model_validate(finding) for finding in value]
+        else:
+            found[name] = None
+    return found
 
 
 def failed(verdict: Verdict) -> list[str]:
@@ -99,7 +116,7 @@ def test_what_was_not_measured_does_not_pass(missing: object) -> None:
 
 
 def test_engine_that_is_not_there_is_rejected() -> None:
-    verdict = judge({"fp32": {"accuracy": 0.9}}, settings(), **SOUND)
+    verdict = judge({"fp32": ResultRow(accuracy=0.9)}, settings(), **SOUND)
     assert not verdict.promoted
 
 
@@ -151,6 +168,7 @@ def test_finding_is_named_in_the_reason() -> None:
 
 
 def test_speedup_needs_both_latencies() -> None:
-    assert speedup({"latency_ms_p50": 0.5}, {"latency_ms_p50": 1.0}) == 2.0
-    assert speedup({}, {"latency_ms_p50": 1.0}) is None
-    assert speedup({"latency_ms_p50": 0.0}, {"latency_ms_p50": 1.0}) is None
+    reference = ResultRow(latency_ms_p50=1.0)
+    assert speedup(ResultRow(latency_ms_p50=0.5), reference) == 2.0
+    assert speedup(ResultRow(), reference) is None
+    assert speedup(ResultRow(latency_ms_p50=0.0), reference) is None

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.artifacts import Dataset
 from components.prepare_data import prepare_data
 from components.runtime.events import NullProgress
-from components.runtime.reader import load_info, load_preprocessing, load_split
+from components.runtime.reader import load_split
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
@@ -29,7 +30,7 @@ def test_digits_are_all_there_once(digits_dataset: Path) -> None:
     from sklearn.datasets import load_digits
 
     images = load_digits().images.astype(np.uint8)
-    info = load_info(digits_dataset)
+    info = Dataset(digits_dataset).info()
     assert info.kind == "digits"
     assert info.classes == tuple("0123456789")
     assert (info.image_shape, info.dtype) == ((8, 8, 1), "uint8")
@@ -41,7 +42,7 @@ def test_digits_are_all_there_once(digits_dataset: Path) -> None:
 
 
 def test_digits_are_scaled_to_one(digits_dataset: Path) -> None:
-    assert load_preprocessing(digits_dataset).scale == 1 / 16
+    assert Dataset(digits_dataset).preprocessing().scale == 1 / 16
     x, y = load_split(digits_dataset, "train")
     assert (x.dtype, x.min(), x.max()) == (np.float32, 0.0, 1.0)
     assert y.dtype == np.int64
@@ -61,7 +62,7 @@ def test_only_the_seed_decides_the_parts(tmp_path: Path) -> None:
         prepare(tmp_path / name, seed=seed)
     digests = {name: load_split(tmp_path / name, "test", raw=True)[0].tobytes() for name in "abc"}
     assert digests["a"] == digests["b"] != digests["c"]
-    assert len({load_info(tmp_path / name).fingerprint for name in "abc"}) == 1
+    assert len({Dataset(tmp_path / name).info().fingerprint for name in "abc"}) == 1
 
 
 def test_the_metrics_tell_the_sizes(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_small_set_gives_fewer_samples_to_calibration_and_says_so(
     tmp_path: Path, progress: Any
 ) -> None:
     prepare(tmp_path, limit=100, progress=progress)
-    assert load_info(tmp_path).splits["calibration"] == 20
+    assert Dataset(tmp_path).info().splits["calibration"] == 20
     assert [
         "calibration part has 20 samples instead of 256" in text for text in progress.warnings
     ] == [True]
@@ -89,8 +90,8 @@ def test_a_small_set_gives_fewer_samples_to_calibration_and_says_so(
 
 def test_images_are_resized_when_asked(tmp_path: Path) -> None:
     prepare(tmp_path, limit=100, image_size=(12, 16))
-    assert load_info(tmp_path).image_shape == (12, 16, 1)
-    assert load_preprocessing(tmp_path).resize == "bilinear"
+    assert Dataset(tmp_path).info().image_shape == (12, 16, 1)
+    assert Dataset(tmp_path).preprocessing().resize == "bilinear"
     assert load_split(tmp_path, "train", raw=True)[0].shape[1:] == (12, 16, 1)
 
 
@@ -108,7 +109,7 @@ def test_a_mean_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_names_of_classes_may_be_given_but_must_suffice(tmp_path: Path) -> None:
     names = [f"digit {index}" for index in range(10)]
     prepare(tmp_path / "a", limit=100, classes=names)
-    assert load_info(tmp_path / "a").classes == tuple(names)
+    assert Dataset(tmp_path / "a").info().classes == tuple(names)
     with pytest.raises(DataError, match=r"expected 0 to 8 \(9 classes\), received 9"):
         prepare(tmp_path / "b", limit=100, classes=names[:9])
 
@@ -153,7 +154,7 @@ def test_a_keras_data_set_keeps_its_test_part(
     x, y = load_split(tmp_path, "test", raw=True)
     assert sorted(image.tobytes() for image in x) == sorted(image.tobytes() for image in x_test)
     assert sorted(y) == sorted(y_test.ravel())
-    assert load_info(tmp_path).source == "keras.datasets.cifar10"
+    assert Dataset(tmp_path).info().source == "keras.datasets.cifar10"
 
 
 def test_what_keras_cannot_load_is_one_clear_message(
@@ -196,7 +197,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert load_info(tmp_path / "out").splits["test"] == 20
+    assert Dataset(tmp_path / "out").info().splits["test"] == 20
 
 
 def test_a_full_disk_ends_the_step_with_a_message_not_with_a_signal(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from components.artifacts import Dataset
 from components.data.images import decode_image, load_image, resize_array
 from components.prepare_data import prepare_data
 from components.runtime.events import NullProgress
-from components.runtime.reader import load_info, load_split, numpy_batches
+from components.runtime.reader import load_split, numpy_batches
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
@@ -31,7 +32,7 @@ def prepare(
 def test_images_stay_in_their_files_and_come_back_with_their_class(image_folder: Make) -> None:
     root = image_folder()
     out, _ = prepare(root)
-    info = load_info(out)
+    info = Dataset(out).info()
     assert (info.classes, info.image_shape, info.root) == (("cat", "dog"), (6, 8, 3), str(root))
     assert not list(out.glob("*.npy"))
     expected = {
@@ -64,17 +65,17 @@ def test_batches_are_read_one_by_one(image_folder: Make, monkeypatch: pytest.Mon
 
 def test_the_fingerprint_is_of_the_content(image_folder: Make) -> None:
     root = image_folder()
-    prints = [load_info(prepare(root, out=name)[0]).fingerprint for name in ("a", "b")]
+    prints = [Dataset(prepare(root, out=name)[0]).info().fingerprint for name in ("a", "b")]
     os.utime(root / "cat" / "000.png", ns=(1, 1))
-    prints.append(load_info(prepare(root, out="c")[0]).fingerprint)
+    prints.append(Dataset(prepare(root, out="c")[0]).info().fingerprint)
     Image.new("RGB", (8, 6)).save(root / "cat" / "000.png")
-    prints.append(load_info(prepare(root, out="d")[0]).fingerprint)
+    prints.append(Dataset(prepare(root, out="d")[0]).info().fingerprint)
     assert prints[0] == prints[1] == prints[2] != prints[3]
 
 
 def test_resizing_and_gray(image_folder: Make) -> None:
     out, _ = prepare(image_folder(), image_size=(5, 7), color="gray")
-    assert load_info(out).image_shape == (5, 7, 1)
+    assert Dataset(out).info().image_shape == (5, 7, 1)
     assert load_split(out, "test")[0].shape[1:] == (5, 7, 1)
 
 
@@ -143,7 +144,7 @@ def test_images_of_different_sizes_need_a_size(image_folder: Make) -> None:
         DataError, match=r"differ in size: .*000\.png is 6x8, .*big\.png is 9x9.*data\.image_size"
     ):
         prepare(root)
-    assert load_info(prepare(root, image_size=(6, 6), out="sized")[0]).image_shape == (6, 6, 3)
+    assert Dataset(prepare(root, image_size=(6, 6), out="sized")[0]).info().image_shape == (6, 6, 3)
 
 
 def test_folders_that_cannot_work_are_refused(image_folder: Make, tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_parts_are_not_taken_for_classes(image_folder: Make) -> None:
         DataError, match=r"train, val look like parts, not classes\. Set data\.path to one of them"
     ):
         prepare(root)
-    assert load_info(prepare(root, classes=["train", "val"], out="named")[0]).classes == (
+    assert Dataset(prepare(root, classes=["train", "val"], out="named")[0]).info().classes == (
         "train",
         "val",
     )
@@ -195,14 +196,14 @@ def test_a_quick_trial_decodes_only_what_it_uses(
     )
     root = image_folder(count=30)
     out, _ = prepare(root, limit=20)
-    assert len(decoded) == sum(load_info(out).splits.values()) == 20
+    assert len(decoded) == sum(Dataset(out).info().splits.values()) == 20
     assert sum("/cat/" in name for name in decoded) == 10
 
 
 def test_the_order_of_named_classes_is_the_order_of_labels(image_folder: Make) -> None:
     out, _ = prepare(image_folder(("a", "b", "c")), classes=["c", "a"])
-    assert load_info(out).classes == ("c", "a")
-    assert sum(load_info(out).splits.values()) == 24
+    assert Dataset(out).info().classes == ("c", "a")
+    assert sum(Dataset(out).info().splits.values()) == 24
 
 
 def test_an_image_that_changes_after_it_was_prepared_is_noticed(image_folder: Make) -> None:

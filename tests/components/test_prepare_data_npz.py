@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.artifacts import Dataset
 from components.prepare_data import prepare_data
 from components.runtime.events import NullProgress
-from components.runtime.reader import load_info, load_split
+from components.runtime.reader import load_split
 from components.settings import DataSettings
 from qat_lib.errors import DataError, StorageError
 
@@ -47,7 +48,7 @@ def prepare_file(folder: Path, file: Path, **data: Any) -> Path:
 def test_the_usual_names_are_understood(tmp_path: Path, x: str, y: str) -> None:
     arrays = good()
     out = prepare(tmp_path, {x: arrays["x"], y: arrays["y"]})
-    info = load_info(out)
+    info = Dataset(out).info()
     assert (info.image_shape, info.classes, sum(info.splits.values())) == (
         (5, 4, 3),
         ("0", "1", "2"),
@@ -84,7 +85,12 @@ def test_parts_of_the_source_stay_apart(tmp_path: Path) -> None:
         assert sorted(image.tobytes() for image in found) == sorted(
             image.tobytes() for image in part
         )
-    assert load_info(out).splits == {"train": 45, "calibration": 15, "validation": 30, "test": 30}
+    assert Dataset(out).info().splits == {
+        "train": 45,
+        "calibration": 15,
+        "validation": 30,
+        "test": 30,
+    }
 
 
 def test_limit_takes_from_every_part_of_the_source(tmp_path: Path) -> None:
@@ -93,15 +99,15 @@ def test_limit_takes_from_every_part_of_the_source(tmp_path: Path) -> None:
     out = prepare(
         tmp_path, {**parts, "x_test": arrays["x"][90:], "y_test": arrays["y"][90:]}, limit=40
     )
-    assert load_info(out).splits["test"] == 10
-    assert sum(load_info(out).splits.values()) == 40
+    assert Dataset(out).info().splits["test"] == 10
+    assert sum(Dataset(out).info().splits.values()) == 40
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_floats_become_float32_with_scale_one(tmp_path: Path, kind: type) -> None:
     arrays = good()
     out = prepare(tmp_path, {**arrays, "x": (arrays["x"] / 256).astype(kind)})
-    assert load_info(out).dtype == "float32"
+    assert Dataset(out).info().dtype == "float32"
     x, _ = load_split(out, "train")
     assert x.dtype == np.float32
     assert 0 <= x.min() < x.max() < 1
@@ -109,7 +115,7 @@ def test_floats_become_float32_with_scale_one(tmp_path: Path, kind: type) -> Non
 
 def test_gray_images_without_channels_get_one(tmp_path: Path) -> None:
     arrays = good()
-    assert load_info(prepare(tmp_path, {**arrays, "x": arrays["x"][..., 0]})).image_shape == (
+    assert Dataset(prepare(tmp_path, {**arrays, "x": arrays["x"][..., 0]})).info().image_shape == (
         5,
         4,
         1,
@@ -133,7 +139,7 @@ def test_the_same_content_has_the_same_fingerprint_and_another_does_not(tmp_path
         (tmp_path / name).mkdir()
         arrays = good()
         arrays["x"][7, 0, 0, 0] ^= change
-        found.append(load_info(prepare(tmp_path / name, arrays)).fingerprint)
+        found.append(Dataset(prepare(tmp_path / name, arrays)).info().fingerprint)
     assert found[0] == found[1] != found[2]
 
 
@@ -147,7 +153,7 @@ def test_images_that_occur_in_training_and_elsewhere_are_counted(
     out.mkdir()
     settings = DataSettings(kind="npz", path=str(tmp_path / "data.npz"))
     metrics = prepare_data(out, data=settings, seed=0, progress=progress)
-    assert metrics["duplicates"] == 90 - metrics["train_samples"] == load_info(out).duplicates
+    assert metrics["duplicates"] == 90 - metrics["train_samples"] == Dataset(out).info().duplicates
     assert any("byte for byte" in message for message in progress.warnings)
 
 
@@ -329,7 +335,7 @@ def test_read_npz_takes_what_the_variable_allows(
         prepare_file(tmp_path, tmp_path / "data.npz")
     (tmp_path / "out").rmdir()
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", "1MiB")
-    assert sum(load_info(prepare_file(tmp_path, tmp_path / "data.npz")).splits.values()) == 60
+    assert sum(Dataset(prepare_file(tmp_path, tmp_path / "data.npz")).info().splits.values()) == 60
 
 
 @pytest.mark.parametrize(

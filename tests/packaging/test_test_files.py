@@ -18,7 +18,7 @@ ACROSS_MODULES = {
     "tests/pipelines/test_missing_packages.py": "every command without the extras",
     "tests/pipelines/test_secrets.py": "secrets at every entry and exit",
     "tests/qat_lib/test_public_names.py": "the names at the top of the package",
-    "tests/qat_lib/test_reprs.py": "what objects look like at a prompt",
+    "tests/qat_lib/test_reprs.py": "how objects of many modules show themselves",
 }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pipelines.collect import finished_steps, link_artifacts
 from pipelines.run_folder import RunFolder
+from pipelines.run_result import FinishedStep
 
 
 def write_attempt(folder: RunFolder, number: int, seconds: float) -> Path:
@@ -46,5 +47,5 @@ def test_finished_steps_are_those_of_this_attempt_whatever_the_clock_says(tmp_pa
     lines = [json.dumps(event) + "\n" for event in events]
     folder.events_file.write_text("".join(lines))
     assert finished_steps(folder, since=len(lines[0])) == [
-        {"name": "prepare_data", "status": "reused", "seconds": 0.1}
+        FinishedStep(name="prepare_data", status="reused", seconds=0.1)
     ]

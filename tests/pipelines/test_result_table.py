@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from pipelines.result_table import show_result, ui_command
+from pipelines.run_result import RunResult
 
 ROW = {"int8_layers": 14, "weighted_layers": 14, "batch_size": 32}
 RESULT: dict[str, Any] = {
@@ -35,7 +36,8 @@ RESULT: dict[str, Any] = {
 
 def shown(result: dict[str, Any], width: int = 80) -> list[str]:
     stream = io.StringIO()
-    show_result(Console(file=stream, width=width, highlight=False), result, seconds=83.2)
+    console = Console(file=stream, width=width, highlight=False)
+    show_result(console, RunResult.model_validate(result), seconds=83.2)
     return stream.getvalue().splitlines()
 
 

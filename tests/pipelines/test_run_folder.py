@@ -9,7 +9,8 @@ import pytest
 
 from components.runtime.atomic_file import unfinished_name
 from pipelines.config import load_config
-from pipelines.run_folder import RunFolder, create_run, find_run, read_record, write_json
+from pipelines.run_folder import RunFolder, create_run, find_run
+from pipelines.run_record import read_record, write_json
 from qat_lib.errors import ConfigError, StorageError
 
 

@@ -8,7 +8,6 @@ from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.flow import Read
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V23 = Rule("V23", "warning", "attention mask or Softmax input is quantized", "J", "M")
@@ -29,7 +28,7 @@ def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
         quantized = _first_quantized(engine, node)
         if quantized is None:
             continue
-        layer = keras_layer(node.name)
+        layer = node.keras_layer
         what = f"input of its {quantized.op} (mask or scale)"
         if quantized is node:
             what = "input of its Softmax"
@@ -51,7 +50,7 @@ def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
 
 
 def between_products(engine: PredictedEngine) -> frozenset[int]:
-    """Return the operators from the scores of an attention to its Softmax, by the index of their node.
+    """Return the indices of the nodes from the scores of an attention to its Softmax.
 
     They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
     scores is no residual.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V28 = Rule("V28", "error", "types of a DQ and of the operands that it meets differ", "M")
@@ -28,7 +27,7 @@ def check_borders(engine: PredictedEngine) -> Iterator[Finding]:
     for kernel in engine.kernels:
         if kernel.reason == "quantize" and kernel.values[0] in inputs:
             yield H2.at(
-                kernel.name,
+                engine.graph.node_by_name.get(kernel.name, kernel.name),
                 message=f"the input {kernel.values[0]!r} is quantized by a kernel of its own.",
                 advice="Feed INT8 and remove the first Q if the caller can quantize, or accept one "
                 "small kernel.",
@@ -53,7 +52,7 @@ def _check_types(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
         if found in _FLOATS:
             types[read.position] = found
     if len(set(types.values())) > 1:
-        layer = keras_layer(node.name)
+        layer = node.keras_layer
         listed = ", ".join(f"input {position} {dtype}" for position, dtype in types.items())
         yield V28.at(
             node,

@@ -1,4 +1,4 @@
-"""Behind a weighted layer: its output's precision, and what cuts its kernel short (V13, V14, H1)."""
+"""Behind a weighted layer: its output's precision, and what cuts its kernel short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from qat_lib.analysis.flow import Read
 from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.propagation import is_mover
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
 
 V13 = Rule(
     "V13", "warning", "layer writes floating point and its Q becomes a kernel of its own", "E", "E"
@@ -37,7 +36,7 @@ def _check_output(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     if not quantized or chain.output_scale(engine.flow) is not None:
         return
     severity, why, advice = _why_float(chain, [read for read in reads if read.scale is None])
-    layer = keras_layer(chain.op.node.name)
+    layer = chain.op.node.keras_layer
     yield V13.at(
         chain.nodes[-1],
         message=f"{layer!r} computes in INT8 but writes floating point, because {why}: the Q "
@@ -78,9 +77,7 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
 def _names(reads: Sequence[Read]) -> str:
     found = []
     for read in reads:
-        found.append(
-            "the graph's output" if read.node is None else repr(keras_layer(read.node.name))
-        )
+        found.append("the graph's output" if read.node is None else repr(read.node.keras_layer))
     return " and ".join(dict.fromkeys(found))
 
 
@@ -99,7 +96,7 @@ def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
         follower = gate[-1]
     else:
         return
-    layer = keras_layer(chain.op.node.name)
+    layer = chain.op.node.keras_layer
     yield V14.at(
         follower,
         message=f"Q/DQ between {layer!r} and its {follower.op} keep them from being one kernel.",
@@ -120,7 +117,7 @@ def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]
         return
     gate = gate_of(engine.flow, reads)
     if gate:
-        layer = keras_layer(chain.op.node.name)
+        layer = chain.op.node.keras_layer
         operators = " and ".join(dict.fromkeys(node.op for node in gate))
         yield V13.at(
             chain.nodes[-1],
@@ -142,7 +139,7 @@ def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     ):
         yield H1.at(
             node,
-            message=f"{keras_layer(node.name)!r} pads with zeros in a kernel of its own.",
+            message=f"{node.keras_layer!r} pads with zeros in a kernel of its own.",
             advice="Merge it into the pads attribute of the layer behind it.",
         )
 

@@ -10,7 +10,6 @@ from qat_lib.analysis.flow import Read
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.roles import onnx_operators
 
 V18 = Rule("V18", "warning", "elementwise operator with mixed precision", "F5 I", "I")
@@ -46,7 +45,7 @@ def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
 def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     quantized = all(read.scale is not None for read in engine.flow.data_inputs(node))
     if quantized and not engine.runs_int8(node):
-        layer = keras_layer(node.name)
+        layer = node.keras_layer
         yield V19.at(
             node,
             message=f"{layer!r} reads INT8 and its output has no one INT8 scale: its input is "
@@ -56,7 +55,7 @@ def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 
 
 def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
-    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
+    reads, layer = engine.flow.data_inputs(node), node.keras_layer
     scales = dict.fromkeys(read.scale for read in reads)
     if None in scales and len(scales) > 1:
         floats = [repr(_source(engine, read.value)) for read in reads if read.scale is None]
@@ -90,7 +89,7 @@ def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 def _check_elementwise(
     engine: PredictedEngine, node: Node, rule: str, means: frozenset[str]
 ) -> Iterator[Finding]:
-    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
+    reads, layer = engine.flow.data_inputs(node), node.keras_layer
     floats = [read for read in reads if read.scale is None]
     if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(reads, means):
         return
@@ -141,7 +140,7 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     on_both_sides = reads and outputs and all(read.explicit for read in (*reads, *outputs))
     if not on_both_sides:
         return
-    layer = keras_layer(node.name)
+    layer = node.keras_layer
     yield V22.at(
         node,
         message=f"{layer!r} always computes in floating point; Q/DQ on both sides of it only cost "
@@ -152,4 +151,4 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 
 def _source(engine: PredictedEngine, value: str) -> str:
     producer = engine.graph.producer(value)
-    return keras_layer(producer.name) if producer is not None else value
+    return producer.keras_layer if producer is not None else value

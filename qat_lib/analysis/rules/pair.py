@@ -1,4 +1,4 @@
-"""Parser rules about one QuantizeLinear or DequantizeLinear: its scale and zero point (V01, V02)."""
+"""Parser rules about the scale and the zero point of one Q or DQ (V01, V02)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair_axis import check_axis, count_scales
 from qat_lib.analysis.rules.pair_types import check_integers, check_types_agree
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.pairs import well_formed
 from qat_lib.onnx_view.scales import describe_bad_scales
 
@@ -51,7 +50,7 @@ def _check_scale(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             node,
             message="the scale is computed in the graph, so nothing about fusion can be known and "
             "TensorRT 10.1 refuses one of dynamic shape.",
-            advice=f"Freeze the range of {keras_layer(node.name)!r} before the export, so that its "
+            advice=f"Freeze the range of {node.keras_layer!r} before the export, so that its "
             "scale is a constant.",
             rule="P3",
             severity="warning",
@@ -73,7 +72,7 @@ def _check_scale(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
         yield V01.at(
             node,
             message=f"{problem}: a scale is a positive, finite, normal number.",
-            advice=f"Calibrate {keras_layer(node.name)!r} with data that reach it, or clamp its "
+            advice=f"Calibrate {node.keras_layer!r} with data that reach it, or clamp its "
             "range above zero.",
             rule="P2",
         )

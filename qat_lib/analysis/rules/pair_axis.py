@@ -8,7 +8,6 @@ from math import prod
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair_types import OTHER_TYPES, V06
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.pairs import quantized_type
 
 V04 = Rule(
@@ -51,7 +50,7 @@ def check_axis(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             node,
             message=f"an activation is quantized with {count} scales; TensorRT quantizes "
             "activations per tensor.",
-            advice=f"Give the output of {keras_layer(node.name)!r} one range for the whole tensor.",
+            advice=f"Give the output of {node.keras_layer!r} one range for the whole tensor.",
             rule="P12",
         )
     yield from _check_channels(graph, node, count)
@@ -81,6 +80,6 @@ def _check_channels(graph: OnnxGraph, node: Node, count: int) -> Iterator[Findin
     yield V04.at(
         node,
         message=f"there are {count} scales and {along}.",
-        advice=f"Quantize the weight of {keras_layer(node.name)!r} along its output channels.",
+        advice=f"Quantize the weight of {node.keras_layer!r} along its output channels.",
         rule="P9",
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.pairs import QUANTIZE, quantized_type
 
 V03 = Rule("V03", "error", "quantized type is not signed INT8", "P5 P6 P8")
@@ -18,7 +17,7 @@ OTHER_TYPES = frozenset({"float8e4m3fn", "int4", "float4e2m1"})
 
 
 def check_integers(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield a quantized type other than INT8: the zero point's, or the one that its lack implies."""
+    """Yield a quantized type other than INT8, also where no zero point gives it."""
     zero_point = node.input(2)
     if node.op == QUANTIZE and not zero_point:
         if not node.integer("output_dtype"):
@@ -55,7 +54,7 @@ def _other_type(node: Node, dtype: str) -> Finding:
         return V03.at(
             node,
             message="an INT32 tensor, usually a bias, is dequantized: TensorRT has no such layer.",
-            advice=f"Keep the bias of {keras_layer(node.name)!r} in floating point; in ONNX "
+            advice=f"Keep the bias of {node.keras_layer!r} in floating point; in ONNX "
             "Runtime extra_options={'QuantizeBias': False}.",
             rule="P8",
         )

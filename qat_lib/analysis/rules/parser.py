@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair import check_pair
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE
 from qat_lib.roles import PAIR, onnx_operators
 
@@ -55,7 +54,7 @@ def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             node,
             message="a QuantizeLinear is a graph output: TensorRT needs a DequantizeLinear behind "
             "it.",
-            advice=f"Leave the output of {keras_layer(node.name)!r} in floating point, or end the "
+            advice=f"Leave the output of {node.keras_layer!r} in floating point, or end the "
             "graph with the DQ.",
             rule="L",
         )
@@ -108,7 +107,7 @@ def _check_batch_norm(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
             node,
             message="a parameter of the BatchNormalization is computed, so TensorRT takes it apart "
             "and can't fuse it.",
-            advice=f"Export {keras_layer(node.name)!r} in inference mode, so that its parameters "
+            advice=f"Export {node.keras_layer!r} in inference mode, so that its parameters "
             "are constants.",
             rule="P19",
             severity="warning",

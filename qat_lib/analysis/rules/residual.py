@@ -11,7 +11,6 @@ from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.analysis.rules.mixed import V18
-from qat_lib.onnx_view.names import keras_layer
 
 V15 = Rule("V15", "warning", "residual operand of a fused Add is floating point", "F2", "E")
 V16 = Rule("V16", "warning", "residual is quantized but the Add's output is not", "F3", "E")
@@ -32,7 +31,7 @@ def check_residual(engine: PredictedEngine) -> Iterator[Finding]:
 
 def _check_fused(engine: PredictedEngine, placed: PlacedAdd, chain: Chain) -> Iterator[Finding]:
     """Yield what keeps an Add in the kernel of ``chain`` from INT8."""
-    name, into = keras_layer(placed.node.name), keras_layer(chain.op.node.name)
+    name, into = placed.node.keras_layer, chain.op.node.keras_layer
     if chain.op.precision != "int8":
         if chain.residual is not None and chain.residual.scale is not None:
             yield V18.at(
@@ -65,7 +64,7 @@ def _check_fused(engine: PredictedEngine, placed: PlacedAdd, chain: Chain) -> It
 
 
 def _between_quantized(placed: PlacedAdd, behind: Chain) -> Finding:
-    name, branch = keras_layer(placed.node.name), keras_layer(behind.op.node.name)
+    name, branch = placed.node.keras_layer, behind.op.node.keras_layer
     return V17.at(
         placed.node,
         message=f"both operands of {name!r} are quantized, so it does not fuse into {branch!r} but "
@@ -96,4 +95,4 @@ def _is_shared(engine: PredictedEngine, chain: Chain) -> bool:
 def _residual_name(engine: PredictedEngine, chain: Chain) -> str:
     residual = chain.residual
     source = engine.graph.producer(residual.value) if residual is not None else None
-    return f", which is the output of {keras_layer(source.name)!r}" if source is not None else ""
+    return f", which is the output of {source.keras_layer!r}" if source is not None else ""

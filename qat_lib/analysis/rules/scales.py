@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.flow import Scale
-from qat_lib.onnx_view.names import keras_layer
 
 V08 = Rule("V08", "warning", "one tensor is quantized with several scales", "A", "E")
 V09 = Rule("V09", "warning", "requantization between two scales", "C", "I")
@@ -18,13 +17,13 @@ def check_scales(engine: PredictedEngine) -> Iterator[Finding]:
     for value in engine.flow.values:
         scales = {read.explicit[0] for read in engine.flow.readers(value) if read.explicit}
         if len(scales) > 1 and not engine.graph.is_constant(value):
-            yield _several_scales(source_name(engine, value), scales)
+            yield _several_scales(engine, value, scales)
     for kernel in engine.kernels:
         if kernel.kind == "requantize" and kernel.reason == "requantize":
-            source = source_name(engine, kernel.values[0])
-            layer = keras_layer(source)
+            graph, value = engine.graph, kernel.values[0]
+            layer = graph.keras_layer(value)
             yield V09.at(
-                kernel.name if kernel.name in engine.graph.node_by_name else source,
+                graph.node_by_name.get(kernel.name) or graph.producer(value) or value,
                 message=f"the INT8 output of {layer!r} is converted to another scale on its way; "
                 "nothing computes in between.",
                 advice=f"Share one quantizer between the output of {layer!r} and the tensor that "
@@ -33,19 +32,13 @@ def check_scales(engine: PredictedEngine) -> Iterator[Finding]:
             )
 
 
-def _several_scales(source: str, scales: set[Scale]) -> Finding:
-    layer = keras_layer(source)
+def _several_scales(engine: PredictedEngine, value: str, scales: set[Scale]) -> Finding:
+    layer = engine.graph.keras_layer(value)
     sizes = sorted(scale.largest for scale in scales)
     listed = ", ".join(f"{size:.6g}" for size in sizes)
     return V08.at(
-        source,
+        engine.graph.producer(value) or value,
         message=f"the output of {layer!r} is quantized with {len(scales)} different scales "
         f"({listed}): each costs a kernel of its own, and the layer cannot write INT8.",
         advice=f"Give the output of {layer!r} one quantizer that all its consumers share.",
     )
-
-
-def source_name(engine: PredictedEngine, value: str) -> str:
-    """Return the node that writes ``value``, or the value's own name when it is a graph input."""
-    producer = engine.graph.producer(value)
-    return producer.name if producer is not None else value

@@ -11,7 +11,6 @@ from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.rules.pair_axis import V04
 from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
-from qat_lib.onnx_view.names import keras_layer
 from qat_lib.roles import onnx_operators
 
 V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
@@ -55,7 +54,7 @@ def _has_other_type(op: WeightedOp) -> bool:
 
 
 def _check_operands(op: WeightedOp) -> Iterator[Finding]:
-    layer = keras_layer(op.node.name)
+    layer = op.node.keras_layer
     if op.precision == "float":
         yield V11.at(
             op.node,
@@ -87,7 +86,7 @@ def _lacking_operand(op: WeightedOp) -> str:
 
 
 def _check_weight(op: WeightedOp) -> Iterator[Finding]:
-    weight, layer = op.weight, keras_layer(op.node.name)
+    weight, layer = op.weight, op.node.keras_layer
     if weight is None or weight.scale is None:
         return
     if weight.layout_ops:
@@ -112,7 +111,7 @@ def _check_gain(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
     limit = _conv_limit if op.node.op in CONVOLUTIONS else _matmul_limit
     reason = limit(engine, op)
     if reason:
-        layer = keras_layer(op.node.name)
+        layer = op.node.keras_layer
         yield V24.at(
             op.node,
             message=f"{layer!r} {reason}: INT8 is not expected to be faster.",
@@ -164,7 +163,7 @@ def _check_channels(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding
     counts = (filters,) if _reads_input(engine, op) else (given, filters)
     odd = [str(count) for count in dict.fromkeys(counts) if count % 16]
     if odd:
-        layer = keras_layer(op.node.name)
+        layer = op.node.keras_layer
         yield V25.at(
             op.node,
             message=f"{layer!r} has {' and '.join(odd)} channels: tensor cores work on 16 at a "
@@ -175,7 +174,7 @@ def _check_channels(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding
 
 
 def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
-    layer, weight = keras_layer(op.node.name), op.weight
+    layer, weight = op.node.keras_layer, op.weight
     if weight is None or weight.scale is None:
         return
     if op.node.op == "ConvTranspose" and weight.scale.count > 1:

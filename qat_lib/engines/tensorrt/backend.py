@@ -1,4 +1,4 @@
-"""The TensorRT backend: availability, build, refusal and loading, over one module and one device."""
+"""The TensorRT backend: availability, build, refusal and loading."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class TensorRTBackend:
         return {"kind": "gpu", **asdict(self._device.info())}
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return fp32, and fp16 where it is a builder flag; strongly typed versions take FP16 from the graph."""
+        """Return fp32, and fp16 where it is a builder flag.
+
+        Strongly typed versions take FP16 from the graph.
+        """
         self._module()
         return ("fp32", "fp16") if self._capabilities().fp16_flags else ("fp32",)
 
@@ -98,8 +101,8 @@ class TensorRTBackend:
                 return f"it needs an Ampere or newer GPU, here is {device['name']}."
         elif (device["name"], device["compute_capability"]) != (name, capability):
             return (
-                f"it was built for {name} (compute capability {capability}), here is {device['name']} "
-                f"({device['compute_capability']})."
+                f"it was built for {name} (compute capability {capability}), here is "
+                f"{device['name']} ({device['compute_capability']})."
             )
         return None
 

@@ -5,9 +5,12 @@ TensorRT's inspector, OpenVINO's execution graph and the reports are joined by t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import onnx_ir as ir
 
-from qat_lib.export.graph import LAYER, QUANTIZER, is_op, lowering_pass
+from qat_lib.export.graph import LAYER, ORIGIN, QUANTIZER, is_op, lowering_pass
 
 ROLES = {
     "QuantizeLinear": ("weight", "scale", "zero_point"),
@@ -28,12 +31,21 @@ def owner(node: ir.Node) -> str:
     """Return what a node is named after: its quantizer, else its layer, else the layer of a neighbour."""
     if is_op(node, "QuantizeLinear", "DequantizeLinear") and QUANTIZER in node.meta:
         return str(node.meta[QUANTIZER])
-    if LAYER in node.meta:
-        return str(node.meta[LAYER])
-    for neighbour in (*node.predecessors(), *node.successors()):
-        if LAYER in neighbour.meta:
-            return str(neighbour.meta[LAYER])
-    return "graph"
+    return str(_nearest(node).get(LAYER, "graph"))
+
+
+def origin(node: ir.Node) -> str:
+    """Return the Keras layer that a node stands for, as plan and reports name it."""
+    meta = _nearest(node)
+    return str(meta.get(ORIGIN, meta.get(LAYER, "graph")))
+
+
+def _nearest(node: ir.Node) -> Mapping[str, Any]:
+    """Return what is known of a node that came from no layer: what is known of a neighbour."""
+    for candidate in (node, *node.predecessors(), *node.successors()):
+        if LAYER in candidate.meta:
+            return candidate.meta
+    return node.meta
 
 
 @lowering_pass

@@ -27,13 +27,13 @@ def test_per_class_change_is_against_the_reference() -> None:
         "engine": metrics.confusion(np.pad(better, ((0, 0), (0, 1))), LABELS, 4),
     }
     table = metrics.per_class(confusions, ["a", "b", "c", "none"], "fp32")
-    assert table[1] == {
+    assert table[1].to_dict() == {
         "class": "b",
         "samples": 2,
         "accuracy": {"fp32": 0.5, "engine": 1.0},
         "change": {"fp32": 0.0, "engine": 0.5},
     }
-    assert table[3]["accuracy"] == {"fp32": None, "engine": None}
+    assert table[3].accuracy == {"fp32": None, "engine": None}
 
 
 def test_probabilities_pass_through_and_logits_become_them() -> None:
@@ -50,9 +50,9 @@ def test_calibration_error_of_known_confidences() -> None:
 
 
 def test_agreement_with_itself_is_complete() -> None:
-    assert metrics.agreement(OUTPUTS, OUTPUTS) == {
+    assert metrics.agreement(OUTPUTS, OUTPUTS).to_dict() == {
         "labels": 1.0,
         "largest_difference": 0.0,
         "mean_difference": 0.0,
     }
-    assert metrics.agreement(OUTPUTS, -OUTPUTS)["labels"] == 0.0
+    assert metrics.agreement(OUTPUTS, -OUTPUTS).labels == 0.0

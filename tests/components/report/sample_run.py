@@ -14,21 +14,21 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
+from components.artifacts import Verdict
+from components.artifacts.promotion import Reason
 from components.report import ReportFolders
+from components.runtime.manifest import describe
+from qat_lib.preprocessing import Preprocessing
 
 CLASSES = [str(digit) for digit in range(10)]
-VERDICT: dict[str, Any] = {
-    "verdict": "promote",
-    "reasons": [
-        {
-            "check": "accuracy_drop",
-            "passed": True,
-            "expected": "at most 1.00% below FP32 Keras",
-            "received": "97.78% against 97.50%",
-            "message": "The INT8 engine is no worse than FP32 Keras (97.78% against 97.50%).",
-        }
-    ],
-}
+REASON = Reason(
+    check="accuracy_drop",
+    passed=True,
+    expected="at most 1.00% below FP32 Keras",
+    received="97.78% against 97.50%",
+    message="The INT8 engine is no worse than FP32 Keras (97.78% against 97.50%).",
+)
+VERDICT = Verdict(verdict="promote", reasons=(REASON,))
 
 
 def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportFolders:
@@ -47,10 +47,10 @@ def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportF
         "head",
     ]
     write(folders.dataset / "dataset.json", dataset(names))
-    write(
-        folders.dataset / "preprocessing.json",
-        {"scale": 0.0625, "mean": [0.0], "std": [1.0], "color": "gray"},
+    preprocessing = Preprocessing(
+        image_shape=(8, 8, 1), dtype="uint8", scale=0.0625, mean=(0.0,), std=(1.0,), color="gray"
     )
+    preprocessing.save(folders.dataset / "preprocessing.json")
     write(
         folders.baseline / "model.json",
         {"name": "resnet_digits", "parameters": 78042, "input_shape": [8, 8, 1]},
@@ -69,17 +69,17 @@ def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportF
             folders.engines / f"{variant}.engine.json",
             {"backend": "openvino", "backend_version": "2026.4.0"},
         )
-        layers = [
-            {"name": "stem", "nodes": ["quant_stem/Conv"], "precision": "int8", "weighted": True}
-        ]
+        stem = {"name": "stem", "kind": "Convolution", "nodes": ["quant_stem/Conv"]}
+        layers = [{**stem, "precision": "int8", "weighted": True}]
         write(folders.engines / f"{variant}.layers.json", layers)
     write(folders.evaluation / "evaluation.json", evaluation(names))
     (folders.evaluation / "worst_samples").mkdir()
     for index in range(3):
         (folders.evaluation / "worst_samples" / f"qat_engine_{index}.png").write_bytes(png(index))
+    settings = {"qat": {"epochs": 4, "learning_rate": 2e-4}}
     write(
         folders.qat / "manifest.json",
-        {"seconds": 12.5, "settings": {"qat": {"epochs": 4, "learning_rate": 2e-4}}},
+        describe(folders.qat, seconds=12.5, settings=settings).to_dict(),
     )
     return folders
 
@@ -127,7 +127,7 @@ def ranges(blocks: list[str], factor: float) -> dict[str, Any]:
         found[f"{block}_kernel"] = {
             "tensor": f"{block}/kernel",
             "kind": "weight",
-            "amax": amax.tolist(),
+            "amax": amax.ravel().tolist(),
             "observed_max": float(amax.max()),
             "histogram": None,
         }
@@ -141,7 +141,7 @@ def plan(blocks: list[str]) -> dict[str, Any]:
         entry = {
             "consumers": [{"layer": block, "input": 0}],
             "group": None,
-            "num_bits": 8,
+            "bits": 8,
             "range_policy": "frozen",
         }
         quantizers.append(
@@ -179,6 +179,7 @@ def plan(blocks: list[str]) -> dict[str, Any]:
         "mode": "full",
         "quantizers": quantizers,
         "skipped": skipped,
+        "wrapped": [],
     }
 
 

@@ -10,8 +10,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sample_run import VERDICT, write_sample_run
+from sample_run import REASON, VERDICT, write_sample_run
 
+from components.artifacts import Verdict
 from components.report import ReportFolders, render_report
 from components.settings import GateSettings
 
@@ -104,13 +105,9 @@ def test_every_section_shows_its_data(folders: ReportFolders) -> None:
 
 
 def test_a_rejected_engine_is_said_first(folders: ReportFolders) -> None:
-    failed = {
-        **VERDICT["reasons"][0],
-        "check": "int8_fraction",
-        "passed": False,
-        "message": "0 of 11 run in INT8.",
-    }
-    verdict = {"verdict": "reject", "reasons": [VERDICT["reasons"][0], failed]}
+    changes = {"check": "int8_fraction", "passed": False, "message": "0 of 11 run in INT8."}
+    failed = REASON.model_copy(update=changes)
+    verdict = Verdict(verdict="reject", reasons=(REASON, failed))
     page = render_report(folders, verdict=verdict, gate=GATE, seed=0)
     assert "failed 1 of 2 checks" in page
     assert page.index("0 of 11 run in INT8.") < page.index("is no worse than FP32 Keras")

@@ -16,12 +16,15 @@ from markupsafe import Markup
 from sample_run import VERDICT
 from sample_run import graph as sample_graph
 
+from components.artifacts import FineTuned
+from components.artifacts.exported import Analysis, LayerPrediction
+from components.artifacts.models import Epoch, Histogram
 from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import kept_epoch, training_charts
 from components.report.graph import GraphView, read_view, with_analysis
 from components.report.graph_picture import draw_graph
-from components.report.histogram import clipped_share, flat_numbers, rebin, weight_picture
+from components.report.histogram import clipped_share, rebin, weight_picture
 from components.report.ranges import range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
@@ -80,29 +83,29 @@ def test_axis_of_quarters_shows_both_digits() -> None:
 
 def test_charts_leave_out_what_is_not_there() -> None:
     assert training_charts([], []) == []
-    (only,) = training_charts([{"loss": 1.0}, {"loss": None}, {"loss": 0.5}], [])
+    (only,) = training_charts([Epoch(loss=1.0), Epoch(loss=None), Epoch(loss=0.5)], [])
     assert only.title == "Loss"
     assert only.series[0].points == ((1.0, 1.0), (3.0, 0.5))
-    charts = training_charts([{"accuracy": 0.5}] * 3, [{"accuracy": 0.6}])
+    charts = training_charts([Epoch(accuracy=0.5)] * 3, [Epoch(accuracy=0.6)])
     assert charts[0].series[1].points == ((4.0, 0.6),)
 
 
-HISTOGRAM = {"counts": [70, 20, 10], "edges": [0.0, 1.0, 2.0, 4.0]}
+HISTOGRAM = Histogram(counts=[70, 20, 10], edges=[0.0, 1.0, 2.0, 4.0])
 
 
 def test_rebin_keeps_the_mass_below_the_end() -> None:
     assert sum(rebin(HISTOGRAM, 4.0)) == pytest.approx(100)
     assert sum(rebin(HISTOGRAM, 3.0)) == pytest.approx(95)
     assert rebin(HISTOGRAM, 4.0, bins=4) == pytest.approx([70, 20, 5, 5])
-    assert sum(rebin({"counts": [1], "edges": [1]}, 4.0)) == 0
+    assert sum(rebin(Histogram(counts=[1], edges=[1]), 4.0)) == 0
 
 
 def test_clipped_share_counts_what_lies_beyond() -> None:
     assert clipped_share(HISTOGRAM, 4.0) == 0
     assert clipped_share(HISTOGRAM, 3.0) == pytest.approx(0.05)
     assert clipped_share(HISTOGRAM, 0.0) == pytest.approx(1.0)
-    assert clipped_share({}, 1.0) is None
-    signed = {"counts": [1, 8, 1], "edges": [-2.0, -1.0, 1.0, 2.0]}
+    assert clipped_share(Histogram(counts=[], edges=[]), 1.0) is None
+    signed = Histogram(counts=[1, 8, 1], edges=[-2.0, -1.0, 1.0, 2.0])
     assert clipped_share(signed, 1.0) == pytest.approx(0.2)
 
 
@@ -111,7 +114,6 @@ def test_weight_picture_thins_wide_layers() -> None:
     assert wide.count("<rect") <= 110
     assert "2048 channels" in wide
     assert weight_picture([], []) == ""
-    assert flat_numbers([[[0.5], [math.nan]], [1]]) == [0.5, 1.0]
 
 
 def test_svg_escapes_text_and_attributes() -> None:
@@ -185,41 +187,41 @@ def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> 
     run = read_run(folders)
     ((name, first), *_) = run.qat_ranges.items()
     assert not [row for row in range_rows(run)[0] if "unsigned" in row.tensor]
-    rows, _ = range_rows(replace(run, qat_ranges={name: {**first, "unsigned": True}}))
+    unsigned = first.model_copy(update={"unsigned": True})
+    rows, _ = range_rows(replace(run, qat_ranges={name: unsigned}))
     assert [row.name for row in rows if row.tensor.endswith(", unsigned")] == [name]
 
 
 def test_analysis_decides_the_precision(view: GraphView) -> None:
-    adds = [
-        {
-            "name": "quant_block1_add/Add",
-            "precision": "int8",
-            "fused_into": "quant_block1_conv2/Conv",
-        }
-    ]
-    node = next(
-        node for node in with_analysis(view, {"adds": adds}).nodes if node.title == "block1_add"
+    add = LayerPrediction(
+        name="quant_block1_add/Add", precision="int8", fused_into="quant_block1_conv2/Conv"
     )
+    seen = with_analysis(view, Analysis(adds=[add]))
+    node = next(node for node in seen.nodes if node.title == "block1_add")
     assert (node.precision, node.fused) == ("int8", "block1_conv2")
 
 
-def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:
-    rows = [
-        {"epoch": float(i), "val_loss": 0.1, "val_accuracy": 0.9, "kept": 0.0} for i in range(3)
+def epochs(*, kept: int | None) -> list[Epoch]:
+    return [
+        Epoch(epoch=float(index), val_loss=0.1, val_accuracy=0.9, kept=float(index == kept))
+        for index in range(3)
     ]
-    assert kept_epoch(rows) == kept_epoch([]) == ""
-    rows[2]["kept"] = 1.0
-    assert "has the weights of epoch 2 of the fine-tuning" in kept_epoch(rows)
-    (folders.qat / "history.json").write_text(json.dumps(rows))
-    assert kept_epoch(rows) in render_report(folders, verdict=VERDICT, gate=GateSettings(), seed=0)
-    rows[2]["kept"], rows[0]["kept"] = 0.0, 1.0
-    assert "the QAT model is the calibrated one" in kept_epoch(rows)
+
+
+def test_the_report_says_which_epoch_is_kept(folders: ReportFolders) -> None:
+    assert kept_epoch(epochs(kept=None)) == kept_epoch([]) == ""
+    second = epochs(kept=2)
+    assert "has the weights of epoch 2 of the fine-tuning" in kept_epoch(second)
+    FineTuned(folders.qat).write_history(second)
+    page = render_report(folders, verdict=VERDICT, gate=GateSettings(), seed=0)
+    assert kept_epoch(second) in page
+    assert "the QAT model is the calibrated one" in kept_epoch(epochs(kept=0))
 
 
 def test_loss_over_orders_of_magnitude_is_drawn_logarithmically() -> None:
-    (chart,) = training_charts([{"loss": 2.0}, {"loss": 0.3}, {"loss": 0.004}], [])
+    (chart,) = training_charts([Epoch(loss=2.0), Epoch(loss=0.3), Epoch(loss=0.004)], [])
     assert "loss, logarithmic" in chart.picture
-    (chart,) = training_charts([{"loss": 2.0}, {"loss": 0.3}], [])
+    (chart,) = training_charts([Epoch(loss=2.0), Epoch(loss=0.3)], [])
     assert "logarithmic" not in chart.picture
 
 

@@ -147,7 +147,7 @@ class Data:
         self.x = np.float32([[1, 0], [0, 1], [2, 0], [0, 2], [3, 1]])
         self.y = np.array([0, 1, 0, 1, 0])
         info = SimpleNamespace(splits={"train": 5}, classes=["a", "b"])
-        monkeypatch.setattr(fitting, "load_info", lambda dataset: info)
+        monkeypatch.setattr(fitting, "Dataset", lambda dataset: SimpleNamespace(info=lambda: info))
         monkeypatch.setattr(fitting, "tf_dataset", self.batches)
         monkeypatch.setattr(fitting, "numpy_batches", self.numpy_batches)
         monkeypatch.setattr(fitting, "load_split", self.load_split)
@@ -183,7 +183,7 @@ def test_fit_trains_every_batch_of_every_epoch(
     model = network(width=2)
     before = model.get_weights()[0]
     rows = train(model, progress)
-    assert [row["epoch"] for row in rows] == [1, 2]
+    assert [row.epoch for row in rows] == [1, 2]
     assert progress.updates == [("training", done, 6) for done in range(1, 7)]
     assert data.asked == [
         ("train", 2, {"shuffle_seed": 3, "augment": "none"}),
@@ -200,7 +200,7 @@ def test_fit_of_no_epochs_leaves_the_model_as_it_came(data: Data, progress: Any)
     before = model.get_weights()[0]
     assert train(model, progress, epochs=0) == []
     (row,) = train(model, progress, epochs=0, keep_best=True)
-    assert (row["epoch"], row["kept"]) == (0, 1)
+    assert (row.epoch, row.kept) == (0, 1)
     np.testing.assert_array_equal(model.get_weights()[0], before)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.artifacts.models import Epoch
 from components.runtime.events import NullProgress
 from components.runtime.history import History, is_clear_gain
 
@@ -46,7 +47,7 @@ class Scripted:
         self.mark = weights
 
 
-def kept_epoch(*losses: np.ndarray, keep_best: bool = True) -> tuple[int, list[dict[str, float]]]:
+def kept_epoch(*losses: np.ndarray, keep_best: bool = True) -> tuple[int, list[Epoch]]:
     model = Scripted(list(losses))
     validation = [(np.zeros((4, 1)), np.array([1, 1, 0, 1]))]
     history = History(model, validation, 1, len(losses) - 1, NullProgress(), keep_best=keep_best)
@@ -63,18 +64,25 @@ def test_the_best_epoch_is_kept_where_it_is_clearly_better() -> None:
     start = np.array([1.0, 2.0, 1.0, 2.0])
     mark, rows = kept_epoch(start, start - 0.1, start - 0.3, start - 0.2)
     assert mark == 2
-    assert [row["kept"] for row in rows] == [0, 0, 1, 0]
-    assert rows[2]["val_loss"] == pytest.approx(1.2)
-    assert rows[0].keys() == {"epoch", "val_loss", "val_accuracy", "lr", "seconds", "kept"}
-    assert rows[1]["val_accuracy"] == 0.75
-    assert rows[1]["loss"] == 1.0
+    assert [row.kept for row in rows] == [0, 0, 1, 0]
+    assert rows[2].val_loss == pytest.approx(1.2)
+    assert rows[0].to_dict().keys() == {
+        "epoch",
+        "val_loss",
+        "val_accuracy",
+        "lr",
+        "seconds",
+        "kept",
+    }
+    assert rows[1].val_accuracy == 0.75
+    assert rows[1].loss == 1.0
 
 
 def test_luck_on_one_sample_keeps_the_model_as_it_came() -> None:
     start = np.array([1.0, 2.0, 1.0, 9.0])
     mark, rows = kept_epoch(start, np.array([1.0, 2.0, 1.0, 1.0]), np.array([1.1, 2.1, 1.1, 5.0]))
     assert mark == 0
-    assert [row["kept"] for row in rows] == [1, 0, 0]
+    assert [row.kept for row in rows] == [1, 0, 0]
 
 
 def test_an_epoch_without_a_finite_loss_is_never_kept() -> None:
@@ -84,7 +92,7 @@ def test_an_epoch_without_a_finite_loss_is_never_kept() -> None:
 def test_without_a_choice_the_last_weights_stay() -> None:
     mark, rows = kept_epoch(np.ones(4), np.zeros(4), np.full(4, 7.0), keep_best=False)
     assert mark == 2
-    assert not any("kept" in row for row in rows)
+    assert not any("kept" in row.to_dict() for row in rows)
 
 
 @pytest.mark.parametrize(("errors", "clear"), [(1.2, False), (1.6, False), (1.7, True)])
@@ -115,9 +123,9 @@ def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.Monk
     clock = iter([10.0, 32.5, 40.0, 124.0])
     monkeypatch.setattr("components.runtime.history.time.monotonic", lambda: next(clock))
     _, rows = kept_epoch(np.ones(4), np.ones(4), np.ones(4))
-    assert [(row["epoch"], row["seconds"]) for row in rows] == [(0, 0.0), (1, 22.5), (2, 84.0)]
-    assert {row["lr"] for row in rows} == {0.5}
-    assert "loss" not in rows[0]
+    assert [(row.epoch, row.seconds) for row in rows] == [(0, 0.0), (1, 22.5), (2, 84.0)]
+    assert {row.lr for row in rows} == {0.5}
+    assert "loss" not in rows[0].to_dict()
 
 
 def test_history_takes_an_epoch_without_logs() -> None:
@@ -127,6 +135,12 @@ def test_history_takes_an_epoch_without_logs() -> None:
     )
     history.on_epoch_begin(0)
     history.on_epoch_end(0)
-    assert history.rows[0].keys() == {"epoch", "val_loss", "val_accuracy", "lr", "seconds"}
-    assert history.rows[0]["val_accuracy"] == 0.5
+    assert history.rows[0].to_dict().keys() == {
+        "epoch",
+        "val_loss",
+        "val_accuracy",
+        "lr",
+        "seconds",
+    }
+    assert history.rows[0].val_accuracy == 0.5
     assert history.kept is None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from components.data.info import DatasetInfo
 from components.runtime.model_names import registered_name
 from components.runtime.tracking import ensure_store, step_run
 from qat_lib.errors import DataError, TrackingError
@@ -24,6 +25,16 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[3]
+
+INFO = DatasetInfo(
+    kind="npz",
+    classes=("a", "b"),
+    image_shape=(8, 8, 1),
+    dtype="float32",
+    splits={"test": 2},
+    fingerprint="f" * 64,
+    source="http://u:p@host/d.npz",
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +115,7 @@ def test_everything_of_a_step_is_found_again(
         tracker.log_artifact(plan)
         tracker.log_artifact(plan, "deep/er")
         tracker.log_onnx(write_model(tmp_path / "qat.onnx"), "qat")
-        tracker.log_dataset(
-            {"kind": "npz", "fingerprint": "f" * 64, "source": "http://u:p@host/d.npz"}
-        )
+        tracker.log_dataset(INFO)
         tracker.set_tags({"target": "cpu"})
     run = newest(tracked_here, store[1])
     assert (run.info.run_name, run.info.status) == ("export_onnx", "FINISHED")

@@ -9,7 +9,7 @@ import keras
 import pytest
 from keras import layers
 
-from components.runtime.model_source import check_model, gives_probabilities, model_file, open_model
+from components.runtime.model_source import check_model, gives_probabilities, open_model
 from components.settings import ModelSettings
 from qat_lib import quantize_model
 from qat_lib.errors import ConfigError, UnsupportedModelError
@@ -93,10 +93,6 @@ def test_gives_probabilities_looks_into_a_wrapper() -> None:
     """And past the Identity behind it, which keeps the name of the output."""
     assert gives_probabilities(quantize_model(network(activation="softmax")))
     assert not gives_probabilities(quantize_model(network()))
-
-
-def test_model_file_is_in_the_directory() -> None:
-    assert model_file(Path("/a")) == Path("/a/model.keras")
 
 
 def users(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.artifacts import Dataset
 from components.runtime import reader
 from components.runtime.reader import (
-    load_info,
-    load_preprocessing,
     load_split,
     numpy_batches,
     open_split,
@@ -39,7 +38,7 @@ def test_raw_and_preprocessed_belong_together(digits_dataset: Path) -> None:
     raw, _ = load_split(digits_dataset, "calibration", raw=True)
     assert (raw.dtype, raw.shape) == (np.uint8, (256, 8, 8, 1))
     x, _ = load_split(digits_dataset, "calibration")
-    np.testing.assert_array_equal(load_preprocessing(digits_dataset).apply(raw), x)
+    np.testing.assert_array_equal(Dataset(digits_dataset).preprocessing().apply(raw), x)
 
 
 def test_limit_takes_the_first(digits_dataset: Path) -> None:
@@ -70,9 +69,9 @@ def test_an_unknown_part_is_refused(digits_dataset: Path) -> None:
 
 def test_a_folder_that_is_no_data_set_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no prepared data set"):
-        load_info(tmp_path)
+        Dataset(tmp_path).info()
     with pytest.raises(DataError, match=r"Expected a preprocessing definition at .*there is none"):
-        load_preprocessing(tmp_path)
+        Dataset(tmp_path).preprocessing()
 
 
 def _description(**changed: Any) -> str:
@@ -104,7 +103,7 @@ def _description(**changed: Any) -> str:
 def test_a_broken_description_is_told(digits: Path, text: str, message: str) -> None:
     (digits / "dataset.json").write_text(text)
     with pytest.raises(DataError, match=message):
-        load_info(digits)
+        Dataset(digits).info()
 
 
 @pytest.mark.parametrize("name", ["test_x.npy", "test_y.npy"])

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.artifacts import Dataset
 from components.prepare_data import prepare_data
 from components.runtime import s3_storage
 from components.runtime.events import NullProgress
 from components.runtime.fingerprints import settings_files
-from components.runtime.reader import load_info
 from components.runtime.s3_storage import S3Storage, s3_client, split_location
 from components.runtime.storage import LocalStorage, Storage, StoredFile, fetch_cached, open_storage
 from components.runtime.tracking import ensure_store, step_run
@@ -276,7 +276,7 @@ def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
     out = tmp_path / "out"
     out.mkdir()
     prepare_data(out, data=settings, seed=0, progress=NullProgress())
-    assert sum(load_info(out).splits.values()) == 60
+    assert sum(Dataset(out).info().splits.values()) == 60
     assert before == settings_files({"data": settings.model_dump()})
     upload(1)
     assert before != settings_files({"data": settings.model_dump()})

@@ -14,12 +14,23 @@ from typing import Any, ClassVar
 
 import pytest
 
+from components.data.info import DatasetInfo
 from components.runtime import mlflow_tracker, tracked, tracking_store
 from components.runtime.artifacts import describe
 from components.runtime.tracked import flatten, log_outputs, log_settings
 from components.runtime.tracking import NullTracker, OptionalTracker, probe, step_run, tracking_mode
 from components.settings import DataSettings, QATSettings
 from qat_lib.errors import ConfigError, DataError, StepError, TrackingError
+
+INFO = DatasetInfo(
+    kind="npz",
+    classes=("a", "b"),
+    image_shape=(8, 8, 1),
+    dtype="float32",
+    splits={"test": 2},
+    fingerprint="f" * 64,
+    source="http://u:p@host/d.npz",
+)
 
 
 class RecordingTracker:
@@ -56,8 +67,8 @@ class RecordingTracker:
     def register_champion(self, path: Path, model: str, digest: str) -> None:
         self._record("champion", (path.name, model, digest))
 
-    def log_dataset(self, info: Mapping[str, Any]) -> None:
-        self._record("dataset", dict(info))
+    def log_dataset(self, info: DatasetInfo) -> None:
+        self._record("dataset", info)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         self._record("tags", dict(tags))
@@ -102,7 +113,7 @@ def test_off_tracks_nothing(progress: Any) -> None:
         log_settings(tracker, {"qat": QATSettings()}, seed=0, key="k")
         tracker.log_onnx(Path("x"), "x")
         tracker.log_history([])
-        tracker.log_dataset({})
+        tracker.log_dataset(INFO)
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
@@ -162,7 +173,7 @@ def test_optional_tracking_hands_everything_on() -> None:
     tracker.log_artifact(Path("a"), "b")
     tracker.log_onnx(Path("c"), "d")
     tracker.register_champion(Path("c"), "d", "e")
-    tracker.log_dataset({"e": 1})
+    tracker.log_dataset(INFO)
     tracker.set_tags({"f": "g"})
     names = ["params", "metrics", "history", "artifact", "onnx", "champion", "dataset", "tags"]
     assert [name for name, _ in inner.calls] == names
@@ -329,12 +340,12 @@ def test_engines_carry_their_target_as_tags(tmp_path: Path) -> None:
 
 def test_history_and_data_set_are_recorded_as_such(tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text('[{"epoch": 1, "loss": 0.5}]')
-    (tmp_path / "dataset.json").write_text('{"fingerprint": "f"}')
+    INFO.save(tmp_path)
     tracker = RecordingTracker()
     log_outputs(tracker, "finetune_qat", tmp_path, describe(tmp_path))
     log_outputs(tracker, "prepare_data", tmp_path, describe(tmp_path))
     assert tracker.of("history") == [[{"epoch": 1, "loss": 0.5}]]
-    assert tracker.of("dataset") == [{"fingerprint": "f"}]
+    assert tracker.of("dataset") == [INFO]
 
 
 def test_a_promoted_model_is_registered_and_a_rejected_one_is_not(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from qat_lib.analysis.findings import Rule, Severity
 from qat_lib.analysis.table import render
 from qat_lib.errors import ConfigError
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
 
 RULE = Rule("X1", "warning", "an example", "P5 D", "E")
 
@@ -49,16 +48,25 @@ def test_collect_rules_refuses_a_code_declared_twice() -> None:
 
 
 def test_rule_at_a_node_has_the_defaults_of_its_code() -> None:
-    node = Node(index=0, name="quant_conv1/Conv", op="Conv", inputs=(), outputs=())
+    node = Node(
+        index=0,
+        name="q/QuantizeLinear",
+        op="QuantizeLinear",
+        inputs=(),
+        outputs=(),
+        keras_layer="conv1",
+        quantizer="q",
+    )
     assert RULE.at(node, message="What.", advice="Do.").to_dict() == {
         "code": "X1",
         "severity": "warning",
-        "node": "quant_conv1/Conv",
+        "node": "q/QuantizeLinear",
         "message": "What.",
         "advice": "Do.",
         "confidence": "E",
         "rule": "P5",
         "keras_layer": "conv1",
+        "quantizer": "q",
     }
 
 
@@ -106,22 +114,6 @@ def test_severe_findings_come_first() -> None:
         "warning",
         "info",
     ]
-
-
-@pytest.mark.parametrize(
-    ("node", "layer"),
-    [
-        ("quant_conv1/Conv", "conv1"),
-        ("conv1/Conv", "conv1"),
-        ("relu_quantizer/QuantizeLinear", "relu"),
-        ("/layer1/layer1.0/conv1/Conv", "layer1/layer1.0/conv1"),
-        ("/Relu", "Relu"),
-        ("Conv_12", "Conv_12"),
-        ("quant_", "quant_"),
-    ],
-)
-def test_keras_layer(node: str, layer: str) -> None:
-    assert keras_layer(node) == layer
 
 
 def test_report_is_plain_json(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from qat_lib import TensorQuantizer, export_onnx
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export import export
-from qat_lib.export.metadata import read_metadata
 from qat_lib.export.options import ExportOptions
+from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 

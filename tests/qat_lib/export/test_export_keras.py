@@ -11,7 +11,8 @@ import pytest
 
 import qat_lib
 from qat_lib.errors import ExportError, PlanError, UnsupportedModelError, VerificationError
-from qat_lib.export.metadata import Recorded, read_metadata
+from qat_lib.export.metadata import Recorded
+from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.preprocessing import Preprocessing
 
 keras = pytest.importorskip("keras")

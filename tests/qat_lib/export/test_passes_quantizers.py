@@ -32,16 +32,12 @@ def pair(data):
     return f"DequantizeLinear(QuantizeLinear({data}, one, zero), one, zero)"
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [("a", "a"), ("a_1", "a"), ("a_23", "a"), ("b_2", "b_2"), ("b_2_4", "b_2"), ("c_d_5", "c_d")],
-)
-def test_find_range_takes_the_number_off_that_made_a_name_unique(name, found):
-    ranges = {key: learned(key) for key in ("a", "b_2", "c_d")}
-    assert find_range(name, ranges).name == found
+@pytest.mark.parametrize("name", ["a", "a_1"])
+def test_find_range_tells_like_named_quantizers_apart(name):
+    assert find_range(name, {key: learned(key) for key in ("a", "a_1")}).name == name
 
 
-@pytest.mark.parametrize("name", ["b", "a_x", "a_", "_1", "1", "a1", "c_1", ""])
+@pytest.mark.parametrize("name", ["b", "a_1", "a_", ""])
 def test_find_range_refuses_a_name_of_no_quantizer(name):
     with pytest.raises(ExportError, match=f"Received: '{name}'"):
         find_range(name, {"a": learned()})
@@ -71,7 +67,7 @@ def test_quantizer_pairs_are_those_with_a_name(lab):
     ("unsigned", "kind", "steps"), [(False, "INT8", 127), (True, "UINT8", 255)]
 )
 def test_activation_ranges_are_written_into_both_nodes(lab, unsigned, kind, steps):
-    model = marked(lab, f"Neg({pair('x')})", "a_7")
+    model = marked(lab, f"Neg({pair('x')})", "a")
     lowered = passes.write_activation_ranges(model, {"a": learned("a", [2.54], unsigned=unsigned)})
     assert lab.results(lowered) == [
         "Neg(DequantizeLinear<axis = 1>(QuantizeLinear<axis = 1>(x, a/scale, a/zero_point), a/scale, a/zero_point))"
@@ -102,7 +98,7 @@ def test_activation_ranges_write_one_pair_for_a_tensor_and_a_quantizer(lab):
             f"Neg({pair('x')})",
         ]
     )
-    model = marked(lab, text, "a", "a_1", "a_2", "b", "a_3")
+    model = marked(lab, text, "a", "a", "a", "b", "a")
     lab.node(model, "DequantizeLinear", 2).outputs[0].meta[TENSOR] = "tensor"
     lowered = passes.write_activation_ranges(model, {"a": learned(), "b": learned("b", 1)})
     assert lab.ops(lowered) == {"Relu": 1, "QuantizeLinear": 3, "DequantizeLinear": 3, "Neg": 4}
@@ -220,7 +216,7 @@ def test_weights_stop_at_a_move_of_computed_arguments(lab):
         lab,
         f"Neg(Reshape({pair('w')}, Abs(r))); Neg(Unsqueeze({pair('w')}, Abs(first))); Relu(x)",
         "q",
-        "q_1",
+        "q",
         w=W,
         **SHAPES,
     )

@@ -1,0 +1,26 @@
+"""What the steps hand on, one class for each artifact, which alone knows its files and their keys.
+
+A class is made from the output directory of its step. It reads a file when it is asked for it and
+checks it then: :class:`~qat_lib.errors.StepError` says what was expected and received, and which
+step to run again. A key that older runs don't have has a default.
+"""
+
+from components.artifacts.dataset import Dataset
+from components.artifacts.engines import Engines
+from components.artifacts.evaluation import Evaluation, ResultRow
+from components.artifacts.exported import Exported
+from components.artifacts.models import Baseline, FineTuned, Quantized
+from components.artifacts.promotion import Promotion, Verdict
+
+__all__ = [
+    "Baseline",
+    "Dataset",
+    "Engines",
+    "Evaluation",
+    "Exported",
+    "FineTuned",
+    "Promotion",
+    "Quantized",
+    "ResultRow",
+    "Verdict",
+]

@@ -1,0 +1,57 @@
+"""What prepare_data hands on: the description of the data, its preprocessing, and the samples of each part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from components.artifacts.folder import StepFolder
+from components.data.info import INFO_NAME, DatasetInfo
+
+if TYPE_CHECKING:
+    from qat_lib.preprocessing import Preprocessing
+
+
+class Dataset(StepFolder):
+    """A prepared data set.
+
+    The samples of a part are two arrays, or a list of image files with their labels.
+    """
+
+    STEP: ClassVar[str] = "prepare_data"
+    INFO: ClassVar[str] = INFO_NAME
+    PREPROCESSING: ClassVar[str] = "preprocessing.json"
+
+    def info(self) -> DatasetInfo:
+        """Return the description of the data.
+
+        Raises:
+            DataError: it is missing or holds something else.
+        """
+        return DatasetInfo.load(self.path)
+
+    def preprocessing(self) -> Preprocessing:
+        """Return how raw pixels become the model's input.
+
+        Raises:
+            DataError: the definition is missing or broken.
+        """
+        from qat_lib.preprocessing import Preprocessing
+
+        return Preprocessing.load(self.file(self.PREPROCESSING))
+
+    def write_preprocessing(self, preprocessing: Preprocessing) -> None:
+        """Write how raw pixels become the model's input."""
+        preprocessing.save(self.file(self.PREPROCESSING))
+
+    def images_file(self, split: str) -> Path:
+        """Return the array of a part's images."""
+        return self.file(f"{split}_x.npy")
+
+    def labels_file(self, split: str) -> Path:
+        """Return the array of a part's labels."""
+        return self.file(f"{split}_y.npy")
+
+    def listing_file(self, split: str) -> Path:
+        """Return the JSON list of a part's images and labels, where the images stay in their files."""
+        return self.file(f"{split}_files.json")

@@ -1,0 +1,147 @@
+"""What export_onnx hands on: the ONNX graphs, what was checked of each, and the fusion analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from components.artifacts.folder import StepFolder
+from components.artifacts.models import ModelFolder, read_plan
+from components.artifacts.record import Measured, Record, Text
+from components.variants import Variant
+
+if TYPE_CHECKING:
+    from qat_lib.plan import QuantizationPlan
+
+
+class FindingRecord(Record):
+    """One finding of the verification or of the fusion analysis; see ``qat_lib.analysis.Finding``."""
+
+    code: Text = ""
+    severity: Text = "error"
+    node: Text = ""
+    message: Text = ""
+    advice: Text = ""
+    confidence: Text = ""
+    rule: Text = ""
+    keras_layer: Text = ""
+    quantizer: Text = ""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the graph is illegal or not what was meant; without a severity it is."""
+        return self.severity in ("error", "")
+
+
+class ParityRecord(Record):
+    """How far ONNX Runtime and Keras agree; see ``qat_lib.export.parity.ParityReport``.
+
+    Attributes:
+        bound: accepted difference of a graph in FP16, as a share of the largest output.
+        fp32: parity of the same graph in FP32.
+    """
+
+    samples: Measured = None
+    largest_difference: Measured = None
+    mean_difference: Measured = None
+    magnitude: Measured = None
+    labels_equal: Measured = None
+    ties: Measured = None
+    mismatches: Measured = None
+    step: Measured = None
+    noise: Measured = None
+    tolerance: Measured = None
+    passed: bool = False
+    bound: Measured = None
+    fp32: ParityRecord | None = None
+
+
+class ExportRecord(Record):
+    """One exported graph. ``verification`` is None where nobody looked."""
+
+    bytes: Measured = None
+    seconds: Measured = None
+    conversion_seconds: Measured = None
+    opset: Measured = None
+    quantizers: Measured = None
+    nodes: Measured = None
+    target: Text = ""
+    float_precision: Text = ""
+    verification: Sequence[FindingRecord] | None = None
+    parity: ParityRecord | None = None
+
+    def numbers(self) -> dict[str, float]:
+        """Return its main figures by name; what was not measured is left out."""
+        difference = self.parity.largest_difference if self.parity else None
+        figures = {
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "largest_difference": difference,
+            "quantizers": self.quantizers,
+        }
+        return {name: value for name, value in figures.items() if value is not None}
+
+
+class LayerPrediction(Record):
+    """What the fusion analysis says of a weighted layer, an Add or a pool."""
+
+    name: Text = ""
+    keras_layer: Text = ""
+    op_type: Text = ""
+    precision: Text = ""
+    macs_share: Measured = None
+    fused_into: Text = ""
+
+
+class Analysis(Record):
+    """The fusion analysis; ``findings`` is None where it was not run."""
+
+    layers: Sequence[LayerPrediction] = ()
+    adds: Sequence[LayerPrediction] = ()
+    pools: Sequence[LayerPrediction] = ()
+    findings: Sequence[FindingRecord] | None = None
+
+
+class Exported(StepFolder):
+    """The exported graphs."""
+
+    STEP: ClassVar[str] = "export_onnx"
+    PLAN: ClassVar[str] = ModelFolder.PLAN
+    SUMMARY: ClassVar[str] = "export.json"
+    ANALYSIS: ClassVar[str] = "analysis.json"
+    ANALYSIS_PAGE: ClassVar[str] = "analysis.html"
+
+    def graph(self, variant: Variant) -> Path:
+        """Return the ONNX file of a variant."""
+        return self.file(variant.onnx)
+
+    def reference(self, variant: Variant) -> Path:
+        """Return the graph that an engine must answer like.
+
+        FP16 that is the backend's choice has no graph of its own and shares that of FP32.
+        """
+        shared = variant is Variant.FP16 and not self.has(variant.onnx)
+        return self.graph(Variant.FP32 if shared else variant)
+
+    def plan(self) -> QuantizationPlan:
+        """Return the plan that the graphs were verified against."""
+        return read_plan(self, self.PLAN)
+
+    def summary(self) -> dict[str, ExportRecord]:
+        """Return what is known of each graph, by variant."""
+        return self.read(self.SUMMARY, dict[str, ExportRecord])
+
+    def write_summary(self, summary: Mapping[str, ExportRecord]) -> None:
+        """Write what is known of each graph."""
+        content = {str(variant): record.to_dict() for variant, record in summary.items()}
+        self.write(self.SUMMARY, content)
+
+    def analysis(self) -> Analysis:
+        """Return the fusion analysis of the candidate."""
+        return self.read(self.ANALYSIS, Analysis)
+
+    def write_analysis(self, text: str, page: str) -> None:
+        """Write the fusion analysis of the candidate, as JSON and as a page."""
+        self.file(self.ANALYSIS).write_text(text + "\n", encoding="utf-8")
+        self.file(self.ANALYSIS_PAGE).write_text(page, encoding="utf-8")

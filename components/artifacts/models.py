@@ -1,0 +1,211 @@
+"""What the steps that make a Keras model hand on: the baseline, the calibrated and the fine-tuned model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from components.artifacts.folder import StepFolder
+from components.artifacts.record import Measured, Record
+from qat_lib.errors import DataError, PlanError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qat_lib.plan import QuantizationPlan
+
+
+_TEST_ACCURACY = "test_accuracy"
+
+
+def accuracies(*, test: float, validation: float) -> dict[str, float]:
+    """Return the figures of a model that all of these steps measure, by name; both in [0, 1]."""
+    return {_TEST_ACCURACY: test, "validation_accuracy": validation}
+
+
+class Epoch(Record):
+    """One epoch of a training.
+
+    Attributes:
+        kept: 1 where the final weights are those of this epoch, else 0; absent where the last
+            epoch's are.
+    """
+
+    epoch: int | float = 0
+    loss: Measured = None
+    accuracy: Measured = None
+    val_loss: Measured = None
+    val_accuracy: Measured = None
+    lr: Measured = None
+    seconds: Measured = None
+    kept: Measured = None
+
+
+class ModelInfo(Record):
+    """Description of the baseline: ``source`` is the setting that named it."""
+
+    name: str = ""
+    source: str = ""
+    parameters: int | None = None
+    input_shape: Sequence[int] = ()
+    probabilities: bool | None = None
+    trained_here: bool | None = None
+
+
+class Histogram(Record):
+    """Counts of absolute values, ``(bins,)``, between edges, ``(bins + 1,)``."""
+
+    counts: Sequence[float]
+    edges: Sequence[float]
+
+
+class QuantizerRange(Record):
+    """The range of a quantizer, and what calibration observed of its tensor.
+
+    Attributes:
+        amax: one number, or one for each channel.
+    """
+
+    tensor: str | None = None
+    kind: str | None = None
+    unsigned: bool = False
+    amax: float | Sequence[float] | None = None
+    observed_max: float | None = None
+    method: str | None = None
+    histogram: Histogram | None = None
+
+
+class ModelFolder(StepFolder):
+    """A Keras model with the figures of the step that made it."""
+
+    MODEL: ClassVar[str] = "model.keras"
+    METRICS: ClassVar[str] = "metrics.json"
+    HISTORY: ClassVar[str] = "history.json"
+    PREDICTIONS: ClassVar[str] = "predictions.npy"
+    PLAN: ClassVar[str] = "plan.json"
+
+    @property
+    def model_file(self) -> Path:
+        """Path of the Keras model."""
+        return self.file(self.MODEL)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the step's figures by name; none where it wrote none."""
+        return self.read(self.METRICS, dict[str, float]) if self.has(self.METRICS) else {}
+
+    def test_accuracy(self) -> float | None:
+        """Return the accuracy on the test part, in [0, 1]; None where it was not measured."""
+        return self.metrics().get(_TEST_ACCURACY)
+
+    def write_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Write the step's figures."""
+        self.write(self.METRICS, dict(metrics), end="")
+
+    def history(self) -> list[Epoch]:
+        """Return the epochs of the training in order."""
+        return self.read(self.HISTORY, list[Epoch])
+
+    def write_history(self, history: Sequence[Epoch]) -> None:
+        """Write the epochs of the training."""
+        self.write(self.HISTORY, [epoch.to_dict() for epoch in history], end="")
+
+    def predictions(self) -> np.ndarray:
+        """Return the model's outputs on the test part, float32 ``(samples, classes)``.
+
+        Raises:
+            DataError: they are missing, damaged, not finite, or of another shape.
+        """
+        import numpy as np
+
+        path = self.file(self.PREDICTIONS)
+        try:
+            values = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"The FP32 predictions {path} can't be read ({error}). Run {self.STEP} again."
+            ) from error
+        if values.ndim != 2 or not np.isfinite(values).all():
+            raise DataError(
+                f"{path} must hold finite values of shape (samples, classes). "
+                f"Received: shape {values.shape}."
+            )
+        return np.asarray(values, np.float32)
+
+    def write_predictions(self, outputs: np.ndarray) -> None:
+        """Write the model's outputs on the test part."""
+        import numpy as np
+
+        np.save(self.file(self.PREDICTIONS), outputs.astype(np.float32))
+
+    def plan(self) -> QuantizationPlan | None:
+        """Return the plan of a quantized model; None for one in FP32."""
+        return read_plan(self, self.PLAN) if self.has(self.PLAN) else None
+
+
+class Baseline(ModelFolder):
+    """The FP32 model, trained or as it came."""
+
+    STEP: ClassVar[str] = "train_baseline"
+    INFO: ClassVar[str] = "model.json"
+    INFO_TAGS: ClassVar[tuple[str, ...]] = tuple(
+        name for name in ModelInfo.model_fields if name != "probabilities"
+    )
+
+    def info(self) -> ModelInfo:
+        """Return the description of the model."""
+        return self.read(self.INFO, ModelInfo)
+
+    def write_info(self, info: ModelInfo) -> None:
+        """Write the description of the model."""
+        self.write(self.INFO, info.to_dict(), end="")
+
+
+class Quantized(ModelFolder):
+    """The calibrated model."""
+
+    STEP: ClassVar[str] = "quantize_model"
+    SPEC: ClassVar[str] = "spec.json"
+    RANGES: ClassVar[str] = "ranges.json"
+
+    def write_plan(self, plan: QuantizationPlan) -> None:
+        """Write the plan that the model was quantized by."""
+        self.file(self.PLAN).write_text(plan.to_json(), encoding="utf-8")
+
+    def copy_plan(self, folder: StepFolder) -> None:
+        """Copy the plan into the directory of a later step."""
+        shutil.copyfile(self.file(self.PLAN), folder.file(self.PLAN))
+
+    def write_spec(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Write the entries of the spec that the plan was made from."""
+        self.write(self.SPEC, list(entries), end="")
+
+    def ranges(self) -> dict[str, QuantizerRange]:
+        """Return the range of each quantizer by its name."""
+        return self.read(self.RANGES, dict[str, QuantizerRange])
+
+    def write_ranges(self, ranges: Mapping[str, QuantizerRange]) -> None:
+        """Write the range of each quantizer."""
+        content = {name: found.to_dict() for name, found in ranges.items()}
+        self.write(self.RANGES, content, indent=None, end="")
+
+
+class FineTuned(Quantized):
+    """The model after quantization-aware fine-tuning."""
+
+    STEP: ClassVar[str] = "finetune_qat"
+
+
+def read_plan(folder: StepFolder, name: str) -> QuantizationPlan:
+    """Return the plan in a step's directory.
+
+    Raises:
+        StepError: it is missing or damaged.
+    """
+    from qat_lib.plan import QuantizationPlan
+
+    try:
+        return QuantizationPlan.load(folder.file(name))
+    except PlanError as error:
+        raise folder.damaged(name, str(error).removesuffix(".")) from error
