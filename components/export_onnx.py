@@ -28,7 +28,7 @@ def export_onnx(
     *,
     export: ExportSettings,
     engine: EngineSettings,
-    seed: int,
+    seed: int,  # noqa: ARG001  every step takes one
     progress: Progress,
 ) -> dict[str, float]:
     """Export the three models and stop at anything that an engine would get wrong.

@@ -16,7 +16,7 @@ from components.steps import STEPS, Step
 from qat_lib.errors import StepError
 
 
-def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: None) -> Any:
+def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda _: None) -> Any:
     """Return the pipeline, each of its tasks shown to ``prepare`` first, which may set what the task's pod gets."""
 
     @dsl.pipeline(

@@ -127,7 +127,7 @@ def _step_modules_importable() -> Iterator[None]:
     if dsl is None or hasattr(dsl, "component"):
         yield
         return
-    dsl.component = lambda **options: lambda function: function  # type: ignore[attr-defined]
+    dsl.component = lambda **_: lambda function: function  # type: ignore[attr-defined]
     try:
         yield
     finally:
