@@ -214,7 +214,7 @@ def test_verify_finds_a_file_that_is_not_valid(tmp_path: Path) -> None:
     assert (found.code, found.severity, found.node) == ("C01", "error", "model.onnx")
 
 
-def test_read_plan_takes_each_form(tmp_path: Path) -> None:
+def test_as_plan_takes_each_form(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN.to_dict()))
     for form in (PLAN, PLAN.to_dict(), path, str(path)):
