@@ -15,6 +15,7 @@ from itertools import chain
 
 import numpy as np
 
+from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.rules.pair import is_legal
 from qat_lib.analysis.rules.pair_types import OTHER_TYPES
 from qat_lib.errors import ExportError
@@ -85,6 +86,11 @@ class Read:
 def list_scales(scales: Iterable[Scale]) -> str:
     """Return scales as text, separated by commas."""
     return ", ".join(f"{scale.largest:.6g}" for scale in scales)
+
+
+def ends_in_float(read: Read) -> bool:
+    """Return whether no placement makes a read INT8: by an output, or what is always float."""
+    return read.node is None or read.node.op in FLOAT_ONLY
 
 
 def float_reads(reads: Iterable[Read]) -> list[Read]:
@@ -195,7 +201,7 @@ def _is_operator(graph: OnnxGraph, node: Node) -> bool:
 def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
     if node.op not in _TRANSPARENT or not node.input(0):
         return False
-    mask_is_read = any(output and graph.consumers(output) for output in node.outputs[1:])
+    mask_is_read = any(map(graph.consumers, filter(None, node.outputs[1:])))
     return not mask_is_read and not (node.op == "Dropout" and node.input(2))
 
 

@@ -79,7 +79,8 @@ def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
     if node.op == "Concat":
         return flow.data_inputs(node)
     if is_mover(flow.graph, node) or is_rectifier(flow.graph, node):
-        return tuple(read for read in flow.inputs(node) if read.position == 0)
+        first = flow.input(node, 0)
+        return () if first is None else (first,)
     return ()
 
 
