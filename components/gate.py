@@ -60,7 +60,7 @@ def judge(
 
 
 def speedup(row: ResultRow, reference: ResultRow) -> float | None:
-    """Return how many times faster ``row`` is at batch 1 than ``reference``, by median latency, or None."""
+    """Return the ratio of median latencies at batch 1, ``reference`` to ``row``, or None."""
     ours, theirs = row.latency_ms_p50, reference.latency_ms_p50
     return theirs / ours if ours and theirs else None
 

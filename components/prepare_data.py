@@ -1,4 +1,7 @@
-"""The first step: images from anywhere -> checked, split, fingerprinted, with their preprocessing beside them."""
+"""The first step: check, split and fingerprint images from any source.
+
+Their preprocessing is written beside them.
+"""
 
 import shutil
 from pathlib import Path

@@ -94,7 +94,10 @@ class QuantizationSettings(Settings):
 
 
 class QATSettings(Settings):
-    """Quantization-aware fine-tuning: about 10% of the schedule at a few percent of the initial rate, cosine decay."""
+    """Quantization-aware fine-tuning.
+
+    About 10% of the schedule at a few percent of the initial rate, cosine decay.
+    """
 
     epochs: int = Field(6, ge=0, le=10_000)
     batch_size: Batch = 64

@@ -1,4 +1,7 @@
-"""``qatline quantize``: place quantizers in one Keras file and calibrate them; without ``--output``, show the plan."""
+"""``qatline quantize``: place quantizers in one Keras file and calibrate them.
+
+Without ``--output``, show the plan.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,10 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
 
 
 def _all_finite(inputs: Any) -> bool:
-    """Whether every value is a number in float32, in blocks: the array may be a file larger than the memory."""
+    """Whether every value is a number in float32, in blocks.
+
+    The array may be a file larger than the memory.
+    """
     import numpy as np
 
     blocks = (inputs[start : start + _BLOCK] for start in range(0, len(inputs), _BLOCK))

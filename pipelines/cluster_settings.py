@@ -34,7 +34,10 @@ def _cpu(value: Any) -> str:
 
 
 def _memory(value: Any) -> str:
-    """Return a size as Kubernetes and kfp both take it: a bare number would be bytes, which nobody means."""
+    """Return a size as Kubernetes and kfp both take it.
+
+    A bare number would be bytes, which nobody means.
+    """
     if not re.fullmatch(r"\d+([KMGTPE]i|[MGTPE])", str(value)) or not _amount(str(value)):
         raise ValueError(
             "expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received "
@@ -148,7 +151,10 @@ ClusterSteps = create_model(
 
 
 class ClusterSettings(StepResources):
-    """What the pods of a compiled pipeline ask for. Each step in ``steps`` takes the same keys, for itself."""
+    """What the pods of a compiled pipeline ask for.
+
+    Each step in ``steps`` takes the same keys, for itself.
+    """
 
     accelerator_type: ResourceName = Field(
         "nvidia.com/gpu", description="Name of the accelerator among a node's resources."

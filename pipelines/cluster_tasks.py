@@ -1,4 +1,7 @@
-"""Turn the ``cluster`` section into what kfp compiles: settings of each task, and an engine backend for every pod."""
+"""Turn the ``cluster`` section into what kfp compiles.
+
+These are settings of each task, and one engine backend for all pods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from qat_lib.errors import ConfigError
 
 
 def for_pods(config: RunConfig) -> RunConfig:
-    """Return the config with ``engine.backend: auto`` decided where build_engine gets an accelerator.
+    """Return the config with ``engine.backend: auto`` resolved if build_engine gets an accelerator.
 
     Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would
     export for another backend than the one that the GPU of build_engine is for.

@@ -14,7 +14,9 @@ from qat_lib.errors import ExportError
 
 
 def check_ir(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Check the documents of one compiled pipeline: the spec and, if there is one, the platform spec.
+    """Check the documents of one compiled pipeline.
+
+    The spec and, if there is one, the platform spec.
 
     Raises:
         ExportError: Something in them is unknown or refers to nothing; every problem is listed.

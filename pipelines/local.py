@@ -1,4 +1,6 @@
-"""Run a pipeline on this machine: make or resume a run folder, start the launcher, show how it goes.
+"""Run a pipeline on this machine.
+
+Make or resume a run folder, start the launcher, show how it goes.
 
 This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock,
 and the launcher and its steps end when it does.

@@ -1,4 +1,6 @@
-"""What can be known before the first step: a run that a later step would refuse is refused before it trains.
+"""What can be known before the first step.
+
+A run that a later step would refuse is refused before it trains.
 
 These are looks at names, files and installed packages: nothing is built, and neither Keras nor data
 are opened.
@@ -129,7 +131,10 @@ def _check_import(key: str, module: str, attribute: str) -> None:
 
 
 def _top_names(path: Path) -> set[str] | None:
-    """Return the names that a source file defines or imports at its top; None where they can't be known."""
+    """Return the names that a source file defines or imports at its top.
+
+    None where they can't be known.
+    """
     if path.suffix != ".py":
         return None
     try:

@@ -17,7 +17,7 @@ from qat_lib.errors import StepError
 
 
 def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
-    """Return the pipeline, each of its tasks shown to ``prepare`` first, which may set what the task's pod gets."""
+    """Return the pipeline; ``prepare`` may set what the pod of each task gets."""
 
     @dsl.pipeline(
         name="qatline",
@@ -65,7 +65,10 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
 def _source(
     step: Step, name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> Any:
-    """Return a component's input: the artifact of an earlier step, or the section ``name`` or ``name_settings``."""
+    """Return a component's input.
+
+    The artifact of an earlier step, or the section ``name`` or ``name_settings``.
+    """
     if name in artifacts:
         return artifacts[name]
     section = name.removesuffix("_settings")

@@ -136,7 +136,9 @@ class RunFolder:
             ) from error
 
     def settle(self) -> RunRecord:
-        """Read ``run.json``; a run that is said to be running and whose process is gone becomes an interrupted one.
+        """Read ``run.json``.
+
+        A run that is said to be running and whose process is gone becomes an interrupted one.
 
         Raises:
             StorageError: The file is missing or is not what this version writes.

@@ -17,7 +17,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels. ``x`` may lie on disk."""
+    """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels.
+
+    ``x`` may lie on disk.
+    """
 
     x: Array
     y: npt.NDArray[np.int64]
@@ -60,7 +63,9 @@ def check_part(name: str, x: Array, y: Array) -> Part:
 
 
 def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Check what concerns all parts: one shape and data type, one set of classes. Return the classes' names.
+    """Check what concerns all parts: one shape and data type, one set of classes.
+
+    Return the classes' names.
 
     Raises:
         DataError: parts differ, only one class, a label beyond the classes, a class without

@@ -103,7 +103,10 @@ class _Walk:
     def _enter(
         self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int
     ) -> None:
-        """List a folder, unless this class holds it already; ``above`` are those that it lies in."""
+        """List a folder, unless this class holds it already.
+
+        ``above`` are those that it lies in.
+        """
         identity = _identity(folder)
         if identity in above:
             raise DataError(

@@ -15,7 +15,7 @@ from qat_lib.errors import DataError
 
 
 def read_digits(settings: DataSettings) -> ArraySource:
-    """Return scikit-learn's 1,797 scanned digits as uint8 ``(1797, 8, 8, 1)`` with values 0 to 16, so scale 1/16.
+    """Return scikit-learn's scanned digits: uint8 ``(1797, 8, 8, 1)``, values 0 to 16.
 
     Raises:
         DataError: scikit-learn is not installed.

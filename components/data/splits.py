@@ -78,7 +78,7 @@ def split_indices(
 
 
 def stratified_subset(labels: Indices, count: int, *, seed: int, classes: int) -> Indices:
-    """Return the sorted indices of at most ``count`` samples in which the classes keep their proportions."""
+    """Return the sorted indices of at most ``count`` samples, stratified by class."""
     if count >= len(labels):
         return np.arange(len(labels), dtype=np.int64)
     generator = np.random.default_rng([seed, 0x11317])

@@ -1,4 +1,7 @@
-"""Run engines over a data set: the layout that each wants, the batches that each takes, outputs collected."""
+"""Run engines over a data set, in the layout and batches that each takes.
+
+The outputs are collected.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def as_storage_error(error: BaseException, place: Path) -> StorageError:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Tell whether ``error``, or one that it came from, says that no space, quota or file size is left."""
+    """Whether ``error`` or one of its causes says that the disk is full."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

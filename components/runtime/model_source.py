@@ -1,4 +1,7 @@
-"""Where a Keras model comes from: a reference network, keras.applications, the user's own function, or a file."""
+"""Where a Keras model comes from.
+
+A reference network, keras.applications, the user's own function, or a file.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ def database_uri(path: Path) -> str:
 
 
 def database_path(uri: str) -> Path | None:
-    """Return the file that a SQLite URI names; None for any other URI and for a database in memory."""
+    """Return the file that a SQLite URI names.
+
+    None for any other URI and for a database in memory.
+    """
     if not uri.startswith("sqlite"):
         return None
     from sqlalchemy.engine import make_url
@@ -85,7 +88,10 @@ def _prepare(path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a file holds: the revision of its schema, whether its creation ended, and whether anybody used it."""
+    """What a file holds.
+
+    The revision of its schema, whether its creation ended, and whether anybody used it.
+    """
 
     revision: str | None = None
     complete: bool = False
