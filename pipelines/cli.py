@@ -146,8 +146,8 @@ def compile_(
         typer.echo(f"Wrote {output}")
 
 
-@app.command(rich_help_panel="Runs")
-def compare(
+@app.command("compare", rich_help_panel="Runs")
+def compare_(
     runs: Annotated[
         list[str] | None,
         typer.Argument(

@@ -5,14 +5,13 @@ Without ``--output``, show the plan.
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pipelines.cli_errors import reported
+from pipelines.cli_options import DebugOption, JsonOption, print_json
 from qat_lib.options import CalibratorName, Mode
 
 _BLOCK = 256  # samples looked at together
@@ -58,10 +57,8 @@ def quantize(
     plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
     with reported(debug=debug, as_json=json_):
@@ -113,7 +110,7 @@ def quantize(
         if plan is not None:
             model_views.write_file(plan, found.to_json())
         if json_:
-            sys.stdout.write(json.dumps(content) + "\n")
+            print_json(content)
         else:
             model_views.show_quantization(found, output, report)
 
