@@ -95,8 +95,7 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
         return best
     progress.warn(
         f"The graphs were exported for {target}, so {target} builds the engines, although {best} "
-        "works here too. "
-        f"For {best} set engine.backend={best} and run export_onnx again."
+        f"works here too. For {best} set engine.backend={best} and run export_onnx again."
     )
     return choose_backend(target)
 

@@ -148,8 +148,7 @@ def _predict(
     if seen != len(reference) or not seen:
         raise DataError(
             f"The FP32 predictions are for {len(reference)} samples, the test part does not have "
-            "as many. "
-            "Run train_baseline again on this data set."
+            "as many. Run train_baseline again on this data set."
         )
     return (
         np.concatenate(labels),

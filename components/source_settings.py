@@ -68,7 +68,7 @@ class DataSettings(Settings):
     calibration_samples: int = Field(
         256,
         ge=1,
-        description="Samples set aside for calibration; never trained on, never tested on.",
+        description="Samples held out for calibration: used for neither training nor testing.",
     )
     limit: int | None = Field(
         None,

@@ -113,8 +113,7 @@ STEPS = (
         artifact="engines",
         machine_bound=True,
         help=(
-            "An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same "
-            "one."
+            "With an accelerator, engine.backend=auto means TensorRT; evaluate needs the same one."
         ),
         tracked=TrackedOutputs(
             artifacts=(Engines.ENGINES, Engines.MANIFESTS, Engines.LAYERS, Engines.SUMMARY),

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-OnnxFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file of any producer.")]
+OnnxFile = Annotated[
+    Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, from any exporter.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 

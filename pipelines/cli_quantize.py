@@ -75,8 +75,7 @@ def quantize(
         if (output is None) != (data is None):
             raise ConfigError(
                 "Expected --output and --data together: a quantized model gets its ranges from "
-                "data. "
-                "Give neither to see the plan."
+                "data. Give neither to see the plan."
             )
         if output is not None and output.suffix != ".keras":
             raise ConfigError(f"--output must end with .keras. Received: {output}.")

@@ -260,9 +260,8 @@ def _probe(address: str, token: str | None) -> None:
     except OSError as error:
         raise ClusterError(
             f"Expected a Kubeflow Pipelines server at {address}; nothing answers "
-            f"({getattr(error, 'reason', error)}). "
-            "Check the address; from outside the cluster: kubectl port-forward -n kubeflow "
-            "svc/ml-pipeline 8888"
+            f"({getattr(error, 'reason', error)}). Check the address; from outside the cluster: "
+            "kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
         ) from error
     except ValueError as error:
         raise ClusterError(

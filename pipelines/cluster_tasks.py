@@ -29,20 +29,17 @@ def for_pods(config: RunConfig) -> RunConfig:
     if build != evaluate:
         raise ConfigError(
             "Expected the same accelerator for build_engine and evaluate, which runs the engines "
-            "where they were "
-            f"built for; received {build or 'none'} and {evaluate or 'none'}. Set "
-            "accelerator_count for both under "
-            "cluster.steps, or engine.backend to openvino or onnxruntime."
+            f"where they were built for; received {build or 'none'} and {evaluate or 'none'}. Set "
+            "accelerator_count for both under cluster.steps, or engine.backend to openvino or "
+            "onnxruntime."
         )
     if build is None or config.engine.backend == "tensorrt":
         return config
     if config.export.target == "openvino":
         raise ConfigError(
             f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto: "
-            "expected export.target "
-            "auto, tensorrt or onnxruntime, received openvino. Change it, or set "
-            "engine.backend=openvino and ask for "
-            "no accelerator."
+            "expected export.target auto, tensorrt or onnxruntime, received openvino. Change it, "
+            "or set engine.backend=openvino and ask for no accelerator."
         )
     if (
         problem := sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")

@@ -112,9 +112,8 @@ class RunConfig(Settings):
             if gigabytes > _LARGEST_BATCH:
                 raise ValueError(
                     f"{section}.batch_size: expected at most {_LARGEST_BATCH} GiB of pixels, "
-                    f"received {batch} images "
-                    f"of {height}x{width}, which take {gigabytes:.0f} GiB in float32; lower it or "
-                    "data.image_size"
+                    f"received {batch} images of {height}x{width}, which take {gigabytes:.0f} GiB "
+                    "in float32; lower it or data.image_size"
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -75,7 +75,10 @@ def graph_problems(spec: Mapping[str, Any]) -> Iterator[str]:
         for name, task in tasks.items():
             reference = task.get("componentRef", {}).get("name")
             if reference not in components:
-                yield f"task {name} of {owner} refers to the component {reference}, which is not there"
+                yield (
+                    f"task {name} of {owner} refers to the component {reference}, "
+                    "which is not there"
+                )
             producers = set(_values_of(task.get("inputs", {}), "producerTask"))
             for other in sorted(producers.union(task.get("dependentTasks", ())) - set(tasks)):
                 yield f"task {name} of {owner} refers to the task {other}, which is not there"

@@ -75,9 +75,8 @@ def _source(
     if section not in parameters:
         raise StepError(
             f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the "
-            "artifact of a step before "
-            f"it ({', '.join(artifacts) or 'it is the first'}) or a section of the config "
-            f"({', '.join(parameters)})."
+            f"artifact of a step before it ({', '.join(artifacts) or 'it is the first'}) or a "
+            f"section of the config ({', '.join(parameters)})."
         )
     return parameters[section]
 

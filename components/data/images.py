@@ -114,8 +114,7 @@ def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -
 def _too_large(name: str, received: str) -> DataError:
     return DataError(
         f"the image {name} is too large: expected at most {limits.image_pixels():,} pixels, "
-        f"received {received}. "
-        f"Make it smaller, or allow it: {limits.PIXELS_VARIABLE}=170000000."
+        f"received {received}. Make it smaller, or allow it: {limits.PIXELS_VARIABLE}=170000000."
     )
 
 

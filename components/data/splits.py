@@ -50,8 +50,7 @@ def split_indices(
     if (worst := int(counts.argmin())) >= 0 and counts[worst] < needed:
         raise DataError(
             f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, "
-            "one for each of "
-            f"train, {', '.join(carved)}. Add samples or leave the class out."
+            f"one for each of train, {', '.join(carved)}. Add samples or leave the class out."
         )
     generator = np.random.default_rng([seed, 0x5EED])
     rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
@@ -67,8 +66,7 @@ def split_indices(
     if not len(parts["calibration"]):
         raise DataError(
             f"no sample is left for calibration after {len(parts.get('test', ()))} of "
-            f"{len(labels)} went to testing: "
-            "add samples, or lower data.test_fraction"
+            f"{len(labels)} went to testing: add samples, or lower data.test_fraction"
         )
     if "validation" in carved:
         wanted = round(settings.validation_fraction * sum(map(len, rest)))

@@ -1,6 +1,6 @@
 """What the engine gets wrong.
 
-Confusion matrix, change per class, and the samples that moved most.
+Confusion matrix, change per class, and the samples that differ most.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _sample(run: RunData, worst: WorstSample, source: str) -> Sample:
     if worst.engine is not None:
         lines.append(f"INT8: {_name(run, worst.engine)}")
     if worst.difference is not None:
-        lines.append(f"probability moved by {numbers.significant(worst.difference, 2)}")
+        lines.append(f"probability changed by {numbers.significant(worst.difference, 2)}")
     return Sample(source=source, caption=_name(run, worst.label), lines=tuple(lines))
 
 

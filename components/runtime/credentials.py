@@ -157,8 +157,7 @@ def _query_names(text: str) -> Iterator[str]:
 
 _ELSEWHERE = (
     "A config is stored with its run and recorded in MLflow. Set an environment variable and let "
-    "the code that "
-    "needs the secret read it (on a cluster: cluster.secret_env)."
+    "the code that needs the secret read it (on a cluster: cluster.secret_env)."
 )
 
 
@@ -175,8 +174,7 @@ def _advice(uri: str, name: str) -> str:
     if scheme.startswith("http") and name.lower().endswith("uri"):
         return (
             "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
-            "MLFLOW_TRACKING_TOKEN, in the environment "
-            "(on a cluster: cluster.secret_env)."
+            "MLFLOW_TRACKING_TOKEN, in the environment (on a cluster: cluster.secret_env)."
         )
     return _ELSEWHERE
 

@@ -106,8 +106,8 @@ def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
     where = "engine.backend" if backend == "tensorrt" else "export.target"
     return (
         "quantization.unsigned=always gives unsigned activations, which TensorRT refuses. "
-        f"Received: {where}=tensorrt. "
-        "Set quantization.unsigned to auto or never, or backend and target to openvino."
+        f"Received: {where}=tensorrt. Set quantization.unsigned to auto or never, or backend and "
+        "target to openvino."
     )
 
 

@@ -199,8 +199,7 @@ def _sources_of(name: str, *, required: bool) -> list[Path]:
         if required:
             raise ConfigError(
                 f"module {name!r}, named in the settings, can't be found: run the command from "
-                "the folder that "
-                "holds it, or put that folder on PYTHONPATH"
+                "the folder that holds it, or put that folder on PYTHONPATH"
             )
         return []
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]

@@ -71,9 +71,8 @@ def _prepare(path: Path) -> None:
     if found.holds_data:
         raise TrackingError(
             f"the tracking database {path} is of another version of MLflow: expected schema "
-            f"{head}, found "
-            f"{found.revision}. Copy the file, then run `mlflow db upgrade {database_uri(path)}`, "
-            f"{_ELSEWHERE}."
+            f"{head}, found {found.revision}. Copy the file, then run `mlflow db upgrade "
+            f"{database_uri(path)}`, {_ELSEWHERE}."
         )
     try:
         beside.mkdir()

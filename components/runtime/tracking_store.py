@@ -51,8 +51,7 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     if reason:
         raise TrackingError(
             f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, "
-            "correct tracking.uri, "
-            "or set tracking.required=false to run without it."
+            "correct tracking.uri, or set tracking.required=false to run without it."
         )
 
 
