@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, TypeAlias, get_args
 
 from qat_lib.errors import ExportError
 from qat_lib.options import Backend, FloatPrecision, WeightForm
@@ -15,7 +16,9 @@ NEWEST_OPSET = 21
 """Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on
 the graph without weights. float16 Q/DQ scales need 19."""
 
+HALF_OPSET = 19
 LARGEST_BATCH = 65_536
+Pass: TypeAlias = Callable[[Any], Any]
 _CHOICES = {
     "target": get_args(Backend),
     "weights": get_args(WeightForm),
@@ -26,6 +29,8 @@ _CHOICES = {
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """How a graph is lowered; see :func:`qat_lib.export.export.export_onnx` for what each means.
+
+    float16 raises ``opset`` to 19.
 
     Raises:
         ExportError: a value is not one of those allowed.
@@ -40,6 +45,8 @@ class ExportOptions:
     embed_preprocessing: bool = False
 
     def __post_init__(self) -> None:
+        if self.float_precision == "fp16":
+            object.__setattr__(self, "opset", max(self.opset, HALF_OPSET))
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -52,3 +59,16 @@ class ExportOptions:
             raise ExportError(
                 f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. Received: {self.batch!r}."
             )
+
+    def last_passes(self) -> list[Pass]:
+        """Return the lowering passes that the options ask for once the graph is in its usual form."""
+        from qat_lib.export import passes  # onnx-ir, which a glance at the options does without
+
+        last: list[Pass] = []
+        if self.channels_first_input:
+            last.append(passes.take_channels_first)
+        if self.weights == "qdq":
+            last.append(passes.store_float_weights)
+        if self.float_precision == "fp16":
+            last.append(passes.convert_float_to_half)
+        return last
