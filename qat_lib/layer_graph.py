@@ -1,4 +1,4 @@
-"""LayerGraph: a read-only view of a Functional or Sequential model as a flat graph of calls and tensors.
+"""LayerGraph: a read-only view of a Keras model as a flat graph of calls and tensors.
 
 Nested models are flattened, shared layers appear once for each call.
 """
@@ -52,7 +52,7 @@ class Call:
 
     @property
     def core(self) -> Any:
-        """The layer that does the work: the one inside of a quantize wrapper, else the operation itself."""
+        """The layer inside of a quantize wrapper, else the operation itself."""
         return (
             self.operation.layer
             if isinstance(self.operation, BaseQuantizeWrapper)
@@ -127,7 +127,7 @@ class LayerGraph:
 
     @cached_property
     def composites(self) -> dict[str, Composite]:
-        """The layers without a wrapper that have weighted layers inside, by name, as their first call shows them."""
+        """Layers without a wrapper but with weighted layers inside, by name."""
         found = [(name, operation) for name, operation in self.layers() if is_composite(operation)]
         return {
             name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes)
@@ -139,7 +139,7 @@ class LayerGraph:
         return self._producers[tensor]
 
     def consumers(self, tensor: str) -> list[tuple[Call, int]]:
-        """Return the calls that read ``tensor``, each with the number of the input that reads it."""
+        """Return the calls that read ``tensor``, each with the number of its input."""
         return self._consumers[tensor]
 
     def layers(self) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""QuantizationPlan: every quantizer that a model will get and every layer that it leaves alone, with reasons."""
+"""QuantizationPlan: each quantizer of a model and each layer without one, with reasons."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class QuantizationPlan:
         return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
 
     def with_range_policy(self, policy: str) -> QuantizationPlan:
-        """Return a plan in which every activation whose policy the spec left open (``"ema"``) has ``policy``."""
+        """Return a plan with ``policy`` for each activation whose policy is open (``"ema"``)."""
         open_policy = [e.kind != "weight" and e.range_policy == "ema" for e in self.quantizers]
         changed = [
             replace(e, range_policy=policy) if o else e
@@ -76,7 +76,7 @@ class QuantizationPlan:
         return replace(self, quantizers=tuple(changed))
 
     def diff(self, other: QuantizationPlan) -> list[str]:
-        """Return what differs, a line each: ``-`` only here, ``+`` only in ``other``, ``~`` changed."""
+        """Return the differences: ``-`` only here, ``+`` only in ``other``, ``~`` changed."""
         mine = {entry.name: entry for entry in self.quantizers}
         theirs = {entry.name: entry for entry in other.quantizers}
         lines = []
@@ -122,7 +122,8 @@ class QuantizationPlan:
             )
             if data["version"] != PLAN_VERSION:
                 raise PlanError(
-                    f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}."
+                    f"Expected a plan of version {PLAN_VERSION}. Received version: "
+                    f"{data['version']!r}."
                 )
             return cls(
                 model=checked("model", data["model"], str),

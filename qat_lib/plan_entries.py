@@ -66,11 +66,13 @@ class QuantizerEntry:
             if value not in allowed:
                 known = ", ".join(map(str, dict.fromkeys(allowed)))
                 raise PlanError(
-                    f"Quantizer {self.name!r}: expected {key} to be one of {known}. Received: {value!r:.100}."
+                    f"Quantizer {self.name!r}: expected {key} to be one of {known}. Received: "
+                    f"{value!r:.100}."
                 )
         if not 2 <= self.num_bits <= 16:
             raise PlanError(
-                f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: {self.num_bits!r:.100}."
+                f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: "
+                f"{self.num_bits!r:.100}."
             )
 
 
@@ -111,7 +113,8 @@ def checked(key: str, value: Any, kind: type[_T]) -> _T:
     """Return a value that has the type that a plan needs there; a boolean is no number."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise PlanError(
-            f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: {value!r:.100}."
+            f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: "
+            f"{value!r:.100}."
         )
     return value
 

@@ -182,7 +182,8 @@ def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
         yield f"spec.backend is {manifest.backend!r}. Received: {spec.backend!r}."
     names = sorted(names_of(manifest.inputs))
     if set(spec.shapes) != set(names):
-        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {sorted(spec.shapes)}."
+        received = sorted(spec.shapes)
+        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {received}."
         return
     for info in manifest.inputs:
         if info.shape != spec.shapes[info.name].bounded:

@@ -1,4 +1,4 @@
-"""The entries of a plan: one for each tensor, weight and tensor inside of a layer that gets a quantizer."""
+"""The entries of a plan: one for each quantized tensor, weight and inner tensor."""
 
 from __future__ import annotations
 
@@ -190,7 +190,8 @@ def _agreed(configs: Sequence[Any], key: str, tensor: str) -> Any:
     values = {getattr(config, key) for config in configs} - {None}
     if len(values) > 1:
         raise SpecError(
-            f"The readers of tensor {tensor!r} ask for different values of {key}: {sorted(map(str, values))}. "
+            f"The readers of tensor {tensor!r} ask for different values of {key}: "
+            f"{sorted(map(str, values))}. "
             "A tensor has one quantizer, so give them the same."
         )
     return values.pop() if values else None

@@ -9,7 +9,7 @@ from qat_lib.planner.wants import Wants
 
 
 def tied_groups(wants: Wants) -> dict[str, str]:
-    """Return, for each tensor with a quantizer in a tied group, the group's name: that of its first tensor."""
+    """Return the tied group of each tensor in one, named after its first tensor."""
     graph = wants.graph
     order = {tensor: i for i, call in enumerate(graph.calls) for tensor in call.outputs}
     parent: dict[str, str] = {}
