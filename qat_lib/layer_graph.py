@@ -113,13 +113,14 @@ class LayerGraph:
 
     @cached_property
     def _producers(self) -> dict[str, Call]:
-        return {tensor: call for call in self.calls for tensor in call.outputs}
+        found: dict[str, Call] = {}
+        for call in self.calls:
+            found.update(dict.fromkeys(call.outputs, call))
+        return found
 
     @cached_property
     def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
-        found: dict[str, list[tuple[Call, int]]] = {
-            tensor: [] for call in self.calls for tensor in call.outputs
-        }
+        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for tensor in self._producers}
         for call in self.calls:
             for index, tensor in enumerate(call.inputs):
                 found[tensor].append((call, index))
@@ -128,11 +129,12 @@ class LayerGraph:
     @cached_property
     def composites(self) -> dict[str, Composite]:
         """Layers without a wrapper but with weighted layers inside, by name."""
-        found = [(name, operation) for name, operation in self.layers() if is_composite(operation)]
-        return {
-            name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes)
-            for name, x in found
-        }
+        found: dict[str, Composite] = {}
+        for name, layer in self.layers():
+            if is_composite(layer):
+                call = self.by_name[name]
+                found[name] = trace_composite(layer, call, self.shapes, self.dtypes)
+        return found
 
     def producer(self, tensor: str) -> Call:
         """Return the call that makes ``tensor``."""

@@ -119,7 +119,7 @@ def checked(key: str, value: Any, kind: type[_T]) -> _T:
     return value
 
 
-def check_keys(what: str, data: dict[str, Any], known: tuple[str, ...]) -> None:
+def refuse_unknown_keys(what: str, data: dict[str, Any], known: tuple[str, ...]) -> None:
     """Refuse keys that nothing would read, such as a misspelt one."""
     unknown = sorted(set(data) - set(known))
     if unknown:
@@ -134,7 +134,7 @@ def _text_or_none(key: str, value: Any) -> str | None:
 
 
 def entry_from_dict(item: dict[str, Any]) -> QuantizerEntry:
-    check_keys("a quantizer", item, _ENTRY_KEYS)
+    refuse_unknown_keys("a quantizer", item, _ENTRY_KEYS)
     axes = item.get("channel_axes")
     return QuantizerEntry(
         name=checked("name", item["name"], str),
@@ -157,6 +157,16 @@ def _consumer(item: dict[str, Any]) -> Consumer:
     return Consumer(
         layer=checked("layer", item["layer"], str), input=checked("input", item["input"], int)
     )
+
+
+def skipped_to_dict(skipped: SkippedLayer) -> dict[str, Any]:
+    """Return the plain form of a layer without quantizers."""
+    return {
+        "layer": skipped.layer,
+        "class": skipped.class_name,
+        "reason": skipped.reason,
+        "detail": skipped.detail,
+    }
 
 
 def skipped_from_dict(item: dict[str, Any]) -> SkippedLayer:

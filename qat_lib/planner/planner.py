@@ -12,8 +12,9 @@ from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
 from qat_lib.options import Mode
 from qat_lib.plan import QuantizationPlan
+from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
-from qat_lib.planner.entries import activation_entries, composite_entries, weight_entries
+from qat_lib.planner.entries import composite_entries, weight_entries
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec

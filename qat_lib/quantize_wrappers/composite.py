@@ -97,32 +97,33 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
                 "Expected a layer with weighted layers inside. Received: "
                 f"{type(self.layer).__name__}."
             )
-        prefix = self.layer.name
         if self.weights_config is None:
-            planned = [
-                (path, k, axes)
-                for path, x in inner.items()
-                for k, axes in inner_wrapper(x).planned_weights().items()
-            ]
-            self.weights_config = [
-                {
-                    "weight": f"{path}/{kernel}",
-                    "name": quantizer_name(f"{prefix}/{path}/{kernel}"),
-                    "shape": list(inner_wrapper(inner[path]).kernel_variable(kernel).shape),
-                    "channel_axes": None if axes is None else list(axes),
-                    **self.weight_options,
-                }
-                for path, kernel, axes in (planned if self.quantize_weights else ())
-            ]
+            self.weights_config = self._all_weights(inner) if self.quantize_weights else []
         if self.inputs_config is None:
-            self.inputs_config = [
-                {
-                    "name": quantizer_name(f"{prefix}/{path}/input"),
-                    "readers": [path],
-                    "options": self.input_options,
-                }
-                for path in (inner if self.quantize_inputs else ())
-            ]
+            self.inputs_config = self._all_inputs(inner) if self.quantize_inputs else []
+
+    def _all_weights(self, inner: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for path, layer in inner.items():
+            wrapper = inner_wrapper(layer)
+            for kernel, axes in wrapper.planned_weights().items():
+                found.append(
+                    {
+                        "weight": f"{path}/{kernel}",
+                        "name": quantizer_name(f"{self.layer.name}/{path}/{kernel}"),
+                        "shape": list(wrapper.kernel_variable(kernel).shape),
+                        "channel_axes": None if axes is None else list(axes),
+                        **self.weight_options,
+                    }
+                )
+        return found
+
+    def _all_inputs(self, inner: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for path in inner:
+            name = quantizer_name(f"{self.layer.name}/{path}/input")
+            found.append({"name": name, "readers": [path], "options": self.input_options})
+        return found
 
     def _hook(self) -> None:
         """Give each inner layer that is quantized the ``call`` that quantizes what it reads."""
