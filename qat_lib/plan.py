@@ -15,10 +15,10 @@ from qat_lib.plan_entries import (
     Consumer,
     QuantizerEntry,
     SkippedLayer,
-    refuse_unknown_keys,
     checked,
     entry_from_dict,
     entry_to_dict,
+    refuse_unknown_keys,
     skipped_from_dict,
     skipped_to_dict,
 )
