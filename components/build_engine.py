@@ -88,7 +88,8 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
     if target in (None, "tensorrt", best) or target not in BACKENDS:
         return best
     progress.warn(
-        f"The graphs were exported for {target}, so {target} builds the engines, although {best} works here too. "
+        f"The graphs were exported for {target}, so {target} builds the engines, although {best} "
+        "works here too. "
         f"For {best} set engine.backend={best} and run export_onnx again."
     )
     return choose_backend(target)
@@ -126,7 +127,8 @@ def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
     if weighted and not any(layer.precision == "fp16" for layer in weighted):
         computed = ", ".join(sorted({layer.precision for layer in weighted}))
         progress.warn(
-            f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this machine."
+            f"fp16: {artifact.manifest.backend} computes the FP16 graph in {computed} on this "
+            "machine."
         )
 
 
@@ -162,7 +164,8 @@ def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] 
         return dict(compare(report, layers_path(artifact.path)).to_dict())
     except QatlineError as error:  # the engine is built and checked; only the comparison is missing
         progress.warn(
-            f"{artifact.path.name}: the predicted fusions can't be compared with the engine: {error}"
+            f"{artifact.path.name}: the predicted fusions can't be compared with the engine: "
+            f"{error}"
         )
         return None
 

@@ -28,7 +28,6 @@ def export_onnx(
     *,
     export: ExportSettings,
     engine: EngineSettings,
-    seed: int,  # noqa: ARG001  every step takes one
     progress: Progress,
 ) -> dict[str, float]:
     """Export the three models and stop at anything that an engine would get wrong.
@@ -46,7 +45,6 @@ def export_onnx(
             the baseline in float16.
         export: target, operator set, how weights are stored, and the precision of the rest.
         engine: of it only the backend, which the target follows, and whether FP16 is wanted.
-        seed: not used; every step takes one.
         progress: told about each variant.
 
     Returns:

@@ -58,8 +58,8 @@ def finetune_qat(
         teacher=qat_lib.load_model(reference.model_file) if qat.distillation else None,
         distillation=qat.distillation,
     )
-    outputs = fitting.predict(network, dataset, "test")
-    accuracy = fitting.accuracy(outputs, dataset, "test")
+    outputs = fitting.predict_split(network, dataset, "test")
+    accuracy = fitting.outputs_accuracy(outputs, dataset, "test")
     metrics = {
         **accuracies(
             test=accuracy, validation=fitting.split_accuracy(network, dataset, "validation")

@@ -87,8 +87,10 @@ def _write(
     )
     if duplicates:
         progress.warn(
-            f"{duplicates} images of the calibration, validation and test parts also occur, byte for byte, in the "
-            "training part: the source holds them more than once, and accuracy is flattered by them."
+            f"{duplicates} images of the calibration, validation and test parts also occur, byte "
+            "for byte, in the "
+            "training part: the source holds them more than once, and accuracy is flattered by "
+            "them."
         )
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
     DatasetInfo(
@@ -104,7 +106,8 @@ def _write(
     ).save(out)
     if counts["calibration"] < data.calibration_samples:
         progress.warn(
-            f"the calibration part has {counts['calibration']} samples instead of {data.calibration_samples}: the data "
+            f"the calibration part has {counts['calibration']} samples instead of "
+            f"{data.calibration_samples}: the data "
             "set is small, and at most a quarter of what is not for testing is set aside."
         )
     settings = data.preprocessing

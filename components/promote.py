@@ -141,7 +141,9 @@ def promote_component(
 ) -> None:
     """Judge the QAT engine and write the report."""
     import shutil
+    from pathlib import Path
 
+    from components.artifacts import Promotion
     from components.runtime.step import run_component
 
     inputs = {"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path}
@@ -154,4 +156,4 @@ def promote_component(
         output=promotion.path,
         metrics_artifact=metrics,
     )
-    shutil.copyfile(f"{promotion.path}/report.html", report.path)
+    shutil.copyfile(Promotion(Path(promotion.path)).report_file, report.path)

@@ -110,7 +110,10 @@ STEPS = (
         name="build_engine",
         artifact="engines",
         machine_bound=True,
-        help="An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same one.",
+        help=(
+            "An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same "
+            "one."
+        ),
         tracked=TrackedOutputs(
             artifacts=(Engines.ENGINES, Engines.MANIFESTS, Engines.LAYERS, Engines.SUMMARY),
             # The target of an engine: what it may run on, and what it turned out to be.

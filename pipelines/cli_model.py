@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -24,6 +24,10 @@ from qat_lib.options import (
     Hint,
     WeightForm,
 )
+
+if TYPE_CHECKING:
+    from qat_lib.analysis.report import FusionReport
+    from qat_lib.tensor_trace import TensorTrace
 
 _PANEL = "Single files"
 
@@ -154,6 +158,18 @@ def analyze(
             help="Layer file of a built engine, to score the prediction.", show_default=False
         ),
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show one layer, quantizer, tensor or node from plan to engine.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="With --trace: plan.json of the model.", show_default=False),
+    ] = None,
     tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = "10",
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "never",
     all_findings: Annotated[
@@ -175,15 +191,30 @@ def analyze(
         version: Any = int(tensorrt)
         report = analyze_onnx(model, tensorrt=version)
         comparison = score(report, compare) if compare is not None else None
+        found = None if trace is None else _trace(trace, model, plan, report, compare)
         if html is not None:
             model_views.write_file(html, to_html(report))
         if json_:
             content = report.to_dict()
-            _write_json({**content, "comparison": comparison.to_dict()} if comparison else content)
+            if comparison is not None:
+                content["comparison"] = comparison.to_dict()
+            if found is not None:
+                content["trace"] = found.to_dict()
+            _write_json(content)
+        elif found is not None:
+            model_views.show_trace(found)
         else:
             model_views.show_analysis(report, comparison, all_findings=all_findings)
         if gate(report.findings, fail_on):
             raise typer.Exit(1)
+
+
+def _trace(
+    name: str, model: Path, plan: Path | None, report: FusionReport, layers: Path | None
+) -> TensorTrace:
+    from qat_lib.tracing import trace_tensor
+
+    return trace_tensor(name, model, plan, analysis=report, engine_layers=layers or ())
 
 
 def build_engine(

@@ -74,7 +74,8 @@ def quantize(
 
         if (output is None) != (data is None):
             raise ConfigError(
-                "Expected --output and --data together: a quantized model gets its ranges from data. "
+                "Expected --output and --data together: a quantized model gets its ranges from "
+                "data. "
                 "Give neither to see the plan."
             )
         if output is not None and output.suffix != ".keras":
@@ -125,7 +126,8 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
 
     if len(model.inputs) != 1:
         raise DataError(
-            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in Python."
+            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in "
+            "Python."
         )
     expected = tuple(model.inputs[0].shape)
     fits = len(expected) == inputs.ndim and all(

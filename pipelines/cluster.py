@@ -58,7 +58,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if len(self.cron.split()) != 6:
             raise ConfigError(
-                f"Expected cron with six fields, seconds first, such as '0 0 2 * * *'; received {self.cron!r}."
+                "Expected cron with six fields, seconds first, such as '0 0 2 * * *'; received "
+                f"{self.cron!r}."
             )
         if not 1 <= self.max_concurrency <= 10:
             raise ConfigError(
@@ -253,12 +254,15 @@ def _probe(address: str, token: str | None) -> None:
         ) from error
     except OSError as error:
         raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; nothing answers ({getattr(error, 'reason', error)}). "
-            "Check the address; from outside the cluster: kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
+            f"Expected a Kubeflow Pipelines server at {address}; nothing answers "
+            f"({getattr(error, 'reason', error)}). "
+            "Check the address; from outside the cluster: kubectl port-forward -n kubeflow "
+            "svc/ml-pipeline 8888"
         ) from error
     except ValueError as error:
         raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. Check the address."
+            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. "
+            "Check the address."
         ) from error
 
 

@@ -37,7 +37,8 @@ def _memory(value: Any) -> str:
     """Return a size as Kubernetes and kfp both take it: a bare number would be bytes, which nobody means."""
     if not re.fullmatch(r"\d+([KMGTPE]i|[MGTPE])", str(value)) or not _amount(str(value)):
         raise ValueError(
-            f"expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received {value!r}"
+            "expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received "
+            f"{value!r}"
         )
     return str(value)
 
@@ -45,7 +46,8 @@ def _memory(value: Any) -> str:
 def _resource_name(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", value):
         raise ValueError(
-            "expected the name of a resource of the nodes (kubectl describe node), such as nvidia.com/gpu, "
+            "expected the name of a resource of the nodes (kubectl describe node), such as "
+            "nvidia.com/gpu, "
             f"received {value!r}"
         )
     return value
@@ -60,7 +62,8 @@ def _secret_key(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[\w.-]+", value):
         # The value is not shown: someone may have written the secret itself.
         raise ValueError(
-            "expected a Kubernetes secret and its key, such as mlflow/password, received something else"
+            "expected a Kubernetes secret and its key, such as mlflow/password, received "
+            "something else"
         )
     return value
 
@@ -94,7 +97,8 @@ class Toleration(Settings):
     def _agrees(self) -> Toleration:
         if self.operator is not None and (self.operator == "Equal") is (self.value is None):
             raise ValueError(
-                f"expected a value with the operator Equal and none with Exists, received {self.operator} "
+                "expected a value with the operator Equal and none with Exists, received "
+                f"{self.operator} "
                 f"with value {self.value!r}"
             )
         return self

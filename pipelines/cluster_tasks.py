@@ -25,23 +25,28 @@ def for_pods(config: RunConfig) -> RunConfig:
         return config
     if build != evaluate:
         raise ConfigError(
-            "Expected the same accelerator for build_engine and evaluate, which runs the engines where they were "
-            f"built for; received {build or 'none'} and {evaluate or 'none'}. Set accelerator_count for both under "
+            "Expected the same accelerator for build_engine and evaluate, which runs the engines "
+            "where they were "
+            f"built for; received {build or 'none'} and {evaluate or 'none'}. Set "
+            "accelerator_count for both under "
             "cluster.steps, or engine.backend to openvino or onnxruntime."
         )
     if build is None or config.engine.backend == "tensorrt":
         return config
     if config.export.target == "openvino":
         raise ConfigError(
-            f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto: expected export.target "
-            "auto, tensorrt or onnxruntime, received openvino. Change it, or set engine.backend=openvino and ask for "
+            f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto: "
+            "expected export.target "
+            "auto, tensorrt or onnxruntime, received openvino. Change it, or set "
+            "engine.backend=openvino and ask for "
             "no accelerator."
         )
     if (
         problem := sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")
     ) is not None:
         raise ConfigError(
-            f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto. {problem}"
+            f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto. "
+            f"{problem}"
         )
     return config.model_copy(
         update={"engine": config.engine.model_copy(update={"backend": "tensorrt"})}

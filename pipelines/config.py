@@ -112,8 +112,10 @@ class RunConfig(Settings):
             gigabytes = batch * height * width * 3 * 4 / 2**30
             if gigabytes > _LARGEST_BATCH:
                 raise ValueError(
-                    f"{section}.batch_size: expected at most {_LARGEST_BATCH} GiB of pixels, received {batch} images "
-                    f"of {height}x{width}, which take {gigabytes:.0f} GiB in float32; lower it or data.image_size"
+                    f"{section}.batch_size: expected at most {_LARGEST_BATCH} GiB of pixels, "
+                    f"received {batch} images "
+                    f"of {height}x{width}, which take {gigabytes:.0f} GiB in float32; lower it or "
+                    "data.image_size"
                 )
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,7 +196,8 @@ def _file_layers(
     if path is None:
         if profiles:
             raise ConfigError(
-                f"Expected --config with --profile {profiles[0]}: profiles are part of a config file."
+                f"Expected --config with --profile {profiles[0]}: profiles are part of a config "
+                "file."
             )
         return []
     base = read_yaml_mapping(path)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency, Percentiles
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.plan import QuantizationPlan
+    from qat_lib.tensor_trace import TensorTrace
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
@@ -107,7 +108,8 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
     """Say what was written and how it compares with Keras."""
     console = _console()
     console.print(
-        f"Wrote {escape(str(report.path))}: {format_size(report.bytes)}, opset {report.opset}, {report.nodes} nodes, "
+        f"Wrote {escape(str(report.path))}: {format_size(report.bytes)}, opset {report.opset}, "
+        f"{report.nodes} nodes, "
         f"{report.quantizers} quantizers, in {report.seconds:.1f} s",
         soft_wrap=True,
     )
@@ -116,7 +118,8 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
         return
     verdict = "[green]agrees with Keras[/]" if parity.passed else "[bold red]differs from Keras[/]"
     console.print(
-        f"ONNX Runtime {verdict} on {parity.samples} samples: largest difference {parity.largest_difference:.3g}, "
+        f"ONNX Runtime {verdict} on {parity.samples} samples: largest difference "
+        f"{parity.largest_difference:.3g}, "
         f"{parity.mismatches} labels differ, {parity.ties} ties."
     )
     if parity.layers:
@@ -178,11 +181,17 @@ def show_analysis(
         )
 
 
+def show_trace(trace: TensorTrace) -> None:
+    """Show what is known about one tensor."""
+    _console().print(escape(str(trace)), soft_wrap=True)
+
+
 def show_engine(artifact: EngineArtifact) -> None:
     """Say what was built."""
     console, manifest = _console(), artifact.manifest
     console.print(
-        f"Wrote {escape(str(artifact.path))}: {format_size(manifest.bytes)}, {_described(manifest)}, "
+        f"Wrote {escape(str(artifact.path))}: {format_size(manifest.bytes)}, "
+        f"{_described(manifest)}, "
         f"in {manifest.build_seconds:.1f} s",
         soft_wrap=True,
     )

@@ -34,7 +34,8 @@ def check_before_training(config: RunConfig) -> None:
     """
     if missing := missing_packages(_packages(config)):
         raise MissingPackageError(
-            f"This run needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "
+            f"This run needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            "not installed. "
             f"{install_hint(missing)}"
         )
     _check_model(config)
@@ -115,7 +116,8 @@ def _check_import(key: str, module: str, attribute: str) -> None:
         spec = importlib.machinery.PathFinder.find_spec(part, folders)
         if spec is None:
             raise ConfigError(
-                f"{key}: expected the module {module!r} on the Python path; there is none. Run the command from the "
+                f"{key}: expected the module {module!r} on the Python path; there is none. Run "
+                "the command from the "
                 "folder that holds it, or put that folder on PYTHONPATH."
             )
         folders = list(spec.submodule_search_locations or [])

@@ -16,7 +16,7 @@ from components.steps import STEPS, Step
 from qat_lib.errors import StepError
 
 
-def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda _: None) -> Any:
+def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
     """Return the pipeline, each of its tasks shown to ``prepare`` first, which may set what the task's pod gets."""
 
     @dsl.pipeline(
@@ -55,7 +55,8 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda _: Non
             task = component(
                 **{name: _source(step, name, artifacts, parameters) for name in inputs}
             )
-            prepare(task)
+            if prepare is not None:
+                prepare(task)
             artifacts[step.artifact] = task.outputs[step.artifact]
 
     return qat_pipeline
@@ -70,8 +71,10 @@ def _source(
     section = name.removesuffix("_settings")
     if section not in parameters:
         raise StepError(
-            f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the artifact of a step before "
-            f"it ({', '.join(artifacts) or 'it is the first'}) or a section of the config ({', '.join(parameters)})."
+            f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the "
+            "artifact of a step before "
+            f"it ({', '.join(artifacts) or 'it is the first'}) or a section of the config "
+            f"({', '.join(parameters)})."
         )
     return parameters[section]
 

@@ -116,8 +116,10 @@ class RunFolder:
         for key, value in stored.items():
             if key != "output" and not key.startswith("cluster.") and given.get(key) != value:
                 raise ConfigError(
-                    f"Run {self.run_id} was started with {key}={value!r}, received {given.get(key)!r}. "
-                    "Resume it with its own config, or start a new run, which reuses what has not changed."
+                    f"Run {self.run_id} was started with {key}={value!r}, received "
+                    f"{given.get(key)!r}. "
+                    "Resume it with its own config, or start a new run, which reuses what has "
+                    "not changed."
                 )
 
     def record(self) -> RunRecord:

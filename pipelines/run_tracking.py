@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from components.artifacts import Dataset, Promotion, Quantized
 from components.artifacts.evaluation import row_metrics
-from components.runtime.artifacts import read_manifest
+from components.runtime.artifacts import read_step_manifest
 from components.runtime.events import emit
 from components.runtime.mlflow_tracker import MlflowWriter
 from components.runtime.steps import load_step
@@ -188,7 +188,7 @@ class _MlflowParentRun:
 
     def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
         directory = artifacts[STEP_ARTIFACTS[name]]
-        definition, manifest = load_step(name), read_manifest(directory)
+        definition, manifest = load_step(name), read_step_manifest(directory)
         sections = {key: getattr(self._config, key) for key in definition.sections}
         with step_run(name, warn=_warn) as tracker:
             log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)

@@ -75,6 +75,14 @@ class QuantizerEntry:
                 f"{self.num_bits!r:.100}."
             )
 
+    @property
+    def layer(self) -> str:
+        """The layer whose output, weight or inner tensor is quantized."""
+        if self.kind == "activation":
+            call = self.tensor.partition(":")[0]
+            return call.partition("@")[0]
+        return self.tensor.partition("/")[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedLayer:

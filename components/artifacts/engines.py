@@ -53,6 +53,12 @@ class EngineBuild(Record):
         }
 
 
+class LayerList(Record):
+    """The layers of an engine, as its backend reports them; see ``qat_lib.engines.EngineLayer``."""
+
+    layers: list[dict[str, Any]]
+
+
 class BuildSummary(Record):
     """The builds of all engines by variant."""
 
@@ -100,6 +106,6 @@ class Engines(StepFolder):
         if not self.has(name):
             return []
         try:
-            return [EngineLayer.from_dict(layer) for layer in self.read(name, list[dict[str, Any]])]
+            return [EngineLayer.from_dict(layer) for layer in self.read(name, LayerList).layers]
         except (KeyError, TypeError) as error:
             raise self.damaged(name, f"expected layers of an engine: {error}") from error

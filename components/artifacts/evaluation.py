@@ -37,6 +37,15 @@ class ResultRow(Record):
     top5: Measured = None
     memory_mib: Measured = None
 
+    def with_quality(self, *, accuracy: float, top5: float | None) -> ResultRow:
+        """Return the row with what its outputs are worth; ``top5`` is None with few classes."""
+        quality = {"accuracy": accuracy} | ({} if top5 is None else {"top5": top5})
+        return self.model_copy(update=quality)
+
+    def with_memory(self, mib: float | None) -> ResultRow:
+        """Return the row with the memory of a fresh process."""
+        return self.model_copy(update={"memory_mib": mib})
+
     def numbers(self) -> dict[str, float]:
         """Return what was measured, by name."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)

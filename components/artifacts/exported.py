@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from components.artifacts.folder import StepFolder
-from components.artifacts.models import ModelFolder, read_plan
+from components.artifacts.models import ModelFolder, open_plan
 from components.artifacts.record import Measured, Record, Text
 from components.variants import Variant
 
@@ -126,7 +126,7 @@ class Exported(StepFolder):
 
     def plan(self) -> QuantizationPlan:
         """Return the plan that the graphs were verified against."""
-        return read_plan(self, self.PLAN)
+        return open_plan(self, self.PLAN)
 
     def summary(self) -> dict[str, ExportRecord]:
         """Return what is known of each graph, by variant."""

@@ -83,7 +83,8 @@ def decode_image(data: bytes, color: str, size: tuple[int, int] | None, *, name:
         raise _too_large(name, str(error)) from error
     except Exception as error:  # Pillow's decoders raise whatever broken bytes lead them to.
         raise DataError(
-            f"the image {name} is broken: {error}. Repair or remove it, or set data.skip_broken=true."
+            f"the image {name} is broken: {error}. Repair or remove it, or set "
+            "data.skip_broken=true."
         ) from error
 
 
@@ -107,7 +108,8 @@ def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -
 
 def _too_large(name: str, received: str) -> DataError:
     return DataError(
-        f"the image {name} is too large: expected at most {limits.image_pixels():,} pixels, received {received}. "
+        f"the image {name} is too large: expected at most {limits.image_pixels():,} pixels, "
+        f"received {received}. "
         f"Make it smaller, or allow it: {limits.PIXELS_VARIABLE}=170000000."
     )
 

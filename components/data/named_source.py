@@ -69,13 +69,15 @@ def _load(name: str) -> Any:
         load_data = module.load_data
     except (ImportError, AttributeError) as error:
         raise DataError(
-            f"data.name={name!r}: keras.datasets has no such data set; expected mnist, fashion_mnist, "
+            f"data.name={name!r}: keras.datasets has no such data set; expected mnist, "
+            "fashion_mnist, "
             "cifar10 or cifar100"
         ) from error
     try:
         return load_data()
     except Exception as error:  # Keras raises a bare Exception when a download fails.
         raise DataError(
-            f"keras.datasets.{name} can't be loaded: {error}. It needs a network, or the file in Keras's cache "
+            f"keras.datasets.{name} can't be loaded: {error}. It needs a network, or the file in "
+            "Keras's cache "
             "(~/.keras/datasets); data.kind=npz reads a file of your own."
         ) from error

@@ -49,7 +49,8 @@ def split_indices(
     needed = 1 + len(carved)
     if (worst := int(counts.argmin())) >= 0 and counts[worst] < needed:
         raise DataError(
-            f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, one for each of "
+            f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, "
+            "one for each of "
             f"train, {', '.join(carved)}. Add samples or leave the class out."
         )
     generator = np.random.default_rng([seed, 0x5EED])
@@ -65,7 +66,8 @@ def split_indices(
     parts["calibration"], rest = _take(rest, calibration, keep=keep, least=0)
     if not len(parts["calibration"]):
         raise DataError(
-            f"no sample is left for calibration after {len(parts.get('test', ()))} of {len(labels)} went to testing: "
+            f"no sample is left for calibration after {len(parts.get('test', ()))} of "
+            f"{len(labels)} went to testing: "
             "add samples, or lower data.test_fraction"
         )
     if "validation" in carved:

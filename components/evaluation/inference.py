@@ -30,8 +30,10 @@ class Classifier:
         (info,) = engine.inputs
         if engine.manifest.preprocessing_embedded:
             raise DataError(
-                f"The engine takes raw images ({info}) and preprocesses them itself; the evaluation sends it what the "
-                "data set's preprocessing gives. Export the model without embed_preprocessing for the pipeline."
+                f"The engine takes raw images ({info}) and preprocesses them itself; the "
+                "evaluation sends it what the "
+                "data set's preprocessing gives. Export the model without embed_preprocessing "
+                "for the pipeline."
             )
         profile = parse_profile(engine.manifest.spec["shapes"][info.name])
         self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
@@ -40,7 +42,8 @@ class Classifier:
         self._channels_first = layout == "NCHW" or (layout is None and shape != image_shape)
         if shape != (moved if self._channels_first else image_shape):
             raise DataError(
-                f"The engine takes images of shape {shape}, the data set has {image_shape} (height, width, channels). "
+                f"The engine takes images of shape {shape}, the data set has {image_shape} "
+                "(height, width, channels). "
                 "Build the engine from a model that was trained on this data."
             )
 

@@ -69,7 +69,8 @@ def kept_epoch(qat: Sequence[Epoch]) -> str:
         return ""
     if kept[0] == 0:
         return (
-            "No epoch of the fine-tuning was better on the validation part by more than chance explains: "
+            "No epoch of the fine-tuning was better on the validation part by more than chance "
+            "explains: "
             "the QAT model is the calibrated one."
         )
     return f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the validation part."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from components.artifacts.models import Histogram
+from components.artifacts.models import RangeHistogram
 from components.report import svg
 from components.report.numbers import significant
 
@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 220.0, 46.0
 _BASE, _BARS, _PAD = 36.0, 44, 4.0
 
 
-def rebin(histogram: Histogram, high: float, bins: int = _BARS) -> list[float]:
+def rebin(histogram: RangeHistogram, high: float, bins: int = _BARS) -> list[float]:
     """Return the counts of a histogram of magnitudes over [0, high], spread evenly over ``bins`` bars.
 
     Args:
@@ -41,7 +41,7 @@ def _spread(bars: list[float], count: float, low: float, high: float, width: flo
         bars[index] += count * (overlap / (high - low) if high > low else 1.0)
 
 
-def clipped_share(histogram: Histogram, amax: float) -> float | None:
+def clipped_share(histogram: RangeHistogram, amax: float) -> float | None:
     """Return the share of the values beyond ``amax``, to within the histogram's bins, or None where it is empty."""
     counts, edges = histogram.counts, histogram.edges
     total = float(sum(counts))
@@ -56,7 +56,7 @@ def clipped_share(histogram: Histogram, amax: float) -> float | None:
 
 
 def activation_picture(
-    histogram: Histogram,
+    histogram: RangeHistogram,
     *,
     calibrated: float | None,
     trained: float | None,

@@ -21,8 +21,8 @@ from components.runtime.manifest import (
     FileEntry,
     Manifest,
     describe,
-    read_manifest,
-    verify,
+    read_step_manifest,
+    verify_directory,
 )
 from components.runtime.work_directory import work_directory
 from qat_lib.errors import StorageError
@@ -36,8 +36,8 @@ __all__ = [
     "is_disk_full",
     "materialize",
     "publish",
-    "read_manifest",
-    "verify",
+    "read_step_manifest",
+    "verify_directory",
 ]
 
 
@@ -97,7 +97,7 @@ def _rename(tmp: Path, final: Path) -> bool:
         else:
             return True
         try:
-            verify(final)
+            verify_directory(final)
         except StorageError:
             # Left by a tool that writes in place or damaged later: move it away in one step, then
             # try again.

@@ -99,7 +99,8 @@ def check_address(uri: str, name: str) -> None:
     found = _secret_in(uri)
     if found is not None:
         raise ConfigError(
-            f"{name}: expected an address without credentials, received {found}. {_advice(uri, name)}"
+            f"{name}: expected an address without credentials, received {found}. "
+            f"{_advice(uri, name)}"
         )
 
 
@@ -148,7 +149,8 @@ def _query_names(text: str) -> Iterator[str]:
 
 
 _ELSEWHERE = (
-    "A config is stored with its run and recorded in MLflow. Set an environment variable and let the code that "
+    "A config is stored with its run and recorded in MLflow. Set an environment variable and let "
+    "the code that "
     "needs the secret read it (on a cluster: cluster.secret_env)."
 )
 
@@ -165,7 +167,8 @@ def _advice(uri: str, name: str) -> str:
         return "Keep the user name, and name a file with the password: ?read_default_file=/path/my.cnf."
     if scheme.startswith("http") and name.lower().endswith("uri"):
         return (
-            "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment "
+            "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+            "MLFLOW_TRACKING_TOKEN, in the environment "
             "(on a cluster: cluster.secret_env)."
         )
     return _ELSEWHERE

@@ -102,7 +102,8 @@ def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
         return None
     where = "engine.backend" if backend == "tensorrt" else "export.target"
     return (
-        f"quantization.unsigned=always gives unsigned activations, which TensorRT refuses. Received: {where}=tensorrt. "
+        "quantization.unsigned=always gives unsigned activations, which TensorRT refuses. "
+        f"Received: {where}=tensorrt. "
         "Set quantization.unsigned to auto or never, or backend and target to openvino."
     )
 

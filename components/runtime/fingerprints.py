@@ -190,7 +190,8 @@ def _sources_of(name: str, *, required: bool) -> list[Path]:
     if spec is None:
         if required:
             raise ConfigError(
-                f"module {name!r}, named in the settings, can't be found: run the command from the folder that "
+                f"module {name!r}, named in the settings, can't be found: run the command from "
+                "the folder that "
                 "holds it, or put that folder on PYTHONPATH"
             )
         return []

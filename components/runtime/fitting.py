@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from components.artifacts import Dataset
 from components.artifacts.models import Epoch
+from components.evaluation.metrics import accuracy
 from components.runtime.events import Progress
 from components.runtime.history import History
 from components.runtime.model_source import gives_probabilities
@@ -78,23 +79,24 @@ def fit(
     return record.rows
 
 
-def predict(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
+def predict_split(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
     """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
     run = tf.function(lambda x: model(x, training=False))
-    return np.concatenate(
-        [run(tf.convert_to_tensor(x)).numpy() for x, _ in numpy_batches(dataset, split, batch_size)]
-    )
+    outputs = []
+    for x, _ in numpy_batches(dataset, split, batch_size):
+        outputs.append(run(tf.convert_to_tensor(x)).numpy())
+    return np.concatenate(outputs)
 
 
 def split_accuracy(model: Any, dataset: Path, split: str) -> float:
     """Return the top-1 accuracy of a model on one part, in [0, 1]."""
-    return accuracy(predict(model, dataset, split), dataset, split)
+    return outputs_accuracy(predict_split(model, dataset, split), dataset, split)
 
 
-def accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
+def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
     """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
     _, labels = load_split(dataset, split, raw=True)
-    return float(np.mean(np.argmax(outputs, axis=1) == labels))
+    return accuracy(outputs, labels)
 
 
 def _compile(

@@ -129,7 +129,7 @@ def describe(
     )
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_step_manifest(directory: Path) -> Manifest:
     """Read ``directory/manifest.json`` without looking at the files it names.
 
     Raises:
@@ -151,7 +151,7 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest.from_dict(data)
 
 
-def verify(directory: Path, *, contents: bool = True) -> Manifest:
+def verify_directory(directory: Path, *, contents: bool = True) -> Manifest:
     """Check that ``directory`` is finished and whole, and return its manifest.
 
     Args:
@@ -163,7 +163,7 @@ def verify(directory: Path, *, contents: bool = True) -> Manifest:
         StorageError: no manifest, a missing file, one that differs, or one that it does not name;
             the message names the first.
     """
-    manifest = read_manifest(directory)
+    manifest = read_step_manifest(directory)
     found = {path.relative_to(directory).as_posix(): path for path in _plain_files(directory)}
     if added := sorted(set(found) - set(manifest.files)):
         raise StorageError(f"{directory} is not whole: {added[0]} was added after it was written")

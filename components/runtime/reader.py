@@ -55,7 +55,8 @@ class ArraySplit:
             )
         if len(self._x) != len(self.labels):
             raise DataError(
-                f"{dataset.path}: {split} holds images {shapes}, one for each. Run prepare_data again."
+                f"{dataset.path}: {split} holds images {shapes}, one for each. Run prepare_data "
+                "again."
             )
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
@@ -94,7 +95,8 @@ class FileSplit:
         image = load_image(path, self._color, self._size)
         if image.shape != self._shape:
             raise DataError(
-                f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data again"
+                f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data "
+                "again"
             )
         return image
 

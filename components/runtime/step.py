@@ -25,8 +25,8 @@ from components.runtime.artifacts import (
     is_disk_full,
     materialize,
     publish,
-    read_manifest,
-    verify,
+    read_step_manifest,
+    verify_directory,
 )
 from components.runtime.events import EventProgress, emit
 from components.runtime.fingerprints import (
@@ -124,7 +124,9 @@ def _prepare(
         code=code_digest(plain),
         settings=plain,
         seed=int(seed) if definition.takes_seed else None,
-        inputs={name: verify(path, contents=False).digest for name, path in paths.items()},
+        inputs={
+            name: verify_directory(path, contents=False).digest for name, path in paths.items()
+        },
         files=settings_files(plain),
         versions=library_versions(),
         machine=machine_identity() if STEP_BY_NAME[definition.name].machine_bound else None,
@@ -191,7 +193,7 @@ def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
         publish(work, final, manifest)
         # When another process was quicker its result stands, and that is what the following steps
         # read.
-        manifest = read_manifest(final)
+        manifest = read_step_manifest(final)
         log_outputs(tracker, call.step, final, manifest)
     return manifest
 

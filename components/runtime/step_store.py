@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from components.runtime.artifacts import Manifest, verify
+from components.runtime.artifacts import Manifest, verify_directory
 from components.runtime.key_lock import held
 from qat_lib.errors import StorageError
 
@@ -88,7 +88,7 @@ class StepStore:
         if not path.is_dir():
             return None
         try:
-            manifest = verify(path)
+            manifest = verify_directory(path)
         except StorageError as error:
             warn(f"the stored result of step {step} is damaged and is computed again: {error}")
             return None

@@ -67,8 +67,10 @@ def _prepare(path: Path) -> None:
         return
     if found.holds_data:
         raise TrackingError(
-            f"the tracking database {path} is of another version of MLflow: expected schema {head}, found "
-            f"{found.revision}. Copy the file, then run `mlflow db upgrade {database_uri(path)}`, {_ELSEWHERE}."
+            f"the tracking database {path} is of another version of MLflow: expected schema "
+            f"{head}, found "
+            f"{found.revision}. Copy the file, then run `mlflow db upgrade {database_uri(path)}`, "
+            f"{_ELSEWHERE}."
         )
     try:
         beside.mkdir()

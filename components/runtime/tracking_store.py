@@ -48,7 +48,8 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     reason = outcome[0] if outcome else f"no answer within {seconds:g} s"
     if reason:
         raise TrackingError(
-            f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, correct tracking.uri, "
+            f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, "
+            "correct tracking.uri, "
             "or set tracking.required=false to run without it."
         )
 
@@ -80,7 +81,8 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
         if found.lifecycle_stage != "active":
             raise TrackingError(
                 f"the experiment {experiment!r} was deleted: restore it with "
-                f"`mlflow experiments restore -x {found.experiment_id}`, or choose another tracking.experiment"
+                f"`mlflow experiments restore -x {found.experiment_id}`, or choose another "
+                "tracking.experiment"
             )
         return str(found.experiment_id)
 

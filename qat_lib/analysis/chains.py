@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow, Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import ARITHMETIC, onnx_operators
@@ -135,7 +135,7 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
     Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
     reads = flow.readers(value)
-    return gate_of(flow, reads) if all(read.scale is None for read in reads) else ()
+    return gate_of(flow, reads) if len(float_reads(reads)) == len(reads) else ()
 
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:

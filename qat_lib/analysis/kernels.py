@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, per_tensor
-from qat_lib.analysis.flow import Flow, Scale
+from qat_lib.analysis.flow import Flow, Scale, float_reads
 from qat_lib.analysis.operators import INT8_ELEMENTWISE, MAX_POOLS, POINTWISE, is_average_pool
 from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid
 from qat_lib.analysis.residual import alone_end
@@ -173,5 +173,4 @@ def _rectified_scale(flow: Flow, node: Node) -> Scale | None:
 def _computed_scale(flow: Flow, node: Node, value: str) -> Scale | None:
     """Return the scale in which ``node`` writes ``value``: none unless all it reads is INT8."""
     reads = flow.data_inputs(node)
-    quantized = bool(reads) and all(read.scale is not None for read in reads)
-    return flow.common_scale(value) if quantized else None
+    return flow.common_scale(value) if reads and not float_reads(reads) else None

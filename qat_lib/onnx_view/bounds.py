@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import prod
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import onnx
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.loading import nodes_of, subgraphs_of
+from qat_lib.onnx_view.protos import nodes_of, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, declared_types, infer_graph, types_of
 from qat_lib.roles import onnx_operators
 
@@ -40,6 +41,16 @@ _ELEMENTWISE = (onnx_operators("unary") | onnx_operators("broadcasting")) - onnx
 )
 _WEIGHTED = onnx_operators("weighted")
 _SHAPES = onnx_operators("shape")
+_ITEM_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 def check_bounds(
@@ -120,7 +131,7 @@ class _Bounds:
         if node.op_type not in _SHAPES or not node.input:
             return False
         shape = self._shape(node.input[0])
-        return shape is not None and all(isinstance(d, int) for d in shape)
+        return shape is not None and len(self._fixed(node.input[0])) == len(shape)
 
     def _check_body(self, body: onnx.GraphProto, typed: onnx.GraphProto) -> None:
         self._types.update(declared_types(typed))
@@ -157,10 +168,8 @@ class _Bounds:
         """Return the multiplications of a product of constants, or a little more."""
         if node.op_type not in _WEIGHTED or len(node.input) < 2 or not node.output:
             return 0
-        left, right, result = (
-            [d for d in self._shape(name) or () if isinstance(d, int)]
-            for name in (*node.input[:2], node.output[0])
-        )
+        left, right = self._fixed(node.input[0]), self._fixed(node.input[1])
+        result = self._fixed(node.output[0])
         if node.op_type == "Conv":
             return prod(result) * prod(right[1:])
         if node.op_type == "ConvTranspose":
@@ -185,7 +194,7 @@ class _Bounds:
 
     def _check_size(self, name: str, what: str) -> None:
         shape = self._shape(name)
-        if shape and prod(d for d in shape if isinstance(d, int)) > MAX_ELEMENTS:
+        if shape and prod(self._fixed(name)) > MAX_ELEMENTS:
             raise _LimitError(
                 f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} "
                 "elements. Build for a smaller batch or image."
@@ -195,12 +204,16 @@ class _Bounds:
         found = self._types.get(name)
         return found.shape if found else None
 
+    def _fixed(self, name: str) -> list[int]:
+        """Return the dimensions of a tensor that are numbers."""
+        return [dim for dim in self._shape(name) or () if isinstance(dim, int)]
+
     def _bytes(self, name: str) -> int | None:
         """Return the size of a tensor, of four bytes an element where its type is unknown."""
         found = self._types.get(name)
         if found is None or found.shape is None:
             return None
-        fixed = [d for d in found.shape if isinstance(d, int)]
+        fixed = self._fixed(name)
         if len(fixed) < len(found.shape):
             return None
         return prod(fixed) * _ITEM_BYTES.get(found.dtype, 4)
@@ -211,7 +224,8 @@ class _Bounds:
         for node in self._order:
             if node.op_type not in _ELEMENTWISE:
                 continue
-            longest = 1 + max((run.get(n, 0) for n in node.input if readers[n] == 1), default=0)
+            before = [run.get(name, 0) for name in node.input if readers[name] == 1]
+            longest = 1 + max(before, default=0)
             run.update(dict.fromkeys(node.output, longest))
             if longest > MAX_ELEMENTWISE_RUN:
                 raise _LimitError(
@@ -221,14 +235,8 @@ class _Bounds:
                 )
 
 
-_ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int8": 1} | {
-    "uint8": 1,
-    "bool": 1,
-}
-
-
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [body for attribute in node.attribute for body in subgraphs_of(attribute)]
+    return list(chain.from_iterable(map(subgraphs_of, node.attribute)))
 
 
 def _name(node: onnx.NodeProto) -> str:

@@ -21,9 +21,10 @@ from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.identity import Identities, guess_layer
-from qat_lib.onnx_view.loading import load_model, subgraphs_of
+from qat_lib.onnx_view.loading import load_model
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.order import find_producers, topological
+from qat_lib.onnx_view.protos import subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 from qat_lib.roles import onnx_operators
 

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import onnx
 
+from qat_lib.onnx_view.protos import subgraphs_of
 from qat_lib.roles import ARITHMETIC
 
 #: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
@@ -43,7 +44,8 @@ def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
 
 
 def _elements(value: onnx.ValueInfoProto) -> int:
-    return prod(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim if dim.dim_value > 0)
+    sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+    return prod(size for size in sizes if size > 0)
 
 
 def _values(tensor: onnx.TensorProto) -> np.ndarray:
@@ -80,10 +82,7 @@ class _Lengths:
         for attribute in node.attribute:
             if attribute.HasField("t") and node.op_type == "Constant" and node.output:
                 self._add_tensor(node.output[0], attribute.t)
-            inner = (
-                (*attribute.graphs, attribute.g) if attribute.HasField("g") else attribute.graphs
-            )
-            if not all(self.add(subgraph) for subgraph in inner):
+            if not all(map(self.add, subgraphs_of(attribute))):
                 return False
         if not node.output:
             return True

@@ -18,17 +18,19 @@ from sample_run import graph as sample_graph
 
 from components.artifacts import FineTuned
 from components.artifacts.exported import Analysis, LayerPrediction
-from components.artifacts.models import Epoch, Histogram
+from components.artifacts.models import Epoch, RangeHistogram
 from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import kept_epoch, training_charts
-from components.report.graph import GraphView, read_view, with_analysis
+from components.report.graph import read_view, with_analysis
 from components.report.graph_picture import draw_graph
+from components.report.graph_view import GraphView
 from components.report.histogram import clipped_share, rebin, weight_picture
 from components.report.ranges import range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
 from components.settings import GateSettings
+from qat_lib.onnx_view.identity import Identities
 
 
 @pytest.mark.parametrize(
@@ -90,22 +92,22 @@ def test_charts_leave_out_what_is_not_there() -> None:
     assert charts[0].series[1].points == ((4.0, 0.6),)
 
 
-HISTOGRAM = Histogram(counts=[70, 20, 10], edges=[0.0, 1.0, 2.0, 4.0])
+HISTOGRAM = RangeHistogram(counts=[70, 20, 10], edges=[0.0, 1.0, 2.0, 4.0])
 
 
 def test_rebin_keeps_the_mass_below_the_end() -> None:
     assert sum(rebin(HISTOGRAM, 4.0)) == pytest.approx(100)
     assert sum(rebin(HISTOGRAM, 3.0)) == pytest.approx(95)
     assert rebin(HISTOGRAM, 4.0, bins=4) == pytest.approx([70, 20, 5, 5])
-    assert sum(rebin(Histogram(counts=[1], edges=[1]), 4.0)) == 0
+    assert sum(rebin(RangeHistogram(counts=[1], edges=[1]), 4.0)) == 0
 
 
 def test_clipped_share_counts_what_lies_beyond() -> None:
     assert clipped_share(HISTOGRAM, 4.0) == 0
     assert clipped_share(HISTOGRAM, 3.0) == pytest.approx(0.05)
     assert clipped_share(HISTOGRAM, 0.0) == pytest.approx(1.0)
-    assert clipped_share(Histogram(counts=[], edges=[]), 1.0) is None
-    signed = Histogram(counts=[1, 8, 1], edges=[-2.0, -1.0, 1.0, 2.0])
+    assert clipped_share(RangeHistogram(counts=[], edges=[]), 1.0) is None
+    signed = RangeHistogram(counts=[1, 8, 1], edges=[-2.0, -1.0, 1.0, 2.0])
     assert clipped_share(signed, 1.0) == pytest.approx(0.2)
 
 
@@ -181,6 +183,19 @@ def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
     assert output is not None
     assert output.range() == "0…5.02"  # 255 steps where signed integers have 127 over ±2.5
     assert "Q/DQ 0…5.02" in draw_graph(found, {})
+
+
+def test_a_layer_is_titled_as_the_file_says_it(tmp_path: Path) -> None:
+    proto = sample_graph()
+    known = {"quant_stem/Conv": "backbone/stem"}
+    for key, text in Identities(layers=known).to_metadata().items():
+        proto.metadata_props.add(key=f"qatline.{key}", value=text)
+    (tmp_path / "qat.onnx").write_bytes(proto.SerializeToString())
+    found = read_view(tmp_path / "qat.onnx")
+    assert found is not None
+    assert [node.names for node in found.nodes if node.title == "backbone/stem"] == [
+        ("quant_stem/Conv", "quant_stem/Relu")
+    ]
 
 
 def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> None:

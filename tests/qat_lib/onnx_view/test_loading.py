@@ -196,72 +196,13 @@ def test_load_model_counts_the_operator_sets_of_the_standard_domain(tmp_path: Pa
     assert "with 0 entries for the ONNX operator set" in message(saved(tmp_path, foreign))
 
 
-def with_functions(*bodies: list[str]) -> onnx.ModelProto:
-    """A model that calls the first of functions; each is a chain of operators or of calls ("f1": the second)."""
+def test_load_model_inlines_functions(tmp_path: Path) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
-    functions = []
-    for index, calls in enumerate(bodies):
-        names = ["a", *(f"v{step}" for step in range(len(calls) - 1)), "b"]
-        nodes = [
-            helper.make_node(call, [source], [target], domain="" if call == "Relu" else "f")
-            for call, source, target in zip(calls, names, names[1:], strict=False)
-        ]
-        functions.append(helper.make_function("f", f"f{index}", ["a"], ["b"], nodes, opsets))
+    body = [helper.make_node("Relu", ["a"], ["b"])]
+    function = helper.make_function("f", "f0", ["a"], ["b"], body, opsets)
     call = helper.make_node("f0", ["x"], ["y"], domain="f")
-    return model_of(call, opsets=opsets[1:], functions=functions)
-
-
-def test_load_model_replaces_calls_of_functions(tmp_path: Path) -> None:
-    found = load_model(saved(tmp_path, with_functions(["f1", "f1", "Relu"], ["Relu"])))
-    assert [node.op_type for node in found.graph.node] == ["Relu"] * 3
-    assert len(found.functions) == 0
-
-
-@pytest.mark.parametrize("bodies", [(["f0"],), (["f1"], ["f0"]), (["Relu"], ["Relu", "f1"])])
-def test_load_model_refuses_functions_that_call_themselves(tmp_path: Path, bodies: Any) -> None:
-    text = message(saved(tmp_path, with_functions(*bodies)))
-    assert "Expected functions that end" in text
-    assert "calls itself" in text
-
-
-def test_load_model_counts_the_nodes_behind_the_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two calls of a function of three operators, one of which is in a branch; and an operator beside them."""
-    branch = helper.make_graph([helper.make_node("Relu", ["a"], ["c"])], "branch", [], [value("c")])
-    model = with_functions(["f1", "f1", "Relu"], ["Relu", "Relu"])
-    chosen = helper.make_node("If", ["x"], ["z"], then_branch=branch)
-    model.functions[1].node.append(chosen)
-    monkeypatch.setattr(loading, "MAX_NODES", 2 * (2 + 2) + 1 - 1)
-    assert "of at most 8 nodes" in (text := message(saved(tmp_path, model)))
-    assert "with 9." in text
-    monkeypatch.setattr(loading, "MAX_NODES", 9)
-    monkeypatch.setattr(onnx.inliner, "inline_local_functions", lambda given: given)
-    assert len(load_model(saved(tmp_path, model)).functions) == 2
-
-
-@pytest.mark.parametrize(("length", "refused"), [(101, False), (102, True)])
-def test_load_model_follows_so_many_functions_in_functions(
-    tmp_path: Path, length: int, refused: bool
-) -> None:
-    model = with_functions(*([f"f{index + 1}"] for index in range(length - 1)), ["Relu"])
-    path = saved(tmp_path, model)
-    if refused:
-        assert "Expected functions that end" in message(path)
-    else:
-        assert [node.op_type for node in load_model(path).graph.node] == ["Relu"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError])
-def test_load_model_names_what_the_inliner_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
-    def refuse(model: onnx.ModelProto) -> onnx.ModelProto:
-        raise error("not that one")
-
-    monkeypatch.setattr(onnx.inliner, "inline_local_functions", refuse)
-    assert "functions that can be inlined" in message(saved(tmp_path, with_functions(["Relu"])))
-    assert load_model(saved(tmp_path, model_of())).graph.name == "net"
+    found = load_model(saved(tmp_path, model_of(call, opsets=opsets[1:], functions=[function])))
+    assert [node.op_type for node in found.graph.node] == ["Relu"]
 
 
 def test_load_model_checks_tensors_inside_and_outside(tmp_path: Path) -> None:
