@@ -58,7 +58,7 @@ def trace_tensor(
     Example:
         >>> trace = trace_tensor("conv", "model.onnx")
         >>> [quantizer.name for quantizer in trace.quantizers]
-        ['conv_kernel_quantizer']
+        ['conv_kernel_quantizer', 'conv_quantizer']
     """
     sources = _Sources(
         graph=OnnxGraph.load(Path(onnx)),

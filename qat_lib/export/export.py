@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,8 +17,8 @@ import onnx_ir as ir
 from qat_lib.analysis.findings import Finding, at_least
 from qat_lib.deprecation import warn_renamed
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import passes
 from qat_lib.export.convert import convert
+from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
@@ -31,8 +31,6 @@ from qat_lib.preprocessing import Preprocessing
 EXTERNAL_DATA_ABOVE = 1_900_000_000
 """Bytes of weights above which they go into a file of their own: one protobuf message ends at 2
 GB."""
-
-Pass = Callable[[ir.Model], ir.Model]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +80,7 @@ def export_onnx(
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    options: ExportOptions | None = None,
     remainder: FloatPrecision | None = None,
 ) -> ExportReport:
     """Export a Keras model, quantized or not, to ONNX and verify the result.
@@ -107,6 +106,8 @@ def export_onnx(
         plan: quantization plan that the file is verified against, its dict form, or the path of its
             JSON; its digest is recorded in the file. Default None: verified against the model's own
             quantizers.
+        options: all options above that say how the graph is lowered, as one value; default None:
+            those keywords. An option of your own has no keyword.
         remainder: deprecated name of ``float_precision``.
 
     Returns:
@@ -130,16 +131,21 @@ def export_onnx(
     if remainder is not None:
         warn_renamed("remainder", "float_precision")
         float_precision = remainder
-    options = ExportOptions(
+    keywords = ExportOptions(
         target=target,
-        opset=max(opset, 19) if float_precision == "fp16" else opset,
+        opset=opset,
         weights=weights,
         float_precision=float_precision,
         channels_first_input=channels_first_input,
         batch=batch,
         embed_preprocessing=embed_preprocessing,
     )
-    if embed_preprocessing and preprocessing is None:
+    if options is not None and keywords != ExportOptions():
+        raise ExportError(
+            f"Expected the options as one value or as keywords, not both. Received: {options}."
+        )
+    options = options or keywords
+    if options.embed_preprocessing and preprocessing is None:
         raise ExportError(
             "embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...)."
         )
@@ -147,13 +153,12 @@ def export_onnx(
     check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)
-    _check_signs(ranges, target)
-    graph = convert(model, opset=options.opset, batch=batch)
+    _check_signs(ranges, options.target)
+    graph = convert(model, opset=options.opset, batch=options.batch)
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
-    recorded = record_quantizers(
-        graph, ranges, disabled_quantizers(model), half=float_precision == "fp16"
-    )
+    half = options.float_precision == "fp16"
+    recorded = record_quantizers(graph, ranges, disabled_quantizers(model), half=half)
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
@@ -170,59 +175,6 @@ def export_onnx(
         nodes=len(graph.graph),
         findings=tuple(findings),
     )
-
-
-def lower(
-    graph: ir.Model,
-    ranges: Mapping[str, LearnedRange],
-    options: ExportOptions,
-    preprocessing: Preprocessing | None = None,
-) -> ir.Model:
-    """Run the lowering passes on a converted model and return the result; ``graph`` stays as it is."""
-    steps: list[Pass] = [
-        passes.fold_constants,
-        passes.remove_identities,
-        passes.use_output_padding,
-        passes.fix_reshape_targets,
-        passes.fix_resize_scales,
-        passes.merge_einsum,
-        lambda m: passes.write_activation_ranges(m, ranges),
-        lambda m: passes.store_quantized_weights(m, ranges),
-    ]
-    if options.embed_preprocessing and preprocessing is not None:
-        steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
-    steps += [
-        passes.use_nearest_resize,
-        passes.recover_prelu,
-        passes.merge_batched_dense,
-        passes.remove_transposes,
-        passes.fold_constants,
-        passes.use_global_pools,
-        passes.reorder_flattened_weights,
-        passes.remove_thin_reshapes,
-        passes.recover_batchnorm,
-        passes.recover_layernorm,
-        passes.merge_bias,
-        passes.fold_batchnorm,
-        passes.merge_padding,
-    ]
-    if options.target == "openvino":
-        steps += [
-            passes.quantize_before_max_pools,
-            passes.pull_strides_up,
-            passes.quantize_unsigned,
-        ]
-        steps.append(passes.let_quantizers_clamp)
-    if options.channels_first_input:
-        steps.append(passes.take_channels_first)
-    if options.weights == "qdq":
-        steps.append(passes.store_float_weights)
-    if options.float_precision == "fp16":
-        steps.append(passes.convert_float_to_half)
-    steps.append(passes.name_canonically)
-    for step in steps:
-        graph = step(graph)
-    return graph
 
 
 def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
