@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from qat_lib.analysis.flow import Flow, Read, Scale, float_reads
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph

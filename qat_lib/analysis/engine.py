@@ -8,9 +8,10 @@ from functools import partial
 
 from qat_lib.analysis.chains import Chain, extend_over_pool, grow_chains
 from qat_lib.analysis.conversions import find_conversions
-from qat_lib.analysis.flow import Flow, Scale
+from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.kernels import Kernel, compute_kernels
 from qat_lib.analysis.propagation import propagate
+from qat_lib.analysis.reads import Scale
 from qat_lib.analysis.residual import PlacedAdd, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
 from qat_lib.mappings import map_values

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from qat_lib.analysis.findings import Confidence
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import onnx_operators
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
-from qat_lib.analysis.flow import Flow, Read, float_reads
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, float_reads
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import onnx_operators
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule, Severity
-from qat_lib.analysis.flow import Read, ends_in_float, float_reads
 from qat_lib.analysis.propagation import is_mover
+from qat_lib.analysis.reads import Read, ends_in_float, float_reads
 from qat_lib.onnx_view.graph import Node
 
 V13 = Rule(

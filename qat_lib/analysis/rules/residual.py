@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qat_lib.analysis.chains import Chain
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import ends_in_float, float_reads
+from qat_lib.analysis.reads import ends_in_float, float_reads
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.analysis.rules.mixed import V18
