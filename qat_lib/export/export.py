@@ -139,7 +139,8 @@ def export_onnx(
     )
     if embed_preprocessing and preprocessing is None:
         raise ExportError(
-            "embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...)."
+            "embed_preprocessing=True needs the preprocessing. Pass "
+            "preprocessing=Preprocessing(...)."
         )
     planned = None if plan is None else read_plan(plan)
     check_output(path)
@@ -179,8 +180,10 @@ def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
     unsigned = [range_.name for range_ in ranges.values() if range_.unsigned]
     if unsigned and target == "tensorrt":
         raise ExportError(
-            f"Expected signed quantizers: TensorRT runs no unsigned integers. Received {len(unsigned)} unsigned ones, "
-            f"such as {unsigned[0]!r}. Export with target='openvino', or quantize the model with unsigned=False."
+            "Expected signed quantizers: TensorRT runs no unsigned integers. Received "
+            f"{len(unsigned)} unsigned ones, "
+            f"such as {unsigned[0]!r}. Export with target='openvino', or quantize the model with "
+            "unsigned=False."
         )
 
 
@@ -210,7 +213,8 @@ def _entries(
     for key, value in (extra or {}).items():
         if key in entries or key == "quantizers":
             raise ExportError(
-                f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose another name."
+                f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose "
+                "another name."
             )
         entries[key] = value if isinstance(value, str) else json.dumps(value)
     return entries
@@ -242,8 +246,8 @@ def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[F
         errors = at_least(findings, "error")
         if errors:
             raise VerificationError(
-                f"The exported graph of {path.name} is not what it should be ({len(errors)} errors). First: "
-                + "; ".join(str(finding) for finding in errors[:3])
+                f"The exported graph of {path.name} is not what it should be ({len(errors)} "
+                "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
             )
         if external:
             _data_path(draft).replace(_data_path(path))

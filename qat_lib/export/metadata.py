@@ -124,7 +124,8 @@ class Recorded:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(
-                f"Expected the quantizers' record of a qatline export in the metadata {PREFIX}quantizers. "
+                "Expected the quantizers' record of a qatline export in the metadata "
+                f"{PREFIX}quantizers. "
                 f"It can't be read: {type(error).__name__}: {error}. Export the model again."
             ) from error
 
@@ -148,7 +149,7 @@ def unpack(text: str) -> np.ndarray:
 
 
 def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -> str:
-    """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros, they carry no information."""
+    """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros."""
     if factor is not None and integers.ndim:
         along = np.expand_dims(np.ravel(factor), [i for i in range(integers.ndim) if i != axis])
         integers = np.where(along == 0, np.int8(0), integers)

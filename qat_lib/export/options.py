@@ -50,5 +50,6 @@ class ExportOptions:
             isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH
         ):
             raise ExportError(
-                f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. Received: {self.batch!r}."
+                f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. "
+                f"Received: {self.batch!r}."
             )

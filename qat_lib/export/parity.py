@@ -1,4 +1,4 @@
-"""Compare an exported ONNX file with the Keras model it came from, output by output or layer by layer.
+"""Compare an exported ONNX file with its Keras model, output by output or layer by layer.
 
 ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is
 the export's and not an optimizer's.
@@ -32,7 +32,7 @@ FLOAT_STEP = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class LayerDifference:
-    """How far the output of one Keras layer is from its tensor in ONNX, and how large the output is."""
+    """Difference between a Keras layer's output and its ONNX tensor, and the output's size."""
 
     layer: str
     tensor: str
@@ -81,7 +81,7 @@ class ParityReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the labels agree but for ties, and a float model's outputs lie within its tolerance."""
+        """Whether the labels agree except for ties, and float outputs lie within tolerance."""
         if self.mismatches or not np.isfinite(self.largest_difference):
             return False
         return self.tolerance is None or self.largest_difference <= self.tolerance * max(
@@ -89,7 +89,7 @@ class ParityReport:
         )
 
     def first_difference(self, relative: float = 1e-3) -> LayerDifference | None:
-        """Return the first layer whose difference exceeds ``relative`` times its magnitude; None when none does."""
+        """Return the first layer that differs by more than ``relative`` times its magnitude."""
         return next(
             (x for x in self.layers if x.largest > relative * max(x.magnitude, 1e-12)), None
         )
@@ -106,7 +106,8 @@ class ParityReport:
             else f", labels equal on {self.labels_equal} ({self.ties} ties)"
         )
         verdict = "agrees with Keras" if self.passed else "does NOT agree with Keras"
-        return f"{verdict} on {self.samples} samples: largest difference {self.largest_difference:.3g}{labels}"
+        difference = f"largest difference {self.largest_difference:.3g}"
+        return f"{verdict} on {self.samples} samples: {difference}{labels}"
 
 
 def check_parity(
@@ -226,7 +227,8 @@ class _Comparison:
         for keras_output, onnx_output in zip(expected, received, strict=False):
             if keras_output.shape != onnx_output.shape:
                 raise ExportError(
-                    f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives {onnx_output.shape}. "
+                    f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives "
+                    f"{onnx_output.shape}. "
                     "Compare the file with the model that it was exported from."
                 )
             self.half |= keras_output.dtype == np.float16

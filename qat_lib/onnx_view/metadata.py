@@ -12,7 +12,7 @@ PREFIX = "qatline."
 
 
 def read_metadata(proto: Any) -> dict[str, str]:
-    """Return the ``qatline.*`` metadata of a ModelProto, without the prefix; empty for a file of another producer."""
+    """Return the ``qatline.*`` metadata of a ModelProto, without the prefix."""
     return {
         p.key.removeprefix(PREFIX): p.value
         for p in proto.metadata_props
@@ -21,7 +21,7 @@ def read_metadata(proto: Any) -> dict[str, str]:
 
 
 def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
-    """Return a metadata entry that maps names to names, such as ``layout``; empty where there is none.
+    """Return an entry that maps names to names, such as ``layout``; empty where there is none.
 
     Raises:
         ExportError: it is something else.

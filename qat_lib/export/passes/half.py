@@ -40,7 +40,7 @@ def _is_float(value: ir.Value | None) -> bool:
 
 @lowering_pass
 def convert_float_to_half(model: ir.Model) -> None:
-    """Convert float32 initializers and operators to float16; inputs and outputs of the graph stay float32.
+    """Convert float32 initializers and operators to float16, but not the graph's border.
 
     Raises:
         ExportError: a constant lies beyond float16's range.
@@ -87,7 +87,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
 
 
 def _is_switched_by_mask(node: ir.Node, position: int) -> bool:
-    """Whether a node multiplies its operand by a mask of zeros and ones, to add it to what the mask hides."""
+    """Whether a node multiplies its operand by a mask, to add it to what the mask hides."""
     if not is_op(node, "Mul"):
         return False
     mask = producer(operand(node, 1 - position))
