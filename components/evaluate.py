@@ -43,7 +43,7 @@ def evaluate(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Measure accuracy, agreement with FP32, latency, throughput and memory of each engine, and check its file.
+    """Measure accuracy, latency, throughput and memory of each engine, and check its file.
 
     Args:
         dataset: directory of prepare_data.
@@ -76,25 +76,23 @@ def evaluate(
     outputs = {REFERENCE: reference, **outputs}
     checks = _check_files(built, Exported(onnx), seed, progress)
     for name, check in checks.items():
-        rows[name] = rows[name].model_copy(update={"memory_mib": check.memory_mib})
+        rows[name] = rows[name].with_memory(check.memory_mib)
     rows = {REFERENCE: _keras_row(fp32, rows[FP32_ENGINE]), **rows}
-    rows = {
-        name: row.model_copy(update=_quality(outputs[name], labels)) for name, row in rows.items()
-    }
-    confusions = {
-        row: figures.confusion(values, labels, len(info.classes)) for row, values in outputs.items()
-    }
+    confusions, agreement, calibration = {}, {}, {}
+    for name, values in outputs.items():
+        rows[name] = _with_quality(rows[name], values, labels)
+        confusions[name] = figures.confusion(values, labels, len(info.classes))
+        agreement[name] = figures.agreement(values, reference)
+        calibration[name] = figures.calibration_error(values, labels)
     measurements = Measurements(
         version=1,
         samples=len(labels),
         classes=info.classes,
         rows=rows,
-        confusion={row: matrix.tolist() for row, matrix in confusions.items()},
+        confusion={name: matrix.tolist() for name, matrix in confusions.items()},
         per_class=figures.per_class(confusions, info.classes, REFERENCE),
-        agreement={row: figures.agreement(values, reference) for row, values in outputs.items()},
-        calibration_error={
-            row: figures.calibration_error(values, labels) for row, values in outputs.items()
-        },
+        agreement=agreement,
+        calibration_error=calibration,
         worst_samples=worst.write(evaluation, CANDIDATE),
         latency=latencies,
         infrastructure_check=summarize_check(checks, CANDIDATE),
@@ -136,7 +134,8 @@ def _predict(
         candidate = collected[CANDIDATE][-1]
         if candidate.shape != expected.shape:
             raise DataError(
-                f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives {expected.shape[1]}."
+                f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives "
+                f"{expected.shape[1]}."
             )
         ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
         named = [
@@ -148,8 +147,8 @@ def _predict(
         progress.update("evaluating", seen, len(reference))
     if seen != len(reference) or not seen:
         raise DataError(
-            f"The FP32 predictions are for {len(reference)} samples, the test part does not have as many. "
-            "Run train_baseline again on this data set."
+            f"The FP32 predictions are for {len(reference)} samples, the test part does not have "
+            "as many. Run train_baseline again on this data set."
         )
     return (
         np.concatenate(labels),
@@ -161,7 +160,7 @@ def _predict(
 def _benchmark(
     classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
 ) -> dict[str, list[BatchTiming]]:
-    """Measure each engine at batch 1, at a middle batch and at the batch of the throughput figure."""
+    """Benchmark each engine at batch 1, at a middle batch and at ``engine.batch_size``."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
     groups: dict[int, dict[str, Engine]] = {}
     for row, classifier in classifiers.items():
@@ -211,12 +210,9 @@ def _keras_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
     )
 
 
-def _quality(outputs: Outputs, labels: NDArray[np.int64]) -> dict[str, float]:
-    """Return the fields of a row that say how good its outputs are."""
-    fields = {"accuracy": figures.accuracy(outputs, labels)}
-    if outputs.shape[1] > 5:
-        fields["top5"] = figures.top_k_accuracy(outputs, labels, 5)
-    return fields
+def _with_quality(row: ResultRow, outputs: Outputs, labels: NDArray[np.int64]) -> ResultRow:
+    top5 = figures.top_k_accuracy(outputs, labels, 5) if outputs.shape[1] > 5 else None
+    return row.with_quality(accuracy=figures.accuracy(outputs, labels), top5=top5)
 
 
 def _check_files(

@@ -22,7 +22,9 @@ def finetune_qat(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Fine-tune the calibrated model; keep the best epoch only if it beats that model by more than noise.
+    """Fine-tune the calibrated model.
+
+    Keep the best epoch only if it beats that model by more than noise.
 
     Args:
         dataset: directory of the prepared data.
@@ -58,8 +60,8 @@ def finetune_qat(
         teacher=qat_lib.load_model(reference.model_file) if qat.distillation else None,
         distillation=qat.distillation,
     )
-    outputs = fitting.predict(network, dataset, "test")
-    accuracy = fitting.accuracy(outputs, dataset, "test")
+    outputs = fitting.predict_split(network, dataset, "test")
+    accuracy = fitting.outputs_accuracy(outputs, dataset, "test")
     metrics = {
         **accuracies(
             test=accuracy, validation=fitting.split_accuracy(network, dataset, "validation")

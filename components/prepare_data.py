@@ -1,4 +1,7 @@
-"""The first step: images from anywhere -> checked, split, fingerprinted, with their preprocessing beside them."""
+"""The first step: check, split and fingerprint images from any source.
+
+Their preprocessing is written beside them.
+"""
 
 import shutil
 from pathlib import Path
@@ -87,8 +90,9 @@ def _write(
     )
     if duplicates:
         progress.warn(
-            f"{duplicates} images of the calibration, validation and test parts also occur, byte for byte, in the "
-            "training part: the source holds them more than once, and accuracy is flattered by them."
+            f"{duplicates} images of the calibration, validation and test parts also occur, byte "
+            "for byte, in the training part: the source holds them more than once, which inflates "
+            "the accuracy."
         )
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
     DatasetInfo(
@@ -104,8 +108,9 @@ def _write(
     ).save(out)
     if counts["calibration"] < data.calibration_samples:
         progress.warn(
-            f"the calibration part has {counts['calibration']} samples instead of {data.calibration_samples}: the data "
-            "set is small, and at most a quarter of what is not for testing is set aside."
+            f"the calibration part has {counts['calibration']} samples instead of "
+            f"{data.calibration_samples}: the data set is small, and at most a quarter of the "
+            "samples outside of the test part is used for calibration."
         )
     settings = data.preprocessing
     preprocessing = Preprocessing(

@@ -117,7 +117,10 @@ def _metrics(verdict: Verdict, measured: Measurements) -> dict[str, float]:
 
 
 def _readable(read: Callable[[], _T], otherwise: _T) -> _T:
-    """Return what was read, or ``otherwise``: missing evidence makes the gate fail, not the step."""
+    """Return what was read, or ``otherwise``.
+
+    Missing evidence makes the gate fail, not the step.
+    """
     try:
         return read()
     except StepError:
@@ -141,7 +144,9 @@ def promote_component(
 ) -> None:
     """Judge the QAT engine and write the report."""
     import shutil
+    from pathlib import Path
 
+    from components.artifacts import Promotion
     from components.runtime.step import run_component
 
     inputs = {"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path}
@@ -154,4 +159,4 @@ def promote_component(
         output=promotion.path,
         metrics_artifact=metrics,
     )
-    shutil.copyfile(f"{promotion.path}/report.html", report.path)
+    shutil.copyfile(Promotion(Path(promotion.path)).report_file, report.path)

@@ -21,7 +21,7 @@ def train_baseline(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Train the model that the settings name and write it, its history and its test predictions into ``out``.
+    """Train the model that the settings name, and write it with its history and test predictions.
 
     Args:
         dataset: directory of the prepared data.
@@ -54,10 +54,10 @@ def train_baseline(
             progress=progress,
             label_smoothing=training.label_smoothing,
         )
-    outputs = fitting.predict(network, dataset, "test")
+    outputs = fitting.predict_split(network, dataset, "test")
     metrics = {
         **accuracies(
-            test=fitting.accuracy(outputs, dataset, "test"),
+            test=fitting.outputs_accuracy(outputs, dataset, "test"),
             validation=fitting.split_accuracy(network, dataset, "validation"),
         ),
         "parameters": float(network.count_params()),

@@ -58,7 +58,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if len(self.cron.split()) != 6:
             raise ConfigError(
-                f"Expected cron with six fields, seconds first, such as '0 0 2 * * *'; received {self.cron!r}."
+                "Expected cron with six fields, seconds first, such as '0 0 2 * * *'; received "
+                f"{self.cron!r}."
             )
         if not 1 <= self.max_concurrency <= 10:
             raise ConfigError(
@@ -172,7 +173,10 @@ class Cluster:
         return str(self._client.create_experiment(name, namespace=self._namespace).experiment_id)
 
     def _version(self, text: str) -> tuple[str, str]:
-        """Return the ids of the pipeline and of the version with this content; upload what is missing."""
+        """Return the ids of the pipeline and of the version with this content.
+
+        Upload what is missing.
+        """
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         with tempfile.TemporaryDirectory() as folder:
             package = Path(folder) / "pipeline.yaml"
@@ -218,7 +222,9 @@ class Cluster:
 
 
 def connect(host: str, *, namespace: str = "", token: str | None = None) -> Cluster:
-    """Connect to a server, after a quick look whether it is there: the client itself would try for half a minute.
+    """Connect to a server, after a quick look whether it is there.
+
+    The client itself would try for half a minute.
 
     Args:
         host: Address of the API, such as ``http://localhost:8080``.
@@ -253,17 +259,22 @@ def _probe(address: str, token: str | None) -> None:
         ) from error
     except OSError as error:
         raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; nothing answers ({getattr(error, 'reason', error)}). "
-            "Check the address; from outside the cluster: kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
+            f"Expected a Kubeflow Pipelines server at {address}; nothing answers "
+            f"({getattr(error, 'reason', error)}). Check the address; from outside the cluster: "
+            "kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
         ) from error
     except ValueError as error:
         raise ClusterError(
-            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. Check the address."
+            f"Expected a Kubeflow Pipelines server at {address}; what answers is another service. "
+            "Check the address."
         ) from error
 
 
 def _facts(job: Any) -> tuple[str, int, str, str, str]:
-    """What makes a schedule the same: when, how often at once, what, where, and whether it is on."""
+    """What makes a schedule the same.
+
+    When, how often at once, what, where, and whether it is on.
+    """
     cron = getattr(getattr(job.trigger, "cron_schedule", None), "cron", None) or ""
     version = getattr(job.pipeline_version_reference, "pipeline_version_id", None) or ""
     return (

@@ -16,8 +16,8 @@ from components.steps import STEPS, Step
 from qat_lib.errors import StepError
 
 
-def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: None) -> Any:
-    """Return the pipeline, each of its tasks shown to ``prepare`` first, which may set what the task's pod gets."""
+def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
+    """Return the pipeline; ``prepare`` may set what the pod of each task gets."""
 
     @dsl.pipeline(
         name="qatline",
@@ -55,7 +55,8 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: 
             task = component(
                 **{name: _source(step, name, artifacts, parameters) for name in inputs}
             )
-            prepare(task)
+            if prepare is not None:
+                prepare(task)
             artifacts[step.artifact] = task.outputs[step.artifact]
 
     return qat_pipeline
@@ -64,14 +65,18 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] = lambda task: 
 def _source(
     step: Step, name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> Any:
-    """Return a component's input: the artifact of an earlier step, or the section ``name`` or ``name_settings``."""
+    """Return a component's input.
+
+    The artifact of an earlier step, or the section ``name`` or ``name_settings``.
+    """
     if name in artifacts:
         return artifacts[name]
     section = name.removesuffix("_settings")
     if section not in parameters:
         raise StepError(
-            f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the artifact of a step before "
-            f"it ({', '.join(artifacts) or 'it is the first'}) or a section of the config ({', '.join(parameters)})."
+            f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the "
+            f"artifact of a step before it ({', '.join(artifacts) or 'it is the first'}) or a "
+            f"section of the config ({', '.join(parameters)})."
         )
     return parameters[section]
 

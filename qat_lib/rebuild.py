@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from qat_lib.apply_composite import wrap_composite
+from qat_lib.apply_wrapper import wrap_layer
 from qat_lib.cloning import (
     call_copy,
     clone_by_arguments,
@@ -18,7 +19,7 @@ from qat_lib.cloning import (
     copy_state,
     has_same_variables,
 )
-from qat_lib.errors import PlanError, UnsupportedModelError
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
 from qat_lib.keras_graph import functional_of, input_structure, maker_of, output_structure
 from qat_lib.layer_graph import Call, LayerGraph
@@ -208,43 +209,11 @@ class _Rebuild:
             self.unfilled[call.layer] = copy
 
     def _wrap(self, name: str, layer: Any) -> Any:
-        wrapper = REGISTRY.find(type(layer))
-        if wrapper is None and is_composite(self.old_layers[name]):
-            return wrap_composite(
-                self._wrapper_name(name),
-                layer,
-                self.old_layers[name],
-                self.plan.of_layer.get(name, []),
-            )
-        if wrapper is None:
-            raise PlanError(
-                f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}."
-            )
         entries = self.plan.of_layer.get(name, [])
-        weights = [e for e in entries if e.kind == "weight"]
-        internal = [e for e in entries if e.kind == "internal"]
-        own = {"internal": set(wrapper.internal_names)}
-        if weights:
-            own["weight"] = (
-                set(wrapper(layer).planned_weights())
-                if hasattr(wrapper, "planned_weights")
-                else set()
-            )
-        for entry in entries:
-            if (part := entry.tensor.partition("/")[2]) not in own[entry.kind]:
-                raise PlanError(
-                    f"The plan names {entry.tensor!r}, but {type(layer).__name__} has no {entry.kind} {part!r} to "
-                    f"quantize. It has: {', '.join(sorted(own[entry.kind])) or 'none'}."
-                )
-        return wrapper(
-            layer,
-            quantize_inputs=False,
-            quantize_weights=bool(weights),
-            quantize_internal=bool(internal),
-            weight_options=_weight_options(weights),
-            input_options=_input_options(internal),
-            name=self._wrapper_name(name),
-        )
+        own_name = self._wrapper_name(name)
+        if REGISTRY.find(type(layer)) is None and is_composite(self.old_layers[name]):
+            return wrap_composite(own_name, layer, self.old_layers[name], entries)
+        return wrap_layer(own_name, layer, name, entries)
 
     def _wrapper_name(self, layer: str) -> str:
         """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
@@ -284,28 +253,3 @@ def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) 
     quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)
-
-
-def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    """Return the options of a layer's weight quantizers: those of all, or where they differ, by weight."""
-    each = {
-        entry.tensor.rpartition("/")[2]: {
-            "num_bits": entry.num_bits,
-            "range_policy": entry.range_policy,
-            "channel_axes": None if entry.channel_axes is None else list(entry.channel_axes),
-        }
-        for entry in entries
-    }
-    options = list(each.values())
-    return options[0] if options and all(o == options[0] for o in options) else each
-
-
-def _input_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    if not entries:
-        return {}
-    first = entries[0]
-    return {
-        "num_bits": first.num_bits,
-        "range_policy": first.range_policy,
-        "calibrator": first.calibrator,
-    }

@@ -1,4 +1,7 @@
-"""What build_engine hands on: an engine for each variant with its manifest, its layers and a summary."""
+"""What build_engine hands on.
+
+An engine for each variant with its manifest, its layers and a summary.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,12 @@ class EngineBuild(Record):
         }
 
 
+class LayerList(Record):
+    """The layers of an engine, as its backend reports them; see ``qat_lib.engines.EngineLayer``."""
+
+    layers: list[dict[str, Any]]
+
+
 class BuildSummary(Record):
     """The builds of all engines by variant."""
 
@@ -100,6 +109,6 @@ class Engines(StepFolder):
         if not self.has(name):
             return []
         try:
-            return [EngineLayer.from_dict(layer) for layer in self.read(name, list[dict[str, Any]])]
+            return [EngineLayer.from_dict(layer) for layer in self.read(name, LayerList).layers]
         except (KeyError, TypeError) as error:
             raise self.damaged(name, f"expected layers of an engine: {error}") from error

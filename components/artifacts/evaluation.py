@@ -37,6 +37,15 @@ class ResultRow(Record):
     top5: Measured = None
     memory_mib: Measured = None
 
+    def with_quality(self, *, accuracy: float, top5: float | None) -> ResultRow:
+        """Return the row with what its outputs are worth; ``top5`` is None with few classes."""
+        quality = {"accuracy": accuracy} | ({} if top5 is None else {"top5": top5})
+        return self.model_copy(update=quality)
+
+    def with_memory(self, mib: float | None) -> ResultRow:
+        """Return the row with the memory of a fresh process."""
+        return self.model_copy(update={"memory_mib": mib})
+
     def numbers(self) -> dict[str, float]:
         """Return what was measured, by name."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)
@@ -88,7 +97,10 @@ class BatchTiming(Record):
 
 
 class ClassAccuracy(Record):
-    """Accuracy on one class and its change against FP32, by row; None for a class without samples."""
+    """Accuracy on one class and its change against FP32, by row.
+
+    None for a class without samples.
+    """
 
     name: str | int = Field("", alias="class")
     samples: Measured = None
@@ -105,7 +117,10 @@ class Agreement(Record):
 
 
 class WorstSample(Record):
-    """A sample whose probabilities differ much from FP32's: its true label, and what the two give it."""
+    """A sample whose probabilities differ much from FP32's.
+
+    Its true label, and what the two give it.
+    """
 
     index: Measured = None
     difference: Measured = None
@@ -138,7 +153,10 @@ def _object_or_none(value: object) -> object:
 
 
 class Measurements(Record):
-    """All that was measured. ``confusion`` has a row for each label and a column for each prediction."""
+    """All that was measured.
+
+    ``confusion`` has a row for each label and a column for each prediction.
+    """
 
     version: int = 1
     samples: Measured = None

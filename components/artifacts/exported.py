@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from components.artifacts.folder import StepFolder
-from components.artifacts.models import ModelFolder, read_plan
+from components.artifacts.models import ModelFolder, open_plan
 from components.artifacts.record import Measured, Record, Text
 from components.variants import Variant
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class FindingRecord(Record):
-    """One finding of the verification or of the fusion analysis; see ``qat_lib.analysis.Finding``."""
+    """One finding of the verification or of the fusion analysis.
+
+    See ``qat_lib.analysis.Finding``.
+    """
 
     code: Text = ""
     severity: Text = "error"
@@ -126,7 +129,7 @@ class Exported(StepFolder):
 
     def plan(self) -> QuantizationPlan:
         """Return the plan that the graphs were verified against."""
-        return read_plan(self, self.PLAN)
+        return open_plan(self, self.PLAN)
 
     def summary(self) -> dict[str, ExportRecord]:
         """Return what is known of each graph, by variant."""

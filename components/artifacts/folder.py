@@ -76,5 +76,6 @@ def _first(error: ValidationError) -> str:
     """Return what was expected and received, of the first value that is wrong."""
     problem = error.errors(include_url=False)[0]
     place = ".".join(map(str, problem["loc"]))
-    expected = problem["msg"].removeprefix("Input should be ")
+    message = problem["msg"].removeprefix("Input should be ")
+    expected = "it" if problem["type"] == "missing" else message
     return f"{place or 'the file'}: expected {expected}, received {problem['input']!r:.80}"

@@ -1,4 +1,7 @@
-"""What the steps that make a Keras model hand on: the baseline, the calibrated and the fine-tuned model."""
+"""What the steps that make a Keras model hand on.
+
+The baseline, the calibrated and the fine-tuned model.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class Epoch(Record):
     """
 
     epoch: int | float = 0
-    loss: Measured = None
     accuracy: Measured = None
+    loss: Measured = None
     val_loss: Measured = None
     val_accuracy: Measured = None
     lr: Measured = None
@@ -54,7 +57,7 @@ class ModelInfo(Record):
     trained_here: bool | None = None
 
 
-class Histogram(Record):
+class RangeHistogram(Record):
     """Counts of absolute values, ``(bins,)``, between edges, ``(bins + 1,)``."""
 
     counts: Sequence[float]
@@ -74,7 +77,7 @@ class QuantizerRange(Record):
     amax: float | Sequence[float] | None = None
     observed_max: float | None = None
     method: str | None = None
-    histogram: Histogram | None = None
+    histogram: RangeHistogram | None = None
 
 
 class ModelFolder(StepFolder):
@@ -141,7 +144,7 @@ class ModelFolder(StepFolder):
 
     def plan(self) -> QuantizationPlan | None:
         """Return the plan of a quantized model; None for one in FP32."""
-        return read_plan(self, self.PLAN) if self.has(self.PLAN) else None
+        return open_plan(self, self.PLAN) if self.has(self.PLAN) else None
 
 
 class Baseline(ModelFolder):
@@ -197,7 +200,7 @@ class FineTuned(Quantized):
     STEP: ClassVar[str] = "finetune_qat"
 
 
-def read_plan(folder: StepFolder, name: str) -> QuantizationPlan:
+def open_plan(folder: StepFolder, name: str) -> QuantizationPlan:
     """Return the plan in a step's directory.
 
     Raises:

@@ -17,7 +17,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels. ``x`` may lie on disk."""
+    """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels.
+
+    ``x`` may lie on disk.
+    """
 
     x: Array
     y: npt.NDArray[np.int64]
@@ -31,8 +34,8 @@ def check_part(name: str, x: Array, y: Array) -> Part:
     """
     if x.ndim not in (3, 4):
         raise DataError(
-            f"{name} images: expected (samples, height, width, channels) or (samples, height, width); "
-            f"received {x.shape}"
+            f"{name} images: expected (samples, height, width, channels) or (samples, height, "
+            f"width); received {x.shape}"
         )
     if x.ndim == 3:
         x = x[..., None]
@@ -46,18 +49,21 @@ def check_part(name: str, x: Array, y: Array) -> Part:
         )
     if x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] and x.shape[2] > 4:
         raise DataError(
-            f"{name} images: {x.shape} looks like (samples, channels, height, width); expected the channels last: "
-            "np.transpose(x, (0, 2, 3, 1))"
+            f"{name} images: {x.shape} looks like (samples, channels, height, width); expected "
+            "the channels last: np.transpose(x, (0, 2, 3, 1))"
         )
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise DataError(
-            f"{name} images: expected uint8 or a floating type, received {x.dtype}: convert them first"
+            f"{name} images: expected uint8 or a floating type, received {x.dtype}: convert them "
+            "first"
         )
     return Part(x=x, y=_check_labels(name, y, len(x)))
 
 
 def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Check what concerns all parts: one shape and data type, one set of classes. Return the classes' names.
+    """Check what concerns all parts: one shape and data type, one set of classes.
+
+    Return the classes' names.
 
     Raises:
         DataError: parts differ, only one class, a label beyond the classes, a class without
@@ -67,13 +73,14 @@ def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> 
     for name, part in parts.items():
         if part.x.shape[1:] != train.x.shape[1:] or part.x.dtype != train.x.dtype:
             raise DataError(
-                f"{name} images are {part.x.dtype} {part.x.shape[1:]}, train images {train.x.dtype} "
-                f"{train.x.shape[1:]}: expected the same"
+                f"{name} images are {part.x.dtype} {part.x.shape[1:]}, train images "
+                f"{train.x.dtype} {train.x.shape[1:]}: expected the same"
             )
     count = len(classes) if classes else int(train.y.max()) + 1
     if count > len(train.y):
         raise DataError(
-            f"labels: the largest is {train.y.max()} with {len(train.y)} samples; expected class indices 0, 1, 2, ..."
+            f"labels: the largest is {train.y.max()} with {len(train.y)} samples; expected class "
+            "indices 0, 1, 2, ..."
         )
     for name, part in parts.items():
         if (top := int(part.y.max())) >= count:
@@ -87,7 +94,8 @@ def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> 
         )
     if (absent := int(present.argmin())) >= 0 and present[absent] == 0:
         raise DataError(
-            f"labels: class {absent} of 0 to {count - 1} has no sample; expected every index to be used"
+            f"labels: class {absent} of 0 to {count - 1} has no sample; expected every index to "
+            "be used"
         )
     return tuple(classes) if classes else tuple(str(index) for index in range(count))
 

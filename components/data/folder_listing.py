@@ -68,17 +68,19 @@ def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
     ]
     if wanted is None and len(found) > 1 and set(found) <= _PARTS:
         raise DataError(
-            f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set data.path to one of "
-            f"them ({root / found[0]}): the parts are made here."
+            f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set "
+            f"data.path to one of them ({root / found[0]}): the parts are made here."
         )
     if wanted is not None and (absent := sorted(set(wanted) - set(found))):
         raise DataError(
-            f"{root}: data.classes names {absent[0]!r}, received the sub-folders {', '.join(found) or 'none'}"
+            f"{root}: data.classes names {absent[0]!r}, received the sub-folders "
+            f"{', '.join(found) or 'none'}"
         )
     classes = tuple(wanted) if wanted is not None else tuple(found)
     if len(classes) < 2:
         raise DataError(
-            f"{root}: expected at least two sub-folders, one a class; received {', '.join(classes) or 'none'}"
+            f"{root}: expected at least two sub-folders, one a class; received "
+            f"{', '.join(classes) or 'none'}"
         )
     return classes
 
@@ -100,12 +102,15 @@ class _Walk:
     def _enter(
         self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int
     ) -> None:
-        """List a folder, unless this class holds it already; ``above`` are those that it lies in."""
+        """List a folder, unless this class holds it already.
+
+        ``above`` are those that it lies in.
+        """
         identity = _identity(folder)
         if identity in above:
             raise DataError(
-                f"{folder} is a link to {folder.resolve()}, which it lies in: its images would be listed again "
-                "and again, under wrong labels. Remove the link."
+                f"{folder} is a link to {folder.resolve()}, which it lies in: its images would be "
+                "listed again and again, under wrong labels. Remove the link."
             )
         if depth > MAX_DEPTH:
             raise DataError(
@@ -129,8 +134,8 @@ class _Walk:
         first, its_label = self._first.setdefault(identity, (path, label))
         if its_label != label:
             raise DataError(
-                f"{path} and {first} are one file, in two classes: expected each image in one class. "
-                "Remove one of the two names."
+                f"{path} and {first} are one file, in two classes: expected each image in one "
+                "class. Remove one of the two names."
             )
         if first == path:
             self.images.append((path.relative_to(self.root).as_posix(), label))

@@ -81,7 +81,8 @@ class DatasetInfo:
         path = dataset / INFO_NAME
         if not os.path.lexists(path):
             raise DataError(
-                f"{dataset} is no prepared data set: it holds no {INFO_NAME}. Run prepare_data first."
+                f"{dataset} is no prepared data set: it holds no {INFO_NAME}. Run prepare_data "
+                "first."
             )
         try:
             data: dict[str, Any] = read_json(

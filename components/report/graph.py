@@ -1,4 +1,6 @@
-"""The quantized graph as people think of it: layers, the tensors between them, and the Q/DQ pair of each tensor.
+"""The quantized graph as layers, tensors and Q/DQ pairs.
+
+It is read from an ONNX file.
 
 The ONNX graph spells every pair as two nodes and every weight as an initializer with its own
 DequantizeLinear. Here a pair is a property of the tensor, weights are a property of their layer,
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts.exported import Analysis
-from components.report.numbers import significant
+from components.report.graph_view import GraphEdge, GraphNode, GraphView, Pair
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.roles import onnx_operators
 
@@ -33,64 +35,6 @@ _ARITHMETIC = (
     | {"Add", "Mul", "Sub", "Concat"}
 )
 _MOST_NODES = 3000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A Q/DQ pair: the name in the graph, the largest magnitude that it represents, and whether it begins at zero."""
-
-    name: str
-    amax: float | None
-    unsigned: bool = False
-
-    def range(self, digits: int = 3) -> str:
-        """Return the range in words, such as ``±2.5`` or ``0…6``; empty where it is not known."""
-        if self.amax is None:
-            return ""
-        return f"{'0…' if self.unsigned else '±'}{significant(self.amax, digits)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphNode:
-    """A layer of the picture.
-
-    Args:
-        key: Unique id.
-        title: Keras layer.
-        kind: What it computes, such as ``Conv 3×3 /2 + ReLU``.
-        precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is
-            not, ``""`` for an input, an output, and what moves data only.
-        weights: Number of quantized ranges of its weight; 0 = not quantized.
-        output: The pair on its output tensor, if there is one.
-        names: Names of the ONNX nodes that are in it.
-        fused: Layer whose kernel takes this one in, by the fusion analysis.
-    """
-
-    key: str
-    title: str
-    kind: str
-    precision: str = ""
-    weights: int = 0
-    output: Pair | None = None
-    names: tuple[str, ...] = ()
-    fused: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphEdge:
-    """A tensor from one layer to another; ``quantized`` when the reader takes the tensor's Q/DQ pair."""
-
-    source: str
-    target: str
-    quantized: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphView:
-    """Nodes in topological order and the edges between them."""
-
-    nodes: tuple[GraphNode, ...]
-    edges: tuple[GraphEdge, ...]
 
 
 @dataclass
@@ -119,11 +63,11 @@ def read_view(path: Path) -> GraphView | None:
     from onnx import numpy_helper
 
     from qat_lib.errors import ExportError
-    from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.loading import load_onnx
     from qat_lib.onnx_view.metadata import read_metadata
 
     try:
-        model = load_model(path)
+        model = load_onnx(path)
         identities = Identities.of_metadata(read_metadata(model))
     except ExportError as error:
         raise ValueError(f"{path.name} is no ONNX model: {error}") from error
@@ -223,7 +167,7 @@ def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> N
 
 
 def _fold(builder: _Builder, node: Any) -> bool:
-    """Take an activation function into the layer before it, if nothing else reads that layer's raw output."""
+    """Fold an activation function into the layer before it if that has no other reader."""
     label = _FOLDED.get(node.op_type)
     key = builder.producer.get(node.input[0]) if label and node.input else None
     if key is None or builder.readers.get(node.input[0], 0) != 1 or node.input[0] in builder.pairs:
@@ -280,7 +224,7 @@ def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -
 
 
 def with_analysis(view: GraphView, analysis: Analysis) -> GraphView:
-    """Return the view with the precision that the fusion analysis gives to layers, adds and pools."""
+    """Return the view with the precisions that the fusion analysis predicts."""
     predicted = (*analysis.layers, *analysis.adds, *analysis.pools)
     known = {prediction.name: prediction for prediction in predicted}
     titles = {name: node.title for node in view.nodes for name in node.names}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from components.report import svg
-from components.report.graph import GraphEdge, GraphNode, GraphView
+from components.report.graph_view import GraphEdge, GraphNode, GraphView
 from qat_lib.analysis.layout import Place, lay_out
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from components.artifacts.models import Histogram
+from components.artifacts.models import RangeHistogram
 from components.report import svg
 from components.report.numbers import significant
 
@@ -14,8 +14,8 @@ WIDTH, HEIGHT = 220.0, 46.0
 _BASE, _BARS, _PAD = 36.0, 44, 4.0
 
 
-def rebin(histogram: Histogram, high: float, bins: int = _BARS) -> list[float]:
-    """Return the counts of a histogram of magnitudes over [0, high], spread evenly over ``bins`` bars.
+def rebin(histogram: RangeHistogram, high: float, bins: int = _BARS) -> list[float]:
+    """Return the counts of magnitudes over [0, high] in ``bins`` bars of equal width.
 
     Args:
         histogram: Its edges ascend; negative ones count by their magnitude.
@@ -41,8 +41,8 @@ def _spread(bars: list[float], count: float, low: float, high: float, width: flo
         bars[index] += count * (overlap / (high - low) if high > low else 1.0)
 
 
-def clipped_share(histogram: Histogram, amax: float) -> float | None:
-    """Return the share of the values beyond ``amax``, to within the histogram's bins, or None where it is empty."""
+def clipped_share(histogram: RangeHistogram, amax: float) -> float | None:
+    """Return the share of values beyond ``amax``, or None for an empty histogram."""
     counts, edges = histogram.counts, histogram.edges
     total = float(sum(counts))
     if total <= 0 or len(edges) != len(counts) + 1:
@@ -56,13 +56,13 @@ def clipped_share(histogram: Histogram, amax: float) -> float | None:
 
 
 def activation_picture(
-    histogram: Histogram,
+    histogram: RangeHistogram,
     *,
     calibrated: float | None,
     trained: float | None,
     observed: float | None,
 ) -> Markup:
-    """Return the histogram with marks at the calibrated range, the trained range and the largest value seen."""
+    """Return the histogram with marks at the calibrated, trained and observed maximum."""
     marks = {"calibrated": calibrated, "trained": trained, "observed": observed}
     known = [value for value in marks.values() if value is not None]
     high = max(known, default=0.0) * 1.04

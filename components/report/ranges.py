@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from components.artifacts.models import Histogram, QuantizerRange
+from components.artifacts.models import QuantizerRange, RangeHistogram
 from components.report.histogram import activation_picture, clipped_share, weight_picture
 from components.report.numbers import DASH, percent, significant
 from components.report.sources import RunData
@@ -27,7 +27,7 @@ class RangeRow:
     clipped: str
 
 
-_NO_HISTOGRAM = Histogram(counts=(), edges=())
+_NO_HISTOGRAM = RangeHistogram(counts=(), edges=())
 _NO_RANGE = QuantizerRange()
 
 

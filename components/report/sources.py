@@ -17,7 +17,7 @@ from components.artifacts.engines import EngineInfo
 from components.artifacts.evaluation import Measurements
 from components.artifacts.exported import Analysis, ExportRecord
 from components.artifacts.models import Epoch, FineTuned, ModelInfo, Quantized, QuantizerRange
-from components.runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
+from components.runtime.manifest import MANIFEST_NAME, Manifest, read_step_manifest
 from components.steps import STEPS
 from components.variants import CANDIDATE_VARIANT
 from qat_lib.errors import QatlineError
@@ -149,7 +149,7 @@ def _plan(reader: _Reader, exported: Exported, qat: FineTuned, ptq: Quantized) -
 def _manifests(reader: _Reader, folders: ReportFolders) -> dict[str, Manifest]:
     found = {}
     for name, path in folders.items():
-        read = partial(read_manifest, path)
+        read = partial(read_step_manifest, path)
         manifest = reader.read(f"the step {name}", path / MANIFEST_NAME, read, None)
         if manifest is not None:
             found[name] = manifest

@@ -1,4 +1,7 @@
-"""Training and prediction, shared by the steps that train. Seeded, deterministic, with progress and a history."""
+"""Training and prediction, shared by the steps that train.
+
+Seeded, deterministic, with progress and a history.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import tensorflow as tf
 
 from components.artifacts import Dataset
 from components.artifacts.models import Epoch
+from components.evaluation.metrics import accuracy
 from components.runtime.events import Progress
 from components.runtime.history import History
 from components.runtime.model_source import gives_probabilities
@@ -20,7 +24,7 @@ from components.settings import QATSettings, TrainingSettings
 
 
 def make_deterministic(seed: int) -> None:
-    """Seed Python, NumPy and TensorFlow, and have TensorFlow's kernels give the same sums every time."""
+    """Seed Python, NumPy and TensorFlow, and make TensorFlow's kernels deterministic."""
     keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
 
@@ -37,7 +41,7 @@ def fit(
     teacher: Any = None,
     distillation: float = 0.0,
 ) -> list[Epoch]:
-    """Train a model in place, with cosine decay of the learning rate to zero, and leave it uncompiled.
+    """Train a model in place, with cosine decay to zero, and leave it uncompiled.
 
     Args:
         model: any classifier; whether it gives logits or probabilities is seen from its last layer.
@@ -78,23 +82,24 @@ def fit(
     return record.rows
 
 
-def predict(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
+def predict_split(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
     """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
     run = tf.function(lambda x: model(x, training=False))
-    return np.concatenate(
-        [run(tf.convert_to_tensor(x)).numpy() for x, _ in numpy_batches(dataset, split, batch_size)]
-    )
+    outputs = []
+    for x, _ in numpy_batches(dataset, split, batch_size):
+        outputs.append(run(tf.convert_to_tensor(x)).numpy())
+    return np.concatenate(outputs)
 
 
 def split_accuracy(model: Any, dataset: Path, split: str) -> float:
     """Return the top-1 accuracy of a model on one part, in [0, 1]."""
-    return accuracy(predict(model, dataset, split), dataset, split)
+    return outputs_accuracy(predict_split(model, dataset, split), dataset, split)
 
 
-def accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
+def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
     """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
     _, labels = load_split(dataset, split, raw=True)
-    return float(np.mean(np.argmax(outputs, axis=1) == labels))
+    return accuracy(outputs, labels)
 
 
 def _compile(
@@ -130,7 +135,10 @@ class _Accuracy(keras.metrics.MeanMetricWrapper):
 
 
 def _is_soft(y: Any, classes: int) -> bool:
-    """Whether targets are one number for each class: ``(samples, classes)``, where labels have one a sample."""
+    """Whether targets are one number for each class.
+
+    ``(samples, classes)``, where labels have one a sample.
+    """
     return tuple(y.shape)[1:] == (classes,)
 
 
@@ -144,7 +152,7 @@ def _is_top1(y_true: Any, y_pred: Any) -> Any:
 
 
 class _Loss(keras.losses.Loss):
-    """Cross-entropy of integer labels, with label smoothing, which Keras has for one-hot labels only."""
+    """Cross-entropy of integer labels with label smoothing; Keras's takes one-hot labels."""
 
     def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
         super().__init__(name="cross_entropy")
@@ -163,7 +171,7 @@ class _Loss(keras.losses.Loss):
 
 
 def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
-    """Return a map over (x, labels) that blends one-hot labels with the teacher's probabilities for x."""
+    """Return a map over (x, labels) that blends labels with the teacher's probabilities."""
     probabilities = gives_probabilities(teacher)
 
     def blend(x: Any, y: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """Size in bytes and SHA-256 of one file, and the SHA-256 of what it means where that is less than its content."""
+    """Size in bytes and SHA-256 of a file, and of its meaning where that is less than its content."""
 
     sha256: str
     size: int
@@ -50,7 +50,10 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and meanings of all files; metrics, settings and times don't enter."""
+        """SHA-256 over the names and meanings of all files.
+
+        Metrics, settings and times don't enter.
+        """
         lines = (
             f"{name}\0{entry.meaning or entry.sha256}\n"
             for name, entry in sorted(self.files.items())
@@ -129,7 +132,7 @@ def describe(
     )
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_step_manifest(directory: Path) -> Manifest:
     """Read ``directory/manifest.json`` without looking at the files it names.
 
     Raises:
@@ -151,7 +154,7 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest.from_dict(data)
 
 
-def verify(directory: Path, *, contents: bool = True) -> Manifest:
+def verify_directory(directory: Path, *, contents: bool = True) -> Manifest:
     """Check that ``directory`` is finished and whole, and return its manifest.
 
     Args:
@@ -163,7 +166,7 @@ def verify(directory: Path, *, contents: bool = True) -> Manifest:
         StorageError: no manifest, a missing file, one that differs, or one that it does not name;
             the message names the first.
     """
-    manifest = read_manifest(directory)
+    manifest = read_step_manifest(directory)
     found = {path.relative_to(directory).as_posix(): path for path in _plain_files(directory)}
     if added := sorted(set(found) - set(manifest.files)):
         raise StorageError(f"{directory} is not whole: {added[0]} was added after it was written")

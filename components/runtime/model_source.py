@@ -1,4 +1,7 @@
-"""Where a Keras model comes from: a reference network, keras.applications, the user's own function, or a file."""
+"""Where a Keras model comes from.
+
+A reference network, keras.applications, the user's own function, or a file.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,9 @@ def _build(settings: ModelSettings, input_shape: tuple[int, int, int], classes: 
             if budget.refused is None:
                 raise
             raise ConfigError(
-                f"model.name {settings.name!r}: expected weights of at most {allowed:,} bytes, received more with "
-                f"{budget.refused}. Change model.options, or allow more: {limits.MODEL_VARIABLE}=8GiB."
+                f"model.name {settings.name!r}: expected weights of at most {allowed:,} bytes, "
+                f"received more with {budget.refused}. Change model.options, or allow more: "
+                f"{limits.MODEL_VARIABLE}=8GiB."
             ) from error
 
 
@@ -121,22 +125,23 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
     graph = LayerGraph(model)
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedModelError(
-            f"The pipeline trains models with one input and one output. {model.name!r} has {len(graph.inputs)} "
-            f"and {len(graph.outputs)}."
+            f"The pipeline trains models with one input and one output. {model.name!r} has "
+            f"{len(graph.inputs)} and {len(graph.outputs)}."
         )
     (source,), (result,) = graph.inputs, graph.outputs
     expected, received = graph.shapes[source][1:], tuple(input_shape)
     taken = tuple(r if e is None else e for e, r in zip(expected, received, strict=False))
     if len(expected) != len(received) or taken != received:
         raise UnsupportedModelError(
-            f"The model {model.name!r} expects images of shape {expected} (height, width, channels), but the data has "
-            f"{received}. Set data.image_size (and data.color), or take another model."
+            f"The model {model.name!r} expects images of shape {expected} (height, width, "
+            f"channels), but the data has {received}. Set data.image_size (and data.color), or "
+            "take another model."
         )
     output = graph.shapes[result][1:]
     if output != (classes,):
         raise UnsupportedModelError(
-            f"The model {model.name!r} gives outputs of shape {output}, but the data has {classes} classes: expected "
-            f"({classes},). Change the last layer, or data.classes."
+            f"The model {model.name!r} gives outputs of shape {output}, but the data has "
+            f"{classes} classes: expected ({classes},). Change the last layer, or data.classes."
         )
 
 

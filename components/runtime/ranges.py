@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from components.artifacts.models import Histogram, QuantizerRange
+from components.artifacts.models import QuantizerRange, RangeHistogram
 
 HISTOGRAM_BINS = 128
 
 
 def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, QuantizerRange]:
-    """Return, for each quantizer of a model, its tensor, range and, where a calibration report is given, histogram.
+    """Return tensor, range and, with a calibration report, histogram of each quantizer.
 
     Args:
         model: a quantized model.
@@ -42,11 +42,11 @@ def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, Quan
     return described
 
 
-def _coarse(statistics: Any) -> Histogram:
+def _coarse(statistics: Any) -> RangeHistogram:
     """Merge the fine bins into 128 that span what was seen."""
     centers = (statistics.edges[:-1] + statistics.edges[1:]) / 2
     upper = statistics.observed_max or 1.0
     counts, edges = np.histogram(
         centers, bins=HISTOGRAM_BINS, range=(0.0, upper), weights=statistics.counts
     )
-    return Histogram(counts=counts.astype(float).tolist(), edges=edges.tolist())
+    return RangeHistogram(counts=counts.astype(float).tolist(), edges=edges.tolist())

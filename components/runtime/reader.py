@@ -55,7 +55,8 @@ class ArraySplit:
             )
         if len(self._x) != len(self.labels):
             raise DataError(
-                f"{dataset.path}: {split} holds images {shapes}, one for each. Run prepare_data again."
+                f"{dataset.path}: {split} holds images {shapes}, one for each. Run prepare_data "
+                "again."
             )
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
@@ -94,7 +95,8 @@ class FileSplit:
         image = load_image(path, self._color, self._size)
         if image.shape != self._shape:
             raise DataError(
-                f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data again"
+                f"the image {path} is {image.shape} now, expected {self._shape}: run prepare_data "
+                "again"
             )
         return image
 
@@ -117,7 +119,9 @@ def open_split(dataset: Path, split: str) -> Split:
 def load_split(
     dataset: Path, split: str, *, raw: bool = False, limit: int | None = None
 ) -> tuple[npt.NDArray[Any], Labels]:
-    """Load one part, or its first ``limit`` samples, into memory; the order within a part is random already.
+    """Load one part, or its first ``limit`` samples, into memory.
+
+    The order within a part is random already.
 
     Args:
         dataset: directory of the prepared data set.
@@ -139,7 +143,9 @@ def load_split(
 def numpy_batches(
     dataset: Path, split: str, batch_size: int
 ) -> Iterator[tuple[FloatBatch, Labels]]:
-    """Yield ``(x, y)`` of one part in its order; the last batch may be smaller. Imports no TensorFlow.
+    """Yield ``(x, y)`` of one part in its order; the last batch may be smaller.
+
+    Imports no TensorFlow.
 
     ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64
     ``(batch,)``.
@@ -159,7 +165,10 @@ def tf_dataset(
     augment: str = "none",
     repeat: bool = False,
 ) -> Any:
-    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``; see ``components.data.tf_pipeline``."""
+    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``.
+
+    See ``components.data.tf_pipeline``.
+    """
     from components.data.tf_pipeline import build_dataset
 
     return build_dataset(

@@ -41,7 +41,8 @@ class StepDefinition:
         """
         if unknown := sorted(set(settings) - set(self.sections)):
             raise ConfigError(
-                f"step {self.name} reads the sections {sorted(self.sections)}; received also {unknown}"
+                f"step {self.name} reads the sections {sorted(self.sections)}; received also "
+                f"{unknown}"
             )
         parsed = {}
         for name, section in self.sections.items():
@@ -101,7 +102,8 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
                 optional.add(parameter.name)
         else:
             raise StepError(
-                f"step {name}: parameter {parameter.name} is no input, no section, nor out, seed, progress"
+                f"step {name}: parameter {parameter.name} is no input, no section, nor out, seed, "
+                "progress"
             )
     if not {"out", "progress"} <= known:
         raise StepError(f"step {name} must take out and progress")
@@ -127,7 +129,7 @@ def _step_modules_importable() -> Iterator[None]:
     if dsl is None or hasattr(dsl, "component"):
         yield
         return
-    dsl.component = lambda **options: lambda function: function  # type: ignore[attr-defined]
+    dsl.component = lambda **_: lambda function: function  # type: ignore[attr-defined]
     try:
         yield
     finally:

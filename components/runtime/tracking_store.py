@@ -26,7 +26,9 @@ _AWAY = frozenset({502, 503, 504})
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
-    """Check within ``seconds`` that something answers at the tracking URI; MLflow itself would retry for minutes.
+    """Check within ``seconds`` that something answers at the tracking URI.
+
+    MLflow itself would retry for minutes.
 
     Any answer counts but that of a gateway which says that nobody is behind it: a server may want
     credentials, or serve ``/health`` elsewhere. A URI that is not HTTP is not probed here.
@@ -48,13 +50,13 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     reason = outcome[0] if outcome else f"no answer within {seconds:g} s"
     if reason:
         raise TrackingError(
-            f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, correct tracking.uri, "
-            "or set tracking.required=false to run without it."
+            f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, "
+            "correct tracking.uri, or set tracking.required=false to run without it."
         )
 
 
 def ensure_store(uri: str, experiment: str, artifact_location: str | None = None) -> str:
-    """Make the tracking store ready for steps that run at the same time, and return the experiment's id.
+    """Prepare the tracking store for concurrent steps, and return the experiment's id.
 
     A new SQLite database is created here, under a lock, and appears complete or not at all: two
     processes that create it at once would break each other's migration. Call it once, before the
@@ -80,14 +82,15 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
         if found.lifecycle_stage != "active":
             raise TrackingError(
                 f"the experiment {experiment!r} was deleted: restore it with "
-                f"`mlflow experiments restore -x {found.experiment_id}`, or choose another tracking.experiment"
+                f"`mlflow experiments restore -x {found.experiment_id}`, or choose another "
+                "tracking.experiment"
             )
         return str(found.experiment_id)
 
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn what MLflow and the libraries below it raise into a TrackingError without credentials."""
+    """Turn MLflow's errors and those of its libraries into a TrackingError without secrets."""
     try:
         yield
     except QatlineError:

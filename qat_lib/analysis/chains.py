@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow, Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import ARITHMETIC, onnx_operators
 
 ACTIVATIONS = onnx_operators("epilogue")
 _AFTER_ADD = onnx_operators("after add")
-#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of GELU.
+#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of
+#: GELU.
 _GATES = onnx_operators("gate")
 _LONGEST_GATE = 8
 
@@ -116,7 +117,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
     if node.op in ACTIVATIONS:
         return True
     if node.op == "BatchNormalization":
-        return all(graph.is_constant(name) for name in node.inputs[1:])
+        return all(map(graph.is_constant, node.inputs[1:]))
     return node.op in ARITHMETIC and _is_affine(graph, node)
 
 
@@ -135,7 +136,7 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
     Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
     reads = flow.readers(value)
-    return gate_of(flow, reads) if all(read.scale is None for read in reads) else ()
+    return gate_of(flow, reads) if len(float_reads(reads)) == len(reads) else ()
 
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:

@@ -31,12 +31,12 @@ def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     for kernel in compute:
         if kernel.reads == "float":
             groups[find(id(kernel))].append(kernel)
-    return [
-        tuple(group)
-        for group in groups.values()
-        if any(id(kernel) in after for kernel in group)
-        and any(id(kernel) in before for kernel in group)
-    ]
+    islands = []
+    for group in groups.values():
+        members = {id(kernel) for kernel in group}
+        if members & after and members & before:
+            islands.append(tuple(group))
+    return islands
 
 
 def _sources(engine: PredictedEngine, kernel: Kernel) -> list[Kernel]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, per_tensor
-from qat_lib.analysis.flow import Flow, Scale
+from qat_lib.analysis.flow import Flow, Scale, float_reads
 from qat_lib.analysis.operators import INT8_ELEMENTWISE, MAX_POOLS, POINTWISE, is_average_pool
 from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid
 from qat_lib.analysis.residual import alone_end
@@ -41,12 +41,15 @@ class Kernel:
     reason: str = ""
     name: str = ""
 
+    @property
+    def transposes(self) -> bool:
+        """Whether it changes the layout."""
+        return any(node.op == "Transpose" for node in self.nodes)
+
 
 def standalone(kernel: Kernel) -> bool:
     """Return whether a kernel only converts, or does what another kernel could have done."""
-    if kernel.kind in ("reformat", "requantize", "elementwise"):
-        return True
-    return any(node.op == "Transpose" for node in kernel.nodes)
+    return kernel.kind in ("reformat", "requantize", "elementwise") or kernel.transposes
 
 
 def compute_kernels(
@@ -132,7 +135,7 @@ def _weighted_kernel(flow: Flow, chain: Chain) -> tuple[Kernel, Scale | None]:
 def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     graph = flow.graph
     nodes: tuple[Node, ...] = (node,)
-    values = tuple(output for output in node.outputs if output)
+    values = tuple(filter(None, node.outputs))
     kind: KernelKind
     scale: Scale | None = None
     if is_mover(graph, node):
@@ -173,5 +176,4 @@ def _rectified_scale(flow: Flow, node: Node) -> Scale | None:
 def _computed_scale(flow: Flow, node: Node, value: str) -> Scale | None:
     """Return the scale in which ``node`` writes ``value``: none unless all it reads is INT8."""
     reads = flow.data_inputs(node)
-    quantized = bool(reads) and all(read.scale is not None for read in reads)
-    return flow.common_scale(value) if quantized else None
+    return flow.common_scale(value) if reads and not float_reads(reads) else None

@@ -50,8 +50,7 @@ def lay_out(
     points = _Points(_rows(count, edges), gap, lane)
     chains = [points.connect(source, target) for source, target in edges]
     points.settle()
-    left = min((x - points.width(point) / 2 for point, x in enumerate(points.x)), default=0.0)
-    right = max((x + points.width(point) / 2 for point, x in enumerate(points.x)), default=0.0)
+    left, right = points.span()
     places = [(round(x - left, 4), row) for x, row in zip(points.x, points.row, strict=True)]
     return Layout(
         boxes=tuple(places[:count]),
@@ -98,8 +97,9 @@ class _Points:
             between = range(0)
         lanes = range(len(self.row), len(self.row) + len(between))
         self.row.extend(between)
-        self._above.extend([] for _ in lanes)
-        self._below.extend([] for _ in lanes)
+        for _ in lanes:
+            self._above.append([])
+            self._below.append([])
         for upper, lower in pairwise((source, *lanes, target)):
             self._above[lower].append(upper)
             self._below[upper].append(lower)
@@ -108,6 +108,14 @@ class _Points:
     def width(self, point: int) -> float:
         return 1.0 if point < self._boxes else self._lane
 
+    def span(self) -> tuple[float, float]:
+        """Return where the leftmost and the rightmost point end."""
+        edges: list[float] = []
+        for point, x in enumerate(self.x):
+            half = self.width(point) / 2
+            edges.extend((x - half, x + half))
+        return min(edges, default=0.0), max(edges, default=0.0)
+
     def settle(self) -> None:
         """Find the place of every point: down the rows once, then up and down in turn."""
         order: list[list[int]] = [[] for _ in range(max(self.row, default=-1) + 1)]
@@ -115,19 +123,22 @@ class _Points:
             order[row].append(point)
         self.x = [0.0] * len(self.row)
         for points in order:
-            self._spread(points, {point: self._mean(self._above[point], 0.0) for point in points})
+            self._spread(points, self._wanted(points, self._above))
         for sweep in range(_SWEEPS):
             upwards = sweep % 2 == 0
             neighbours = self._below if upwards else self._above
             for points in reversed(order) if upwards else order:
-                wanted = {point: self._mean(neighbours[point], self.x[point]) for point in points}
+                wanted = self._wanted(points, neighbours)
                 points.sort(key=lambda point: (wanted[point], self.x[point]))
                 self._spread(points, wanted)
 
-    def _mean(self, neighbours: Sequence[int], default: float) -> float:
-        return (
-            sum(self.x[other] for other in neighbours) / len(neighbours) if neighbours else default
-        )
+    def _wanted(self, points: Sequence[int], neighbours: list[list[int]]) -> dict[int, float]:
+        """Return the mean place of each point's neighbours; its own where it has none."""
+        wanted = {}
+        for point in points:
+            places = [self.x[other] for other in neighbours[point]]
+            wanted[point] = sum(places) / len(places) if places else self.x[point]
+        return wanted
 
     def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
         """Put a row's points as near to their desired places as their widths allow.

@@ -1,6 +1,7 @@
-"""What a backend must offer, and the table of backends.
+"""What a backend must offer, and how one is found.
 
-A backend is found by name; its module is imported when it is asked for, and the library under it
+A backend is a module or package beside this one, with its name and a class ``BACKEND``, and a word
+in :data:`qat_lib.options.Backend`. It is imported when it is asked for, and the library under it
 when it is used.
 """
 
@@ -79,7 +80,16 @@ class BuiltEngine:
 
 
 class EngineBackend(Protocol):
-    """The seam between the common code and one backend."""
+    """The seam between the common code and one backend.
+
+    Attributes:
+        device_keys: what a description of its device has at least, with the types.
+        rebuilds: whether an engine that can't run here is built again when it is loaded; for
+            builds that take seconds.
+    """
+
+    device_keys: Mapping[str, type]
+    rebuilds: bool
 
     def version(self) -> str:
         """Return the exact library version.
@@ -105,23 +115,15 @@ class EngineBackend(Protocol):
         """Load an engine from the bytes of its file."""
 
 
-_FACTORIES: Mapping[str, tuple[str, str]] = {
-    "tensorrt": ("qat_lib.engines.tensorrt.backend", "TensorRTBackend"),
-    "openvino": ("qat_lib.engines.openvino", "OpenVINOBackend"),
-    "onnxruntime": ("qat_lib.engines.onnxruntime", "OnnxRuntimeBackend"),
-}
-
-
 def get_backend(name: str) -> EngineBackend:
     """Return the backend called ``name``; its library is not imported yet.
 
     Raises:
         ConfigError: there is no such backend.
     """
-    if name not in _FACTORIES:
+    if name not in BACKENDS:
         raise ConfigError(f"The backends are {', '.join(BACKENDS)}. Received: {name!r}.")
-    module, factory = _FACTORIES[name]
-    return cast(EngineBackend, getattr(importlib.import_module(module), factory)())
+    return cast(EngineBackend, importlib.import_module(f"qat_lib.engines.{name}").BACKEND())
 
 
 def available_backends() -> dict[Backend, str]:

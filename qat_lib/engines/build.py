@@ -50,7 +50,8 @@ class EngineArtifact:
 
     def __repr__(self) -> str:
         """Return the artifact in a line."""
-        return f"<EngineArtifact {str(self.path)!r}: {self.manifest.backend}, {len(self.layers)} layers>"
+        made = f"{self.manifest.backend}, {len(self.layers)} layers"
+        return f"<EngineArtifact {str(self.path)!r}: {made}>"
 
 
 def build_engine(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve",
 
 # Values of oneDNN's ONEDNN_MAX_CPU_ISA, which OpenVINO obeys, that rule out VNNI and AMX.
 _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
+
+CPU_DEVICE_KEYS: Mapping[str, type] = {"architecture": str, "name": str, "flags": list}
+"""What :func:`cpu_device` describes, with the types."""
 
 
 def cpu_device() -> dict[str, Any]:

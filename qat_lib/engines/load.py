@@ -46,7 +46,7 @@ def load_engine(
     refusal = backend.refusal(manifest)
     if refusal is None:
         return backend.open(data, manifest, limits)
-    if not rebuild or manifest.backend == "tensorrt":
+    if not rebuild or not backend.rebuilds:
         raise EngineLoadError(
             f"{engine} can't run here: {refusal} Build the engine again on this machine."
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
 from qat_lib.engines.spec import BACKENDS, BuildSpec
 from qat_lib.engines.values import TensorInfo, names_of
@@ -26,11 +27,6 @@ MOST_BYTES = 64 * 2**20
 
 _AGAIN = "Copy it again together with its engine, or build the engine again."
 _SHA256 = re.compile("[0-9a-f]{64}")
-_DEVICE_KEYS: Mapping[str, Mapping[str, type]] = {
-    "tensorrt": {"name": str, "compute_capability": str},
-    "openvino": {"architecture": str, "name": str, "flags": list},
-    "onnxruntime": {"architecture": str, "name": str, "flags": list},
-}
 
 
 def read_manifest(engine: Path) -> EngineManifest:
@@ -141,7 +137,7 @@ def _problems(manifest: EngineManifest) -> Iterator[str]:
         yield "source names no path."
     if manifest.bytes < 1:
         yield f"bytes is positive. Received: {manifest.bytes}."
-    for key, kind in _DEVICE_KEYS[manifest.backend].items():
+    for key, kind in get_backend(manifest.backend).device_keys.items():
         if not isinstance(manifest.device.get(key), kind):
             received = _shown(manifest.device.get(key))
             yield f"device.{key} is a {kind.__name__}. Received: {received}."
@@ -186,7 +182,8 @@ def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
         yield f"spec.backend is {manifest.backend!r}. Received: {spec.backend!r}."
     names = sorted(names_of(manifest.inputs))
     if set(spec.shapes) != set(names):
-        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {sorted(spec.shapes)}."
+        received = sorted(spec.shapes)
+        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {received}."
         return
     for info in manifest.inputs:
         if info.shape != spec.shapes[info.name].bounded:

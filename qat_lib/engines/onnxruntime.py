@@ -18,7 +18,7 @@ from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded, check_file
@@ -89,6 +89,9 @@ class Reference:
 class OnnxRuntimeBackend:
     """ONNX Runtime on this machine's CPU."""
 
+    device_keys = CPU_DEVICE_KEYS
+    rebuilds = True
+
     def version(self) -> str:
         """Return ONNX Runtime's version."""
         return str(_onnxruntime().__version__)
@@ -142,6 +145,9 @@ class OnnxRuntimeBackend:
     ) -> Engine:
         """Open a session on the optimized graph."""
         return OnnxRuntimeEngine(data, manifest, limits)
+
+
+BACKEND = OnnxRuntimeBackend
 
 
 class OnnxRuntimeEngine(Engine):

@@ -22,7 +22,7 @@ from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
 from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
@@ -51,6 +51,9 @@ _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 class OpenVINOBackend:
     """OpenVINO on this machine's CPU."""
+
+    device_keys = CPU_DEVICE_KEYS
+    rebuilds = True
 
     def version(self) -> str:
         """Return OpenVINO's full build version."""
@@ -105,6 +108,9 @@ class OpenVINOBackend:
     ) -> Engine:
         """Import the compiled model."""
         return OpenVINOEngine(data, manifest, limits)
+
+
+BACKEND = OpenVINOBackend
 
 
 class OpenVINOEngine(Engine):

@@ -22,7 +22,7 @@ from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
-from qat_lib.export.verify import read_plan, verify_onnx
+from qat_lib.export.verify import as_plan, verify_onnx
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
 from qat_lib.plan import QuantizationPlan
@@ -142,7 +142,7 @@ def export_onnx(
             "embed_preprocessing=True needs the preprocessing. Pass "
             "preprocessing=Preprocessing(...)."
         )
-    planned = None if plan is None else read_plan(plan)
+    planned = None if plan is None else as_plan(plan)
     check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)

@@ -24,8 +24,8 @@ def find_producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
             if output in producers or output in given:
                 raise ExportError(
                     f"Expected every tensor to have one producer. {output!r} is written by node "
-                    f"{node.name!r} and "
-                    "once more elsewhere: the graph is not valid ONNX. Export it again."
+                    f"{node.name!r} and once more elsewhere: the graph is not valid ONNX. Export "
+                    "it again."
                 )
             producers[output] = node
     return producers
@@ -34,7 +34,9 @@ def find_producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
 def topological(
     nodes: list[Node], producers: Mapping[str, Node], given: set[str]
 ) -> tuple[Node, ...]:
-    """Order nodes after what they read: as in the file, else by Kahn's algorithm.
+    """Order nodes after what they read.
+
+    They stay as in the file where that is an order; else Kahn's algorithm orders them.
 
     Raises:
         ExportError: the nodes form a cycle, or one reads a tensor that has no producer.
@@ -59,8 +61,7 @@ def topological(
         stuck = next(node.name for node in nodes if sources[node.index])
         raise ExportError(
             f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph "
-            "is not valid ONNX. "
-            "Export it again."
+            "is not valid ONNX. Export it again."
         )
     return tuple(order)
 
@@ -74,8 +75,7 @@ def _sources(node: Node, producers: Mapping[str, Node], given: set[str]) -> set[
         elif name not in given:
             raise ExportError(
                 f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, "
-                "which no node writes "
-                "and which is no input or initializer: the graph is not valid ONNX. Export it "
-                "again."
+                "which no node writes and which is no input or initializer: the graph is not valid "
+                "ONNX. Export it again."
             )
     return found

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import onnx
 
+from qat_lib.onnx_view.protos import subgraphs_of
 from qat_lib.roles import ARITHMETIC
 
 #: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
@@ -43,7 +44,8 @@ def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
 
 
 def _elements(value: onnx.ValueInfoProto) -> int:
-    return prod(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim if dim.dim_value > 0)
+    sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+    return prod(size for size in sizes if size > 0)
 
 
 def _values(tensor: onnx.TensorProto) -> np.ndarray:
@@ -65,14 +67,14 @@ class _Lengths:
     def add(self, graph: onnx.GraphProto) -> bool:
         for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
-        return all(self._add_node(node) for node in graph.node)
+        return all(map(self._add_node, graph.node))
 
     def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
-        if prod(int(dim) for dim in tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
+        if prod(tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
             self._small[name] = _values(tensor)
         integers = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
         if integers and len(tensor.dims) < 2:
-            self._bounds[name] = max(prod(int(dim) for dim in tensor.dims), 1)
+            self._bounds[name] = max(prod(tensor.dims), 1)
 
     def _add_node(self, node: onnx.NodeProto) -> bool:
         if not self._grows_little(node):
@@ -80,10 +82,7 @@ class _Lengths:
         for attribute in node.attribute:
             if attribute.HasField("t") and node.op_type == "Constant" and node.output:
                 self._add_tensor(node.output[0], attribute.t)
-            inner = (
-                (*attribute.graphs, attribute.g) if attribute.HasField("g") else attribute.graphs
-            )
-            if not all(self.add(subgraph) for subgraph in inner):
+            if not all(map(self.add, subgraphs_of(attribute))):
                 return False
         if not node.output:
             return True

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from keras import layers
 
-from qat_lib.quantize_wrappers.base import WeightedBaseQuantizeWrapper, options_for
+from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper, options_for
 
 
 def output_axes(equation: str) -> tuple[int, ...]:

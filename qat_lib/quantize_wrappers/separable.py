@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 from keras import layers, ops
 
-from qat_lib.quantize_wrappers.base import WeightedBaseQuantizeWrapper
+from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
 
 

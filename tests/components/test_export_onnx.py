@@ -62,7 +62,6 @@ def run(dataset: Path, steps: Path, out: Path, progress, engine=None, **settings
         engine=EngineSettings.model_validate(
             {"backend": "tensorrt", "fp16": "never", **(engine or {})}
         ),
-        seed=0,
         progress=progress,
     )
 

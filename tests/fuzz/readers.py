@@ -223,9 +223,9 @@ def _step_manifest() -> dict[str, Any]:
 
 
 def read_step_manifest(path: Path) -> None:
-    from components.runtime.manifest import read_manifest
+    from components.runtime.manifest import read_step_manifest
 
-    assert json.dumps(read_manifest(path.parent).to_dict())
+    assert json.dumps(read_step_manifest(path.parent).to_dict())
 
 
 # ---------------------------------------------------------------------- config

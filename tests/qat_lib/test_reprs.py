@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -71,22 +70,3 @@ def test_repr_spec() -> None:
     entry = "LayerConfig(name='conv', quantize_input=False)"
     assert repr(spec) == f"QuantizationSpec(layers=[{entry}])"
     assert eval(entry, {"LayerConfig": qat_lib.LayerConfig}) == spec.layers[0]
-
-
-@pytest.mark.parametrize("suffix", [".json", ".yaml"])
-def test_save_load_spec(tmp_path: Path, suffix: str) -> None:
-    spec = qat_lib.QuantizationSpec().add("conv", quantization_index=[0, 2]).add("Add", True)
-    spec.save(str(tmp_path / f"spec{suffix}"))
-    assert qat_lib.QuantizationSpec.load(str(tmp_path / f"spec{suffix}")) == spec
-    assert (tmp_path / f"spec{suffix}").read_text().startswith("[" if suffix == ".json" else "- ")
-
-
-def test_save_load_plan(objects: dict[str, Any], tmp_path: Path) -> None:
-    objects["plan"].save(str(tmp_path / "plan.json"))
-    assert qat_lib.QuantizationPlan.load(str(tmp_path / "plan.json")) == objects["plan"]
-
-
-def test_save_load_preprocessing(tmp_path: Path) -> None:
-    definition = qat_lib.Preprocessing(image_shape=(2, 2, 3), mean=(0.5,))
-    definition.save(str(tmp_path / "preprocessing.json"))
-    assert qat_lib.Preprocessing.load(str(tmp_path / "preprocessing.json")) == definition

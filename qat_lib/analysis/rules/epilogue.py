@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule, Severity
-from qat_lib.analysis.flow import Read
+from qat_lib.analysis.flow import Read, float_reads
 from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.propagation import is_mover
 from qat_lib.onnx_view.graph import Node
@@ -32,10 +32,10 @@ def check_epilogue(engine: PredictedEngine) -> Iterator[Finding]:
 
 def _check_output(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
-    quantized = any(read.scale is not None for read in reads)
-    if not quantized or chain.output_scale(engine.flow) is not None:
+    floats = float_reads(reads)
+    if len(floats) == len(reads) or chain.output_scale(engine.flow) is not None:
         return
-    severity, why, advice = _why_float(chain, [read for read in reads if read.scale is None])
+    severity, why, advice = _why_float(chain, floats)
     layer = chain.op.node.keras_layer
     yield V13.at(
         chain.nodes[-1],
@@ -83,13 +83,9 @@ def _names(reads: Sequence[Read]) -> str:
 
 def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     reads = engine.flow.readers(chain.end)
-    if (
-        not reads
-        or chain.add is not None
-        or not all(read.explicit and read.node is not None for read in reads)
-    ):
+    nodes = [read.node for read in reads if read.node is not None and read.explicit]
+    if not nodes or len(nodes) < len(reads) or chain.add is not None:
         return
-    nodes = [read.node for read in reads if read.node is not None]
     if len(nodes) == 1 and joins(engine.graph, nodes[0]):
         follower = nodes[0]
     elif not chain.op.depthwise and (gate := gate_of(engine.flow, reads)):
@@ -109,11 +105,7 @@ def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
 def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
     """Yield a depthwise layer in front of x * gate(x), which its kernel does not take."""
     reads = engine.flow.readers(chain.end)
-    if (
-        not chain.op.depthwise
-        or chain.add is not None
-        or any(read.scale is not None for read in reads)
-    ):
+    if not chain.op.depthwise or chain.add is not None or len(float_reads(reads)) < len(reads):
         return
     gate = gate_of(engine.flow, reads)
     if gate:
@@ -133,10 +125,8 @@ def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]
 def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     if node.op != "Pad" or not is_mover(engine.graph, node) or not _pads_image_only(engine, node):
         return
-    readers = [read.node for read in engine.flow.output_reads(node)]
-    if readers and all(
-        reader is not None and reader.op in ("Conv", "AveragePool") for reader in readers
-    ):
+    readers = {read.node.op if read.node else "" for read in engine.flow.output_reads(node)}
+    if readers and readers <= {"Conv", "AveragePool"}:
         yield H1.at(
             node,
             message=f"{node.keras_layer!r} pads with zeros in a kernel of its own.",

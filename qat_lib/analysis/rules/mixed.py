@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import Read
+from qat_lib.analysis.flow import Read, float_reads, list_scales
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
@@ -23,12 +23,12 @@ _NORMALIZATIONS = onnx_operators("normalization")
 
 def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield operators that mix precisions, and INT8 around what is always floating point."""
-    fused = {node.index for chain in engine.chains.values() for node in chain.nodes}
     in_attention = between_products(engine)
     rules = {placed.node.index: placed.rule for placed in engine.adds}
     means = _float_means(engine)
     for node in engine.flow.operators:
-        if node.index in fused or rules.get(node.index) == "F4":
+        fused = engine.kernel_of[node.index].kind == "weighted"
+        if fused or rules.get(node.index) == "F4":
             continue
         if node.index in in_attention and node.op in INT8_ELEMENTWISE:
             continue
@@ -43,7 +43,7 @@ def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
 
 
 def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
-    quantized = all(read.scale is not None for read in engine.flow.data_inputs(node))
+    quantized = not float_reads(engine.flow.data_inputs(node))
     if quantized and not engine.runs_int8(node):
         layer = node.keras_layer
         yield V19.at(
@@ -58,7 +58,7 @@ def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), node.keras_layer
     scales = dict.fromkeys(read.scale for read in reads)
     if None in scales and len(scales) > 1:
-        floats = [repr(_source(engine, read.value)) for read in reads if read.scale is None]
+        floats = _sources(engine, float_reads(reads))
         yield V21.at(
             node,
             message=f"{layer!r} joins quantized tensors with {', '.join(floats)}, not quantized: "
@@ -76,7 +76,7 @@ def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
             "group that shares a range.",
         )
     elif len(scales) > 1:
-        listed = ", ".join(f"{scale.largest:.6g}" for scale in scales if scale is not None)
+        listed = list_scales(filter(None, scales))
         yield V20.at(
             node,
             message=f"the inputs of {layer!r} have different scales ({listed}): each that differs "
@@ -90,11 +90,11 @@ def _check_elementwise(
     engine: PredictedEngine, node: Node, rule: str, means: frozenset[str]
 ) -> Iterator[Finding]:
     reads, layer = engine.flow.data_inputs(node), node.keras_layer
-    floats = [read for read in reads if read.scale is None]
+    floats = float_reads(reads)
     if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(reads, means):
         return
     if floats:
-        names = " and ".join(repr(_source(engine, read.value)) for read in floats)
+        names = " and ".join(_sources(engine, floats))
         yield V18.at(
             node,
             message=f"{layer!r} reads INT8 and floating point ({names} is not quantized), so it "
@@ -149,6 +149,10 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     )
 
 
-def _source(engine: PredictedEngine, value: str) -> str:
-    producer = engine.graph.producer(value)
-    return producer.keras_layer if producer is not None else value
+def _sources(engine: PredictedEngine, reads: Iterable[Read]) -> list[str]:
+    """Return the quoted names of the layers, or graph inputs, that give what is read."""
+    names = []
+    for read in reads:
+        producer = engine.graph.producer(read.value)
+        names.append(repr(producer.keras_layer if producer is not None else read.value))
+    return names

@@ -20,6 +20,8 @@ from qat_lib.engines.tensorrt.library import import_tensorrt
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.tensorrt.runtime import TensorRTEngine
 
+DEVICE_KEYS: Mapping[str, type] = {"name": str, "compute_capability": str}
+
 
 class TensorRTBackend:
     """TensorRT on the first visible GPU.
@@ -28,6 +30,9 @@ class TensorRTBackend:
         trt: the ``tensorrt`` module; None imports it when it is needed.
         device: the GPU; None is the first visible one.
     """
+
+    device_keys = DEVICE_KEYS
+    rebuilds = False  # that takes minutes
 
     def __init__(self, trt: Any = None, device: Device | None = None) -> None:
         self._trt = trt

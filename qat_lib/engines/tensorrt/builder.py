@@ -112,7 +112,8 @@ def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: Buil
         profile.set_shape(name, *map(trt.Dims, sides))
     if config.add_optimization_profile(profile) < 0:
         raise EngineBuildError(
-            f"TensorRT refuses the shapes {map_values(str, spec.shapes)}. They must lie within what the graph allows."
+            f"TensorRT refuses the shapes {map_values(str, spec.shapes)}. They must lie within "
+            "what the graph allows."
         )
     timing_cache.attach(config, spec.timing_cache)
     return config

@@ -71,7 +71,7 @@ def write_sample_run(root: Path, *, classes: list[str] | None = None) -> ReportF
         )
         stem = {"name": "stem", "kind": "Convolution", "nodes": ["quant_stem/Conv"]}
         layers = [{**stem, "precision": "int8", "weighted": True}]
-        write(folders.engines / f"{variant}.layers.json", layers)
+        write(folders.engines / f"{variant}.layers.json", {"backend": "openvino", "layers": layers})
     write(folders.evaluation / "evaluation.json", evaluation(names))
     (folders.evaluation / "worst_samples").mkdir()
     for index in range(3):

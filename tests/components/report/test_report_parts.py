@@ -18,12 +18,13 @@ from sample_run import graph as sample_graph
 
 from components.artifacts import FineTuned
 from components.artifacts.exported import Analysis, LayerPrediction
-from components.artifacts.models import Epoch, Histogram
+from components.artifacts.models import Epoch, RangeHistogram
 from components.report import ReportFolders, numbers, render_report, svg
 from components.report.axis import log_axis, nice_axis
 from components.report.curves import kept_epoch, training_charts
-from components.report.graph import GraphView, read_view, with_analysis
+from components.report.graph import read_view, with_analysis
 from components.report.graph_picture import draw_graph
+from components.report.graph_view import GraphView
 from components.report.histogram import clipped_share, rebin, weight_picture
 from components.report.ranges import range_rows
 from components.report.sources import read_run
@@ -91,22 +92,22 @@ def test_charts_leave_out_what_is_not_there() -> None:
     assert charts[0].series[1].points == ((4.0, 0.6),)
 
 
-HISTOGRAM = Histogram(counts=[70, 20, 10], edges=[0.0, 1.0, 2.0, 4.0])
+HISTOGRAM = RangeHistogram(counts=[70, 20, 10], edges=[0.0, 1.0, 2.0, 4.0])
 
 
 def test_rebin_keeps_the_mass_below_the_end() -> None:
     assert sum(rebin(HISTOGRAM, 4.0)) == pytest.approx(100)
     assert sum(rebin(HISTOGRAM, 3.0)) == pytest.approx(95)
     assert rebin(HISTOGRAM, 4.0, bins=4) == pytest.approx([70, 20, 5, 5])
-    assert sum(rebin(Histogram(counts=[1], edges=[1]), 4.0)) == 0
+    assert sum(rebin(RangeHistogram(counts=[1], edges=[1]), 4.0)) == 0
 
 
 def test_clipped_share_counts_what_lies_beyond() -> None:
     assert clipped_share(HISTOGRAM, 4.0) == 0
     assert clipped_share(HISTOGRAM, 3.0) == pytest.approx(0.05)
     assert clipped_share(HISTOGRAM, 0.0) == pytest.approx(1.0)
-    assert clipped_share(Histogram(counts=[], edges=[]), 1.0) is None
-    signed = Histogram(counts=[1, 8, 1], edges=[-2.0, -1.0, 1.0, 2.0])
+    assert clipped_share(RangeHistogram(counts=[], edges=[]), 1.0) is None
+    signed = RangeHistogram(counts=[1, 8, 1], edges=[-2.0, -1.0, 1.0, 2.0])
     assert clipped_share(signed, 1.0) == pytest.approx(0.2)
 
 

@@ -15,8 +15,8 @@ from components.runtime.artifacts import (
     is_disk_full,
     materialize,
     publish,
-    read_manifest,
-    verify,
+    read_step_manifest,
+    verify_directory,
 )
 from qat_lib.errors import StorageError
 
@@ -38,7 +38,7 @@ def finished(folder: Path, text: str = "content") -> Path:
 
 def test_a_published_directory_verifies_and_keeps_its_manifest(tmp_path: Path) -> None:
     final = finished(tmp_path / "out")
-    manifest = verify(final)
+    manifest = verify_directory(final)
     assert set(manifest.files) == {"a.txt", "sub/b.bin"}
     assert manifest.files["a.txt"].size == 7
     assert (manifest.step, manifest.key, manifest.metrics, manifest.seconds) == (
@@ -139,7 +139,7 @@ def test_every_kind_of_damage_is_found(tmp_path: Path, damage) -> None:
     final = finished(tmp_path / "out")
     damage(final)
     with pytest.raises(StorageError, match=DAMAGES[damage]):
-        verify(final)
+        verify_directory(final)
 
 
 def test_without_contents_a_change_of_equal_size_passes_and_a_short_file_does_not(
@@ -147,21 +147,21 @@ def test_without_contents_a_change_of_equal_size_passes_and_a_short_file_does_no
 ) -> None:
     final = finished(tmp_path / "out")
     damage_changed(final)
-    assert verify(final, contents=False).step == "s"
+    assert verify_directory(final, contents=False).step == "s"
     damage_short(final)
     with pytest.raises(StorageError):
-        verify(final, contents=False)
+        verify_directory(final, contents=False)
 
 
 def test_verify_finds_an_extra_file_and_a_link_without_reading_contents(tmp_path: Path) -> None:
     final = finished(tmp_path / "out")
     damage_extra(final)
     with pytest.raises(StorageError, match="was added"):
-        verify(final, contents=False)
+        verify_directory(final, contents=False)
     (final / "sub" / "c.txt").unlink()
     damage_link(final)
     with pytest.raises(StorageError, match="not a plain file"):
-        verify(final, contents=False)
+        verify_directory(final, contents=False)
 
 
 def test_the_second_of_two_writers_loses_gracefully(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_materialize_copies_replaces_and_shares_the_blocks(tmp_path: Path) -> No
     target.mkdir(parents=True)
     (target / "old").write_text("old")
     materialize(source, target)
-    assert verify(target) == read_manifest(source)
+    assert verify_directory(target) == read_step_manifest(source)
     assert not (target / "old").exists()
     assert (target / "a.txt").stat().st_ino == (source / "a.txt").stat().st_ino
     assert [path.name for path in target.parent.iterdir()] == ["dataset"]
@@ -233,7 +233,7 @@ def test_materialize_copies_where_links_are_not_possible(
     source = finished(tmp_path / "store")
     monkeypatch.setattr(artifacts.os, "link", other_device)
     materialize(source, tmp_path / "target")
-    verify(tmp_path / "target")
+    verify_directory(tmp_path / "target")
 
 
 KILLED_AT_EACH_CALL = """
@@ -274,8 +274,8 @@ KILLED_AT_EACH_CALL = """
         killed += 1
         final = root / f"out{count}"
         if final.exists():
-            artifacts.verify(final)
-    artifacts.verify(root / f"out{count}")
+            artifacts.verify_directory(final)
+    artifacts.verify_directory(root / f"out{count}")
     sys.stdout.write(str(killed))
 """
 

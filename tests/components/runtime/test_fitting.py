@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from components.runtime import fitting
-from components.runtime.fitting import accuracy, fit, predict
+from components.runtime.fitting import fit, outputs_accuracy, predict_split
 from components.settings import QATSettings, TrainingSettings
 
 LOGITS = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0]])
@@ -234,8 +234,8 @@ def test_fit_smooths_and_distils_nothing_unless_asked() -> None:
 def test_predict_gives_the_outputs_of_inference_in_order(data: Data) -> None:
     x = keras.Input((2,))
     model = keras.Model(x, keras.layers.Dropout(0.9)(x))
-    np.testing.assert_array_equal(predict(model, Path("/data"), "test"), data.x)
+    np.testing.assert_array_equal(predict_split(model, Path("/data"), "test"), data.x)
     assert data.asked == [("test", 256)]
-    assert accuracy(data.x, Path("/data"), "test") == 1.0
-    assert accuracy(data.x[[0, 0, 0, 0, 0]], Path("/data"), "test") == 0.6
+    assert outputs_accuracy(data.x, Path("/data"), "test") == 1.0
+    assert outputs_accuracy(data.x[[0, 0, 0, 0, 0]], Path("/data"), "test") == 0.6
     assert data.asked[-1] == ("test", True)

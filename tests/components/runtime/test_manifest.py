@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from components.runtime import manifest as module
-from components.runtime.manifest import FileEntry, Manifest, describe, read_manifest, verify
+from components.runtime.manifest import (
+    FileEntry,
+    Manifest,
+    describe,
+    read_step_manifest,
+    verify_directory,
+)
 from qat_lib.errors import StorageError
 
 
@@ -75,7 +81,7 @@ def test_manifest_that_is_incomplete_is_told(changed: dict[str, Any], what: str)
 def test_read_manifest_tells_what_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(StorageError, match="expected a JSON object, received list"):
-        read_manifest(tmp_path)
+        read_step_manifest(tmp_path)
 
 
 def publish(folder: Path, *names: str) -> None:
@@ -89,14 +95,14 @@ def test_verify_names_the_first_of_several_that_were_added(tmp_path: Path) -> No
     for name in ("c", "b"):
         (tmp_path / name).touch()
     with pytest.raises(StorageError, match="not whole: b was added"):
-        verify(tmp_path)
+        verify_directory(tmp_path)
 
 
 def test_verify_finds_a_file_that_grew(tmp_path: Path) -> None:
     publish(tmp_path, "a")
     (tmp_path / "a").write_text("aa")
     with pytest.raises(StorageError, match="a has 2 bytes, expected 1"):
-        verify(tmp_path, contents=False)
+        verify_directory(tmp_path, contents=False)
 
 
 def fails(*_: object) -> None:
@@ -109,7 +115,7 @@ def test_verify_tells_a_file_that_cannot_be_read(
     publish(tmp_path, "a")
     monkeypatch.setattr(module, "_measure", fails)
     with pytest.raises(StorageError, match=r"not whole: a can't be read \(Input/output error\)"):
-        verify(tmp_path)
+        verify_directory(tmp_path)
 
 
 @pytest.mark.parametrize(

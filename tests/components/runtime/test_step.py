@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from components.runtime import step as step_module
-from components.runtime.artifacts import describe, publish, read_manifest, verify
+from components.runtime.artifacts import describe, publish, read_step_manifest, verify_directory
 from components.runtime.events import Progress
 from components.runtime.step import run_component
 from components.runtime.steps import define_step
@@ -92,7 +92,10 @@ def test_a_step_is_executed_once_and_then_reused(bench: Bench) -> None:
     assert (
         bench.folder / "second" / "model.txt"
     ).read_text() == f"one {QATSettings().learning_rate} 0"
-    assert verify(bench.folder / "first").digest == verify(bench.folder / "second").digest
+    assert (
+        verify_directory(bench.folder / "first").digest
+        == verify_directory(bench.folder / "second").digest
+    )
     assert bench.leftovers() == []
 
 
@@ -157,7 +160,7 @@ def test_without_a_store_the_output_itself_is_published(
     bench.run()
     bench.run("again")
     assert bench.calls == 2
-    assert read_manifest(bench.folder / "out").metrics == {"accuracy": 0.75}
+    assert read_step_manifest(bench.folder / "out").metrics == {"accuracy": 0.75}
     assert not (bench.folder / "store").exists()
     assert bench.leftovers() == []
 
@@ -351,7 +354,7 @@ def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
     assert again.returncode == 0, err
     assert (tmp_path / "out" / "second").read_text() == "3"
     assert [path.name for path in (tmp_path / "store" / "prepare_data").iterdir()] == [
-        read_manifest(tmp_path / "out").key
+        read_step_manifest(tmp_path / "out").key
     ]
 
 
@@ -364,7 +367,7 @@ def test_two_processes_with_the_same_key_compute_it_once(tmp_path: Path) -> None
     writers = [start(tmp_path, f"out{index}", 1) for index in range(2)]
     assert [writer.communicate(timeout=60)[1] for writer in writers] == ["", ""]
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert verify(tmp_path / "out0").digest == verify(tmp_path / "out1").digest
+    assert verify_directory(tmp_path / "out0").digest == verify_directory(tmp_path / "out1").digest
     assert len(list((tmp_path / "store" / "prepare_data").iterdir())) == 1
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert sorted(event["status"] for event in events if event["event"] == "step_finished") == [
@@ -421,7 +424,7 @@ def test_times_of_a_step_are_its_own(bench: Bench) -> None:
     bench.run()
     (finished,) = bench.events("step_finished")
     assert 0 <= finished["seconds"] < 60
-    assert 0 <= read_manifest(bench.folder / "out").seconds < 60
+    assert 0 <= read_step_manifest(bench.folder / "out").seconds < 60
 
 
 @pytest.mark.parametrize("inside", [False, True])

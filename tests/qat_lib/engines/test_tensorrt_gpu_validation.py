@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from fake_gpu import FakeDevice, FakeTensorRT
 from fake_tensorrt import VERSIONS
+from reference_networks import ResidualNetwork, write_network
 
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.engines.tensorrt import backend as backend_module
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "gpu_validation.py"

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qat_lib.onnx_view.loading import nodes_of, subgraphs_of, tensors_of
+from qat_lib.onnx_view.protos import nodes_of, subgraphs_of, tensors_of
 
 
 def tensor(name: str) -> onnx.TensorProto:

@@ -1,0 +1,71 @@
+"""What the picture of a quantized graph shows.
+
+Layers, the tensors between them, and their Q/DQ pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from components.report.numbers import significant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A Q/DQ pair: name in the graph, largest magnitude, and whether its integers are unsigned."""
+
+    name: str
+    amax: float | None
+    unsigned: bool = False
+
+    def range(self, digits: int = 3) -> str:
+        """Return the range in words, such as ``±2.5`` or ``0…6``; empty where it is not known."""
+        if self.amax is None:
+            return ""
+        return f"{'0…' if self.unsigned else '±'}{significant(self.amax, digits)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphNode:
+    """A layer of the picture.
+
+    Args:
+        key: Unique id.
+        title: Keras layer, as far as the node's name says it.
+        kind: What it computes, such as ``Conv 3×3 /2 + ReLU``.
+        precision: ``int8`` where all that it multiplies or adds is quantized, ``float`` where it is
+            not, ``""`` for an input, an output, and what moves data only.
+        weights: Number of quantized ranges of its weight; 0 = not quantized.
+        output: The pair on its output tensor, if there is one.
+        names: Names of the ONNX nodes that are in it.
+        fused: Layer whose kernel takes this one in, by the fusion analysis.
+    """
+
+    key: str
+    title: str
+    kind: str
+    precision: str = ""
+    weights: int = 0
+    output: Pair | None = None
+    names: tuple[str, ...] = ()
+    fused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphEdge:
+    """A tensor from one layer to another.
+
+    ``quantized`` when the reader takes the tensor's Q/DQ pair.
+    """
+
+    source: str
+    target: str
+    quantized: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
+    """Nodes in topological order and the edges between them."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
