@@ -18,6 +18,7 @@ from qat_lib.analysis.findings import Finding, at_least
 from qat_lib.deprecation import warn_renamed
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.convert import convert
+from qat_lib.export.graph import rank
 from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
@@ -195,9 +196,7 @@ def _entries(
     plan: QuantizationPlan | None,
 ) -> dict[str, str]:
     order = "NCHW" if options.channels_first_input else "NHWC"
-    images = {
-        v.name: order for v in graph.graph.inputs if v.shape is not None and len(v.shape) == 4
-    }
+    images = {value.name: order for value in graph.graph.inputs if rank(value) == 4}
     entries = {
         "version": _own_version(),
         "target": options.target,
@@ -233,10 +232,8 @@ def _data_path(path: Path) -> Path:
 
 def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
-    size = sum(
-        v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None
-    )
-    external = size > EXTERNAL_DATA_ABOVE
+    constants = (value.const_value for value in graph.graph.initializers.values())
+    external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
     draft = folder / path.name
     try:

@@ -220,10 +220,10 @@ def _named_dimensions(shape: ir.Shape | None, names: ir.Shape | None) -> ir.Shap
     """Return ``shape`` with its open dimensions named as in ``names``, such as "batch"."""
     if shape is None or names is None or len(shape) != len(names):
         return shape or names
-    merged = [
-        name if isinstance(name, ir.SymbolicDim) and not isinstance(dim, int) else dim
-        for dim, name in zip(shape, names, strict=True)
-    ]
+    merged: list[Any] = list(shape)
+    for axis, name in enumerate(names):
+        if isinstance(name, ir.SymbolicDim) and not isinstance(merged[axis], int):
+            merged[axis] = name
     return ir.Shape(merged)
 
 

@@ -29,7 +29,7 @@ def lower(
             graph does not run.
     """
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing}
-    for step in passes.STEPS:
+    for step in passes.PASSES:
         if step.when is not None and not step.when(options):
             continue
         arguments = [given[name] for name in step.takes]

@@ -145,14 +145,12 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     graph = LayerGraph(model, subclassed_within=True)
     functional = functional_of(model)
     variables = _weight_variables(model)
-    specs = [
-        tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}")
-        for i, x in enumerate(functional.inputs)
-    ]
-    weight_specs = [
-        tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}")
-        for i, v in enumerate(variables)
-    ]
+    specs, weight_specs = [], []
+    for index, x in enumerate(functional.inputs):
+        specs.append(tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{index}"))
+    for index, variable in enumerate(variables):
+        dtype = float32_for(tf.as_dtype(variable.dtype))
+        weight_specs.append(tf.TensorSpec(variable.shape, dtype, name=f"w{index}"))
     calls = _Calls()
     markers: dict[str, str] = {}
 

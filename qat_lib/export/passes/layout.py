@@ -113,11 +113,10 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
 
     The others are constants, or scalars, so that they can be given in any layout.
     """
-    moved = [
-        i
-        for i, x in enumerate(node.inputs)
-        if x is not None and constant(x) is None and rank(x) != 0
-    ]
+    moved = []
+    for index, value in enumerate(node.inputs):
+        if value is not None and constant(value) is None and rank(value) != 0:
+            moved.append(index)
     if [rank(node.inputs[i]) for i in moved] != [size]:
         return None
     passable = is_op(node, *LIFTED) and not has_many_scales(node)

@@ -28,11 +28,11 @@ def fix_resize_scales(model: ir.Model) -> None:
         fixed = np.asarray([_reaching(d, scales[i]) for i, d in enumerate(shape)], np.float32)
         if np.any(fixed != scales):
             node.replace_input_with(2, add_constant(model.graph, fixed, f"{node.name}/scales"))
-            sizes = [
-                None if d is None else int(np.floor(d * float(fixed[i])))
-                for i, d in enumerate(shape)
-            ]
-            node.outputs[0].shape = ir.Shape(sizes)
+            node.outputs[0].shape = ir.Shape(map(_resized, shape, fixed))
+
+
+def _resized(size: int | None, scale: np.float32) -> int | None:
+    return None if size is None else int(np.floor(size * float(scale)))
 
 
 def _reaching(size: int | None, scale: np.float32) -> np.float32:
