@@ -55,7 +55,7 @@ def _check_parts(wrapper: Any, layer: Any, entries: Sequence[QuantizerEntry]) ->
 
 
 def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    """Return the options of a layer's weight quantizers: those of all, or where they differ, by weight."""
+    """Return the options of a layer's weight quantizers, by weight where they differ."""
     each = {
         entry.tensor.rpartition("/")[2]: {
             "num_bits": entry.num_bits,

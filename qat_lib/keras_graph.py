@@ -1,4 +1,4 @@
-"""Keras's records of a model's graph. Keras has no public view of them: only this module reads them."""
+"""Keras's records of a model's graph, which have no public view, read in this module only."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def functional_of(model: Any) -> Any:
         return model._functional
     if not has_graph(model):
         raise UnsupportedModelError(
-            f"{type(model).__name__} {model.name!r} is a subclassed model, whose graph is not known. "
+            f"{type(model).__name__} {model.name!r} is a subclassed model, whose graph is not "
+            "known. "
             "Build a Functional model: `inputs = keras.Input(shape); "
-            "model = keras.Model(inputs, subclassed.call(inputs))` does it where `call` uses layers and keras.ops only "
+            "model = keras.Model(inputs, subclassed.call(inputs))` does it where `call` uses "
+            "layers and keras.ops only "
             "and does not branch on `training`."
         )
     return model
@@ -52,7 +54,7 @@ def graph_nodes(function: Any) -> Iterator[Any]:
 
 
 def input_structure(function: Any) -> Any:
-    """Return the nested structure of tensors that a Functional graph takes; None for another model."""
+    """Return the structure of tensors that a Functional graph takes; None for other models."""
     return getattr(function, "_inputs_struct", None)
 
 

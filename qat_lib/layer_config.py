@@ -61,12 +61,14 @@ class LayerConfig:
         """Check every value once."""
         if not isinstance(self.name, str) or not self.name:
             raise SpecError(
-                f"A spec entry needs the name of a layer or class, as a string. Received: {self.name!r}."
+                "A spec entry needs the name of a layer or class, as a string. Received: "
+                f"{self.name!r}."
             )
         for key in ("is_keras_class", "is_regex", "quantize_input", "quantize_weight"):
             if not isinstance(getattr(self, key), bool):
                 raise SpecError(
-                    f"{key} of {self.name!r} must be true or false. Received: {getattr(self, key)!r}."
+                    f"{key} of {self.name!r} must be true or false. Received: "
+                    f"{getattr(self, key)!r}."
                 )
         if self.is_keras_class and self.is_regex:
             raise SpecError(
@@ -77,11 +79,13 @@ class LayerConfig:
             isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16
         ):
             raise SpecError(
-                f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: {self.num_bits!r}."
+                f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: "
+                f"{self.num_bits!r}."
             )
         if self.per_channel is not None and not isinstance(self.per_channel, bool):
             raise SpecError(
-                f"per_channel of {self.name!r} must be true or false. Received: {self.per_channel!r}."
+                f"per_channel of {self.name!r} must be true or false. Received: "
+                f"{self.per_channel!r}."
             )
         _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
         _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
@@ -147,7 +151,8 @@ def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
         isinstance(i, bool) or not isinstance(i, Integral) or int(i) < 0 for i in items
     ):
         raise SpecError(
-            f"quantization_index of {name!r} must be input numbers, counted from 0, or ['all']. Received: {value!r}."
+            f"quantization_index of {name!r} must be input numbers, counted from 0, or ['all']. "
+            f"Received: {value!r}."
         )
     return tuple(sorted({int(i) for i in items})) or None
 

@@ -1,4 +1,4 @@
-"""LayerGraph: a read-only view of a Functional or Sequential model as a flat graph of calls and tensors.
+"""LayerGraph: a read-only view of a Keras model as a flat graph of calls and tensors.
 
 Nested models are flattened, shared layers appear once for each call.
 """
@@ -52,7 +52,7 @@ class Call:
 
     @property
     def core(self) -> Any:
-        """The layer that does the work: the one inside of a quantize wrapper, else the operation itself."""
+        """The layer inside of a quantize wrapper, else the operation itself."""
         return (
             self.operation.layer
             if isinstance(self.operation, BaseQuantizeWrapper)
@@ -113,13 +113,14 @@ class LayerGraph:
 
     @cached_property
     def _producers(self) -> dict[str, Call]:
-        return {tensor: call for call in self.calls for tensor in call.outputs}
+        found: dict[str, Call] = {}
+        for call in self.calls:
+            found.update(dict.fromkeys(call.outputs, call))
+        return found
 
     @cached_property
     def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
-        found: dict[str, list[tuple[Call, int]]] = {
-            tensor: [] for call in self.calls for tensor in call.outputs
-        }
+        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for tensor in self._producers}
         for call in self.calls:
             for index, tensor in enumerate(call.inputs):
                 found[tensor].append((call, index))
@@ -127,19 +128,20 @@ class LayerGraph:
 
     @cached_property
     def composites(self) -> dict[str, Composite]:
-        """The layers without a wrapper that have weighted layers inside, by name, as their first call shows them."""
-        found = [(name, operation) for name, operation in self.layers() if is_composite(operation)]
-        return {
-            name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes)
-            for name, x in found
-        }
+        """Layers without a wrapper but with weighted layers inside, by name."""
+        found: dict[str, Composite] = {}
+        for name, layer in self.layers():
+            if is_composite(layer):
+                call = self.by_name[name]
+                found[name] = trace_composite(layer, call, self.shapes, self.dtypes)
+        return found
 
     def producer(self, tensor: str) -> Call:
         """Return the call that makes ``tensor``."""
         return self._producers[tensor]
 
     def consumers(self, tensor: str) -> list[tuple[Call, int]]:
-        """Return the calls that read ``tensor``, each with the number of the input that reads it."""
+        """Return the calls that read ``tensor``, each with the number of its input."""
         return self._consumers[tensor]
 
     def layers(self) -> Iterator[tuple[str, Any]]:

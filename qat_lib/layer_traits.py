@@ -1,4 +1,4 @@
-"""What the planner and the cases need to know about Keras layers: which keep a tensor's range, which are nothing."""
+"""What Keras layers do to a tensor's range, for the planner and the cases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_identity(operation: Any) -> bool:
 
 
 def is_relu(operation: Any) -> bool:
-    """Whether the operation is a plain ReLU, which keeps a symmetric grid; a capped or leaky one does not."""
+    """Whether the operation is a plain ReLU, neither capped nor leaky."""
     # The layer, and what keras.activations.relu leaves in a graph.
     if type(operation).__name__ == "ReLU":
         return bool(
@@ -53,7 +53,7 @@ def is_relu(operation: Any) -> bool:
 
 
 def is_wide_maximum(operation: Any) -> bool:
-    """Whether each output is the greatest of many inputs, so that these are mostly values which a percentile cuts."""
+    """Whether each output is the greatest of many inputs, which a percentile would cut."""
     if isinstance(operation, MAX_POOLS):
         return bool(math.prod(operation.pool_size) >= WIDE_WINDOW)
     return isinstance(operation, WIDE_MAXIMA)

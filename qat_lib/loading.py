@@ -41,9 +41,15 @@ def load_model(path: str | Path) -> Any:
     except Exception as error:  # Keras raises many kinds for a damaged file
         reason = describe_error(error)
         if budget.refused:
-            reason = f"its configuration asks for {budget.refused}, but its weights take {archive.weight_bytes:,} bytes"
+            reason = (
+                f"its configuration asks for {budget.refused}, "
+                f"but its weights take {archive.weight_bytes:,} bytes"
+            )
         elif archive.holds_code:
-            reason = "it holds a Lambda layer, whose code safe mode does not run. Replace it by a layer class"
+            reason = (
+                "it holds a Lambda layer, whose code safe mode does not run. "
+                "Replace it by a layer class"
+            )
         raise UnsupportedModelError(
             f"The model file {str(file)!r} can't be loaded: {reason}."
         ) from error
@@ -51,7 +57,7 @@ def load_model(path: str | Path) -> Any:
 
 
 def bind_weights(model: Any) -> None:
-    """Tell every weight quantizer which variable it follows (building the wrapper does so already)."""
+    """Tell each weight quantizer its variable; building the wrapper does so already."""
     for layer in layers_of(model):
         if (
             isinstance(layer, WeightedBaseQuantizeWrapper)
@@ -81,6 +87,7 @@ def _inspect(file: Path) -> KerasArchive:
         ) from error
     except ValueError as error:
         raise UnsupportedModelError(
-            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip archive, but "
+            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip "
+            "archive, but "
             f"{error}."
         ) from error

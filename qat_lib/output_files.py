@@ -1,4 +1,4 @@
-"""Where a result may be written: looked at before the work, so that hours end in a file and no other file is lost."""
+"""Where a result may be written, checked before the work."""
 
 from __future__ import annotations
 
@@ -45,5 +45,6 @@ def check_output(
     for source in inputs:
         if Path(source).exists() and os.path.samefile(place, source):
             raise ConfigError(
-                f"Expected an output other than the inputs. Received: {path} for both; choose another name."
+                f"Expected an output other than the inputs. Received: {path} for both; choose "
+                "another name."
             )

@@ -1,10 +1,10 @@
-"""QuantizationPlan: every quantizer that a model will get and every layer that it leaves alone, with reasons."""
+"""QuantizationPlan: each quantizer of a model and each layer without one, with reasons."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from qat_lib.plan_entries import (
     Consumer,
     QuantizerEntry,
     SkippedLayer,
-    check_keys,
     checked,
     entry_from_dict,
     entry_to_dict,
+    refuse_unknown_keys,
     skipped_from_dict,
+    skipped_to_dict,
 )
 from qat_lib.text_files import parse_json, read_json
 
@@ -67,16 +68,15 @@ class QuantizationPlan:
         return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
 
     def with_range_policy(self, policy: str) -> QuantizationPlan:
-        """Return a plan in which every activation whose policy the spec left open (``"ema"``) has ``policy``."""
-        open_policy = [e.kind != "weight" and e.range_policy == "ema" for e in self.quantizers]
-        changed = [
-            replace(e, range_policy=policy) if o else e
-            for e, o in zip(self.quantizers, open_policy, strict=True)
-        ]
+        """Return a plan with ``policy`` for each activation whose policy is open (``"ema"``)."""
+        changed = []
+        for entry in self.quantizers:
+            is_open = entry.kind != "weight" and entry.range_policy == "ema"
+            changed.append(replace(entry, range_policy=policy) if is_open else entry)
         return replace(self, quantizers=tuple(changed))
 
     def diff(self, other: QuantizationPlan) -> list[str]:
-        """Return what differs, a line each: ``-`` only here, ``+`` only in ``other``, ``~`` changed."""
+        """Return the differences: ``-`` only here, ``+`` only in ``other``, ``~`` changed."""
         mine = {entry.name: entry for entry in self.quantizers}
         theirs = {entry.name: entry for entry in other.quantizers}
         lines = []
@@ -86,9 +86,7 @@ class QuantizationPlan:
             elif name not in mine:
                 lines.append(f"+ {name}: {theirs[name].tensor} ({theirs[name].reason})")
             elif mine[name] != theirs[name]:
-                a, b = asdict(mine[name]), asdict(theirs[name])
-                changes = ", ".join(f"{key}: {a[key]} -> {b[key]}" for key in a if a[key] != b[key])
-                lines.append(f"~ {name}: {changes}")
+                lines.append(f"~ {name}: {_changes(mine[name], theirs[name])}")
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,11 +95,8 @@ class QuantizationPlan:
             "version": PLAN_VERSION,
             "model": self.model,
             "mode": self.mode,
-            "quantizers": [entry_to_dict(entry) for entry in self.quantizers],
-            "skipped": [
-                {"layer": s.layer, "class": s.class_name, "reason": s.reason, "detail": s.detail}
-                for s in self.skipped
-            ],
+            "quantizers": list(map(entry_to_dict, self.quantizers)),
+            "skipped": list(map(skipped_to_dict, self.skipped)),
             "wrapped": list(self.wrapped),
         }
 
@@ -117,12 +112,13 @@ class QuantizationPlan:
             PlanError: the data is no plan, or one of another version.
         """
         try:
-            check_keys(
+            refuse_unknown_keys(
                 "the plan", data, ("version", "model", "mode", "quantizers", "skipped", "wrapped")
             )
             if data["version"] != PLAN_VERSION:
                 raise PlanError(
-                    f"Expected a plan of version {PLAN_VERSION}. Received version: {data['version']!r}."
+                    f"Expected a plan of version {PLAN_VERSION}. Received version: "
+                    f"{data['version']!r}."
                 )
             return cls(
                 model=checked("model", data["model"], str),
@@ -171,9 +167,11 @@ class QuantizationPlan:
     def __str__(self) -> str:
         """Return the plan as a table."""
         rows = [("tensor", "read by", "quantizer", "why")]
-        rows += [(e.tensor, _readers(e), e.name, e.reason) for e in self.quantizers]
-        left = [("layer", "class", "left alone", "")]
-        left += [(s.layer, s.class_name, s.reason, s.detail) for s in self.skipped]
+        for entry in self.quantizers:
+            rows.append((entry.tensor, _readers(entry), entry.name, entry.reason))
+        left = [("layer", "class", "not quantized", "")]
+        for skipped in self.skipped:
+            left.append((skipped.layer, skipped.class_name, skipped.reason, skipped.detail))
         title = f"{self.model}: {len(self.quantizers)} quantizers ({self.mode} mode)"
         return "\n".join([title, *_table(rows), "", *_table(left)])
 
@@ -182,11 +180,18 @@ def _readers(entry: QuantizerEntry) -> str:
     return ", ".join(f"{c.layer}[{c.input}]" for c in entry.consumers) or "-"
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    rows = list(rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+def _changes(mine: QuantizerEntry, theirs: QuantizerEntry) -> str:
+    old, new = asdict(mine), asdict(theirs)
+    changed = [key for key in old if old[key] != new[key]]
+    return ", ".join(f"{key}: {old[key]} -> {new[key]}" for key in changed)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
+    rule = "  ".join("-" * width for width in widths)
+    return [lines[0], rule, *lines[1:]]

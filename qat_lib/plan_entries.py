@@ -66,11 +66,13 @@ class QuantizerEntry:
             if value not in allowed:
                 known = ", ".join(map(str, dict.fromkeys(allowed)))
                 raise PlanError(
-                    f"Quantizer {self.name!r}: expected {key} to be one of {known}. Received: {value!r:.100}."
+                    f"Quantizer {self.name!r}: expected {key} to be one of {known}. Received: "
+                    f"{value!r:.100}."
                 )
         if not 2 <= self.num_bits <= 16:
             raise PlanError(
-                f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: {self.num_bits!r:.100}."
+                f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: "
+                f"{self.num_bits!r:.100}."
             )
 
     @property
@@ -119,12 +121,13 @@ def checked(key: str, value: Any, kind: type[_T]) -> _T:
     """Return a value that has the type that a plan needs there; a boolean is no number."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise PlanError(
-            f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: {value!r:.100}."
+            f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: "
+            f"{value!r:.100}."
         )
     return value
 
 
-def check_keys(what: str, data: dict[str, Any], known: tuple[str, ...]) -> None:
+def refuse_unknown_keys(what: str, data: dict[str, Any], known: tuple[str, ...]) -> None:
     """Refuse keys that nothing would read, such as a misspelt one."""
     unknown = sorted(set(data) - set(known))
     if unknown:
@@ -139,7 +142,7 @@ def _text_or_none(key: str, value: Any) -> str | None:
 
 
 def entry_from_dict(item: dict[str, Any]) -> QuantizerEntry:
-    check_keys("a quantizer", item, _ENTRY_KEYS)
+    refuse_unknown_keys("a quantizer", item, _ENTRY_KEYS)
     axes = item.get("channel_axes")
     return QuantizerEntry(
         name=checked("name", item["name"], str),
@@ -162,6 +165,16 @@ def _consumer(item: dict[str, Any]) -> Consumer:
     return Consumer(
         layer=checked("layer", item["layer"], str), input=checked("input", item["input"], int)
     )
+
+
+def skipped_to_dict(skipped: SkippedLayer) -> dict[str, Any]:
+    """Return the plain form of a layer without quantizers."""
+    return {
+        "layer": skipped.layer,
+        "class": skipped.class_name,
+        "reason": skipped.reason,
+        "detail": skipped.detail,
+    }
 
 
 def skipped_from_dict(item: dict[str, Any]) -> SkippedLayer:

@@ -32,8 +32,8 @@ def quantize_model(
     """Return a copy of a model in which tensors and weights are fake-quantized.
 
     Without cases only the default table and the spec place quantizers: residual connections,
-    Concatenates and poolings stay as they are. The command line and the pipeline place them as well,
-    as ``custom_qdq_cases="auto"`` does here.
+    Concatenates and poolings stay as they are. The command line and the pipeline place them as
+    well, as ``custom_qdq_cases="auto"`` does here.
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included; it is not changed.
@@ -71,7 +71,7 @@ def quantize_model(
 
 
 def _compile_like(model: Any, quantized: Any) -> None:
-    """Compile ``quantized`` as ``model`` is, from the configuration of its optimizer, losses and metrics."""
+    """Compile ``quantized`` as ``model`` is, from its optimizer's and losses' configuration."""
     if not getattr(model, "compiled", False):
         return
     try:

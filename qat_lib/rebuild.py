@@ -166,7 +166,7 @@ class _Rebuild:
         return quantizer
 
     def _arrives_quantized(self, call: Call, index: int) -> QuantizerEntry | None:
-        """Return the entry that quantizes what ``call`` reads, there or before layers that keep it quantized."""
+        """Return the entry that quantizes an input of ``call``, also through layers in between."""
         if index not in own_quantizers(call):
             return None
         while (entry := self.plan.reads.get((call.name, index))) is None:
@@ -202,7 +202,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
-        """Give the copy the original's state, now or, where its first call builds it, after that."""
+        """Give the copy the original's state, now or after the call that builds it."""
         if copy.built and has_same_variables(call.operation, copy):
             copy_state(call.operation, copy)
         else:
@@ -216,7 +216,7 @@ class _Rebuild:
         return wrap_layer(own_name, layer, name, entries)
 
     def _wrapper_name(self, layer: str) -> str:
-        """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
+        """Return ``quant_<layer>``, numbered where another layer has that name."""
         base = name = f"quant_{layer}"
         number = 0
         while name in self.old_layers and name not in self.plan.wrapped:
@@ -238,7 +238,7 @@ class _Rebuild:
 
 
 def _class_of(model: Any) -> Any:
-    """Return the class to build the copy with: the model's own, which may have a ``train_step``, if it takes tensors.
+    """Return the copy's class: the model's own, with its ``train_step``, if it takes tensors.
 
     The rule is that of ``keras.models.clone_model``.
     """
@@ -249,7 +249,7 @@ def _class_of(model: Any) -> Any:
 
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
-    """Give a quantizer the switches of the first one that it stands for, and a range that covers those of all."""
+    """Give a quantizer the switches of the first it replaces, and the widest range of all."""
     quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)

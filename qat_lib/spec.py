@@ -36,7 +36,7 @@ class QuantizationSpec:
 
     A layer's own name wins over a regular expression, that over its class, and any of them over the
     default; among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both
-    False the layer is left alone.
+    False the layer is not quantized.
     """
 
     layers: list[LayerConfig] = field(default_factory=list)
@@ -174,7 +174,8 @@ def _only_values(name: str, values: dict[str, Any]) -> dict[str, Any]:
         if key != "quantization_index" and isinstance(value, (list, tuple)):
             if len(value) != 1:
                 raise SpecError(
-                    f"{key} has {len(value)} values for the one layer {name!r}: give one value, or a list of names."
+                    f"{key} has {len(value)} values for the one layer {name!r}: give one value, or "
+                    "a list of names."
                 )
             values = {**values, key: value[0]}
     return values
@@ -185,7 +186,8 @@ def _column(key: str, value: Any, names: list[str]) -> list[Any]:
         return [value] * len(names)
     if len(value) != len(names):
         raise SpecError(
-            f"{key} must be one value or a list of {len(names)}, as name is. Received {len(value)} values."
+            f"{key} must be one value or a list of {len(names)}, as name is. Received {len(value)} "
+            "values."
         )
     return list(value)
 
@@ -195,13 +197,15 @@ def _entry(item: Any) -> LayerConfig:
         return item
     if not isinstance(item, dict):
         raise SpecError(
-            f"An entry of a quantization spec is a mapping with at least 'name'. Received: {item!r}."
+            "An entry of a quantization spec is a mapping with at least 'name'. Received: "
+            f"{item!r}."
         )
     known = {f.name for f in fields(LayerConfig)}
     unknown = sorted(set(map(str, item)) - known)
     if unknown or "name" not in item:
         problem = f"unknown key {unknown[0]!r}" if unknown else "no 'name'"
         raise SpecError(
-            f"Entry {item!r} of the quantization spec has {problem}. Known keys: {', '.join(sorted(known))}."
+            f"Entry {item!r} of the quantization spec has {problem}. Known keys: "
+            f"{', '.join(sorted(known))}."
         )
     return LayerConfig(**item)

@@ -1,4 +1,4 @@
-"""What TensorRT takes into the kernel of a convolution or Dense, in terms of Keras layers and operations.
+"""What TensorRT fuses into the kernel of a convolution or Dense, in Keras's terms.
 
 The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
 layers were read; :mod:`qat_lib.analysis` applies the same ones to ONNX.
@@ -33,7 +33,7 @@ FUNCTIONS = {
 
 
 def activation_of(operation: Any) -> str | None:
-    """Return the name of the activation function that the operation is, such as ``"relu"``; None if it is none."""
+    """Return the activation function that the operation is, such as ``"relu"``, or None."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
     # The layer, and what keras.activations.relu leaves in a graph.
@@ -63,7 +63,7 @@ def is_affine(call: Call) -> bool:
 
 
 def is_addition(operation: Any) -> bool:
-    """Whether the operation adds tensors: an Add layer, ``x + y``, or InceptionResNet's scaled residual."""
+    """Whether the operation adds tensors: Add, ``x + y``, InceptionResNet's scaled residual."""
     return is_merge(operation, layers.Add, "Add") or type(operation).__name__ == "CustomScaleLayer"
 
 
@@ -75,7 +75,7 @@ def is_merge(operation: Any, layer_class: type, operator: str) -> bool:
 
 
 def is_self_gate(graph: LayerGraph, call: Call) -> bool:
-    """Whether this is ``x * f(x)`` with pointwise ``f``, which stays in one kernel with what made ``x``."""
+    """Whether this is ``x * f(x)`` with pointwise ``f``, which fuses into the kernel of ``x``."""
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
@@ -89,7 +89,7 @@ def is_self_gate(graph: LayerGraph, call: Call) -> bool:
 
 
 def is_weighted(call: Call) -> bool:
-    """Whether a kernel with weights makes the call's output: a convolution, a Dense, an attention's last projection."""
+    """Whether a kernel with weights makes the output: convolution, Dense, attention."""
     return isinstance(call.core, (*WEIGHTED, layers.MultiHeadAttention))
 
 

@@ -81,6 +81,7 @@ def export_onnx(
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    options: ExportOptions | None = None,
     remainder: FloatPrecision | None = None,
 ) -> ExportReport:
     """Export a Keras model, quantized or not, to ONNX and verify the result.
@@ -106,6 +107,8 @@ def export_onnx(
         plan: quantization plan that the file is verified against, its dict form, or the path of its
             JSON; its digest is recorded in the file. Default None: verified against the model's own
             quantizers.
+        options: all options above that say how the graph is lowered, as one value; default None:
+            those keywords. An option of your own has no keyword.
         remainder: deprecated name of ``float_precision``.
 
     Returns:
@@ -129,16 +132,21 @@ def export_onnx(
     if remainder is not None:
         warn_renamed("remainder", "float_precision")
         float_precision = remainder
-    options = ExportOptions(
+    keywords = ExportOptions(
         target=target,
-        opset=max(opset, 19) if float_precision == "fp16" else opset,
+        opset=opset,
         weights=weights,
         float_precision=float_precision,
         channels_first_input=channels_first_input,
         batch=batch,
         embed_preprocessing=embed_preprocessing,
     )
-    if embed_preprocessing and preprocessing is None:
+    if options is not None and keywords != ExportOptions():
+        raise ExportError(
+            f"Expected the options as one value or as keywords, not both. Received: {options}."
+        )
+    options = options or keywords
+    if options.embed_preprocessing and preprocessing is None:
         raise ExportError(
             "embed_preprocessing=True needs the preprocessing. Pass "
             "preprocessing=Preprocessing(...)."
@@ -147,13 +155,12 @@ def export_onnx(
     check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)
-    _check_signs(ranges, target)
-    graph = convert(model, opset=options.opset, batch=batch)
+    _check_signs(ranges, options.target)
+    graph = convert(model, opset=options.opset, batch=options.batch)
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
-    recorded = record_quantizers(
-        graph, ranges, disabled_quantizers(model), half=float_precision == "fp16"
-    )
+    half = options.float_precision == "fp16"
+    recorded = record_quantizers(graph, ranges, disabled_quantizers(model), half=half)
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)

@@ -1,7 +1,8 @@
-"""The options of an export as one validated value."""
+"""The options of an export as one validated value, and the lowering passes that they ask for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -15,6 +16,7 @@ NEWEST_OPSET = 21
 """Newest operator set offered. tf2onnx writes up to 18; ONNX's version converter does the rest, on
 the graph without weights. float16 Q/DQ scales need 19."""
 
+HALF_OPSET = 19
 LARGEST_BATCH = 65_536
 _CHOICES = {
     "target": get_args(Backend),
@@ -26,6 +28,8 @@ _CHOICES = {
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """How a graph is lowered; see :func:`qat_lib.export.export.export_onnx` for what each means.
+
+    float16 raises ``opset`` to 19.
 
     Raises:
         ExportError: a value is not one of those allowed.
@@ -40,6 +44,8 @@ class ExportOptions:
     embed_preprocessing: bool = False
 
     def __post_init__(self) -> None:
+        if self.float_precision == "fp16":
+            object.__setattr__(self, "opset", max(self.opset, HALF_OPSET))
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -53,3 +59,65 @@ class ExportOptions:
                 f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. "
                 f"Received: {self.batch!r}."
             )
+
+
+def for_openvino(options: ExportOptions) -> bool:
+    """Run a pass in exports for OpenVINO."""
+    return options.target == "openvino"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass in the sequence.
+
+    Attributes:
+        path: ``"<file>.<function>"`` in ``qat_lib/export/passes/``.
+        when: whether an export of these options runs it. Default None: every export does.
+        takes: what it takes after the model: ``"ranges"`` (range of each quantizer by its name) or
+            ``"preprocessing"``. Default: nothing.
+    """
+
+    path: str
+    when: Callable[[ExportOptions], bool] | None = None
+    takes: tuple[str, ...] = ()
+
+    @property
+    def function(self) -> str:
+        """Name of the pass."""
+        return self.path.partition(".")[2]
+
+
+PASSES = (
+    Pass("fold_constants.fold_constants"),
+    Pass("identities.remove_identities"),
+    Pass("output_padding.use_output_padding"),
+    Pass("static_shapes.fix_reshape_targets"),
+    Pass("resize.fix_resize_scales"),
+    Pass("einsum.merge_einsum"),
+    Pass("activation_ranges.write_activation_ranges", takes=("ranges",)),
+    Pass("quantized_weights.store_quantized_weights", takes=("ranges",)),
+    Pass("io.embed_preprocessing", lambda options: options.embed_preprocessing, ("preprocessing",)),
+    Pass("nearest_resize.use_nearest_resize"),
+    Pass("recover_prelu.recover_prelu"),
+    Pass("batched_dense.merge_batched_dense"),
+    Pass("layout.remove_transposes"),
+    # Transposes that were moved onto constants.
+    Pass("fold_constants.fold_constants"),
+    Pass("pooling.use_global_pools"),
+    Pass("flatten_order.reorder_flattened_weights"),
+    Pass("singleton_reshapes.eliminate_singleton_reshapes"),
+    Pass("recover_batchnorm.recover_batchnorm"),
+    Pass("recover_layernorm.recover_layernorm"),
+    Pass("bias.merge_bias"),
+    Pass("fold_batchnorm.fold_batchnorm"),
+    Pass("padding.merge_padding"),
+    Pass("pool_order.quantize_before_max_pools", for_openvino),
+    Pass("strides.hoist_strides", for_openvino),
+    Pass("unsigned.quantize_unsigned", for_openvino),
+    Pass("clamps.remove_redundant_clamps", for_openvino),
+    Pass("io.convert_inputs_to_nchw", lambda options: options.channels_first_input),
+    Pass("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
+    Pass("half.convert_float_to_half", lambda options: options.float_precision == "fp16"),
+    Pass("names.name_canonically"),
+)
+"""The passes in the order in which they run."""

@@ -1,4 +1,4 @@
-"""plan_quantization: ask spec and cases, decide about each layer, and collect the quantizers that follow."""
+"""plan_quantization: ask spec and cases, decide about layers, collect the quantizers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
 from qat_lib.options import Mode
 from qat_lib.plan import QuantizationPlan
+from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
-from qat_lib.planner.entries import activation_entries, composite_entries, weight_entries
+from qat_lib.planner.entries import composite_entries, weight_entries
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
@@ -62,7 +63,8 @@ def plan_quantization(
         )
     if quantization_spec is not None and not isinstance(quantization_spec, QuantizationSpec):
         raise SpecError(
-            f"quantization_spec must be a QuantizationSpec. Received: {type(quantization_spec).__name__}."
+            "quantization_spec must be a QuantizationSpec. Received: "
+            f"{type(quantization_spec).__name__}."
         )
     if (
         quantization_mode == "partial"
@@ -115,7 +117,8 @@ def _cases(cases: Sequence[Any] | str | None) -> list[Any]:
     for case in listed:
         if isinstance(case, type):
             raise SpecError(
-                f"custom_qdq_cases holds objects: give {case.__name__}() in place of {case.__name__}."
+                f"custom_qdq_cases holds objects: give {case.__name__}() in place of "
+                f"{case.__name__}."
             )
         if not callable(getattr(case, "case", None)):
             raise SpecError(
@@ -133,7 +136,8 @@ def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> Quantiza
     result = case.case(model, copy.deepcopy(spec) if spec is not None else QuantizationSpec())
     if not isinstance(result, QuantizationSpec):
         raise SpecError(
-            f"{type(case).__name__}.case must return a QuantizationSpec, empty if there is nothing to change. "
+            f"{type(case).__name__}.case must return a QuantizationSpec, empty if there is nothing "
+            "to change. "
             f"Received: {type(result).__name__}."
         )
     return result

@@ -1,4 +1,4 @@
-"""Which tensors of a model are never negative, as far as its layers show it: these can have unsigned integers."""
+"""Tensors that are never negative by their layers, which can have unsigned integers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMOOTH = ("bilinear", "nearest")
 
 
 def non_negative_tensors(graph: LayerGraph) -> frozenset[str]:
-    """Return the tensors of which the layers alone, whatever the weights, show that no element is below zero."""
+    """Return the tensors that the layers alone, whatever the weights, keep from being negative."""
     found: set[str] = set()
     for call in graph.calls:
         if _is_non_negative(call, [tensor in found for tensor in call.inputs]):

@@ -1,4 +1,4 @@
-"""Wrappers of Keras layers: ``<KerasClass>QuantizeWrapper`` for every supported class, and the bases for new ones."""
+"""Wrappers of Keras layers, ``<KerasClass>QuantizeWrapper``, and the bases for new ones."""
 
 from __future__ import annotations
 

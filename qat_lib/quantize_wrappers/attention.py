@@ -27,7 +27,7 @@ class EinsumDenseQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
 
 class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
-    """Quantize ``keras.layers.MultiHeadAttention``: its inputs, its four projections, and the attention's output.
+    """Quantize the inputs, the four projections and the output of MultiHeadAttention.
 
     The product of queries and keys, the softmax and the product with the values stay in float.
     """
@@ -97,7 +97,7 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         mask: Any = None,  # noqa: ARG002  the layer takes the masks of its inputs
         **kwargs: Any,
     ) -> Any:
-        """Call the layer on quantized queries, values and keys, ``(batch, length, features)`` each."""
+        """Call the layer on quantized queries, values, keys: ``(batch, length, features)`` each."""
         if self.input_quantizers:
             shared_key = key is None
             query, value, key = self.quantized_inputs(
@@ -110,6 +110,6 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
 
 def _renamed(layer: Any, name: str) -> Any:
-    """Give a projection a name that is unique in its model; Keras calls each attention's ones the same."""
+    """Give a projection a name that is unique in its model, which Keras does not."""
     layer.name = name
     return layer

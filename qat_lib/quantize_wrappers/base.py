@@ -48,7 +48,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     internal_names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, any_class: bool = False, **kwargs: Any) -> None:
-        """Register the subclass with Keras, for loading, and under the layer class that it serves, if it is one."""
+        """Register the subclass with Keras and under the layer class that it serves."""
         super().__init_subclass__(**kwargs)
         keras.saving.register_keras_serializable(package=PACKAGE)(cls)
         if not any_class:
@@ -68,7 +68,8 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     ) -> None:
         if not isinstance(layer, keras.layers.Layer) or isinstance(layer, keras.Model):
             raise SpecError(
-                f"A wrapper needs a Keras layer that is not a model. Received: {type(layer).__name__}."
+                "A wrapper needs a Keras layer that is not a model. Received: "
+                f"{type(layer).__name__}."
             )
         kwargs.setdefault("name", f"quant_{layer.name}")
         kwargs.setdefault("dtype", layer.dtype_policy)
@@ -100,7 +101,8 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         chosen = range(len(shapes)) if self.quantization_index is None else self.quantization_index
         if beyond := [i for i in chosen if i >= len(shapes)]:
             raise SpecError(
-                f"quantization_index {beyond[0]} of {self.layer.name!r} is out of range: it has {len(shapes)} inputs."
+                f"quantization_index {beyond[0]} of {self.layer.name!r} is out of range: it has "
+                f"{len(shapes)} inputs."
             )
         for i, shape in enumerate(shapes):
             quantizer = None
@@ -182,7 +184,7 @@ def _is_list_of_shapes(shape: Any) -> bool:
 
 
 def unweighted(layer_class: type, *, default: bool = False) -> Any:
-    """Return a wrapper class for a layer without weights; ``default`` says whether its inputs are quantized unasked."""
+    """Return a wrapper class for a layer without weights."""
     return type(
         f"{layer_class.__name__}{SUFFIX}",
         (NonWeightedBaseQuantizeWrapper,),

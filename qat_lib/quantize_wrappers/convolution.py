@@ -1,4 +1,4 @@
-"""Wrappers of the convolutions. TensorRT's INT8 transposed convolutions are unreliable, so those are off by default."""
+"""Wrappers of the convolutions; transposed ones, unreliable in TensorRT, are off by default."""
 
 from __future__ import annotations
 

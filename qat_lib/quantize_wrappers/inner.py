@@ -19,7 +19,7 @@ from qat_lib.quantizers import TensorQuantizer
 
 
 def inner_layers(layer: Any) -> dict[str, Any]:
-    """Return the layers with quantizable weights inside of a layer, by path, such as ``"attention/query_dense"``.
+    """Return a layer's quantizable inner layers by path, such as ``"attention/query_dense"``.
 
     The path leads from attribute to attribute, without leading underscores, in lists by number. A
     layer that makes its inner layers in ``build`` or in its first call has none before that.
@@ -69,7 +69,7 @@ def _reads_plain_weights(layer_class: type) -> bool:
 
 
 def _children(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each layer that a layer holds, with its label; in a model labels are names, which are unique there."""
+    """Yield each layer that a layer holds, with a label; in a model, its name."""
     labels: dict[int, str] = {}
     for name, value in vars(layer).items() if not isinstance(layer, keras.Model) else ():
         if name in RECORDS or name.startswith("_self_"):  # TensorFlow's own records

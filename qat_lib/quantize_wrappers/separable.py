@@ -1,4 +1,4 @@
-"""Wrappers of the separable convolutions: two in one layer, with a quantizer on the tensor between them."""
+"""Wrappers of separable convolutions, with a quantizer between their two halves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qat_lib.quantizers import TensorQuantizer
 
 
 class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
-    """Quantize the input, both kernels, and the tensor between the depthwise and the pointwise convolution."""
+    """Quantize the input, both kernels, and the tensor between the two convolutions."""
 
     kernel_types: ClassVar[Any] = {"depthwise_kernel": (-2, -1), "pointwise_kernel": (-1,)}
     internal_names: ClassVar[tuple[str, ...]] = ("depthwise",)

@@ -48,7 +48,7 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         )
 
     def planned_weights(self) -> dict[str, tuple[int, ...] | None]:
-        """Return the name of each weight that is quantized, with the axes that keep a range (None = one range)."""
+        """Return each quantized weight's name with its axes that keep a range (None = one)."""
         return {_leaf(kernel): axes for kernel, axes in self.kernels.items()}
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
@@ -122,12 +122,13 @@ def _leaf(kernel: str) -> str:
 
 
 def weighted(layer_class: type, *, default: bool = True, **kernels: tuple[int, ...] | None) -> Any:
-    """Return a wrapper class for ``layer_class``; ``kernels`` maps its weights to the axes that keep a range."""
+    """Return a wrapper class; ``kernels`` maps weights to the axes that keep a range."""
     return type(
         f"{layer_class.__name__}{SUFFIX}",
         (WeightedBaseQuantizeWrapper,),
         {
-            "__doc__": f"Quantize the inputs and the weights of ``keras.layers.{layer_class.__name__}``.",
+            "__doc__": "Quantize the inputs and the weights of "
+            f"``keras.layers.{layer_class.__name__}``.",
             "__module__": "qat_lib.quantize_wrappers",
             "layer_class": layer_class,
             "kernel_types": kernels or {"kernel": (-1,)},

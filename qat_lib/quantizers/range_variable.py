@@ -1,4 +1,4 @@
-"""The variable that holds a quantizer's range: as its largest magnitude, or, if learned, as its step."""
+"""The variable of a quantizer's range: its largest magnitude or, if learned, its step."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RangeVariable(Switches, keras.layers.Layer):
 
     @property
     def _unit(self) -> float:
-        """How much of the range one unit of its variable is: a learned range is kept as its step."""
+        """The range in units of its variable: a learned range is kept as its step."""
         return self._high if self._learned else 1.0
 
     def _range_tensor(self) -> Any:
@@ -68,7 +68,7 @@ class RangeVariable(Switches, keras.layers.Layer):
         return range_ * self._unit if self._learned else range_
 
     def range_of(self, x: Any) -> Any:
-        """Return the largest magnitude of ``x``, one for each kept channel (other axes kept as 1)."""
+        """Return the largest magnitude of ``x``, or of each kept channel (1 in other axes)."""
         magnitude = self.magnitude(x)
         if self.channel_axes is None:
             return tf.reduce_max(magnitude)
@@ -77,12 +77,12 @@ class RangeVariable(Switches, keras.layers.Layer):
         )
 
     def magnitude(self, x: Any) -> Any:
-        """Return, in float32, how far each element of ``x`` lies from zero, in the directions that have integers."""
+        """Return each element's float32 distance from zero, where there are integers for it."""
         x = tf.cast(x, tf.float32)
         return tf.nn.relu(x) if self.unsigned else tf.abs(x)
 
     def bind_weight(self, variable: Any) -> None:
-        """Name the weight that this quantizer quantizes: its range is the first one, and ``"current"`` follows it."""
+        """Set the weight: its range comes first, and ``"current"`` follows it."""
         self._weight_ref = weakref.ref(variable)
 
     def _weight(self) -> Any:
@@ -100,7 +100,7 @@ class RangeVariable(Switches, keras.layers.Layer):
 
     @property
     def amax(self) -> np.ndarray:
-        """The range: float32, a scalar, or for channels a tensor that broadcasts against the quantized one.
+        """The range: a float32 scalar, or one value per channel that broadcasts.
 
         Never below ``AMAX_FLOOR``. Set it to set the range by hand, which counts as calibration.
         """
@@ -136,11 +136,11 @@ class RangeVariable(Switches, keras.layers.Layer):
 
     @property
     def scale(self) -> np.ndarray:
-        """Step between two neighbouring quantized values: ``amax`` over the greatest integer, float32."""
+        """Step between two quantized values: ``amax`` over the greatest integer, float32."""
         return self.amax / np.float32(self._high)
 
     def take_over(self, other: RangeVariable) -> None:
-        """Take the range and the switches of another quantizer, whatever the policies of both are."""
+        """Take the range and switches of another quantizer, whatever their policies."""
         if other._unit == self._unit:
             self._range.assign(other._range.value)
         else:
@@ -148,7 +148,7 @@ class RangeVariable(Switches, keras.layers.Layer):
         self._flags.assign(other._flags.value)
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the range as amax, and if it is learned the step, too, which amax gives but for its rounding."""
+        """Save the range as amax, and a learned one also as its step, which is exact."""
         if not self._learned:
             super().save_own_variables(store)
             return
@@ -156,7 +156,7 @@ class RangeVariable(Switches, keras.layers.Layer):
         store["step"] = self._range
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what :meth:`save_own_variables` saved, also before learned ranges had a step, or of another policy."""
+        """Load a saved range, also of another policy or without a step."""
         if not self._learned and "step" not in store:
             super().load_own_variables(store)
             return

@@ -68,13 +68,15 @@ class TensorQuantizer(RangeVariable):
     ) -> None:
         if range_policy not in RANGE_POLICIES:
             raise SpecError(
-                f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: {range_policy!r}."
+                f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: "
+                f"{range_policy!r}."
             )
         if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not 2 <= num_bits <= 16:
             raise SpecError(f"num_bits must be an integer from 2 to 16. Received: {num_bits!r}.")
         if narrow_range and unsigned:
             raise SpecError(
-                "unsigned integers have no narrow range: give narrow_range=True or unsigned=True, not both."
+                "unsigned integers have no narrow range: give narrow_range=True or unsigned=True, "
+                "not both."
             )
         if not 0 <= momentum < 1:
             raise SpecError(f"momentum must be in [0, 1). Received: {momentum!r}.")
@@ -91,12 +93,12 @@ class TensorQuantizer(RangeVariable):
         self._weight_ref: Any = None
 
     def build(self, input_shape: Any) -> None:
-        """Create the range and the switches; the range keeps one value for each kept axis, 1 elsewhere."""
+        """Create the range, one value for each kept axis, and the switches."""
         self._add_range(input_shape)
         self._add_switches()
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Quantize ``inputs`` (any shape, or a variable); the result has their shape and data type."""
+        """Quantize ``inputs``, a tensor or variable; shape and data type stay."""
         # A variable as it is stored: mixed precision casts it only after this.
         inputs = tf.convert_to_tensor(inputs)
         if (collector := active_collector()) is not None:
@@ -122,7 +124,7 @@ class TensorQuantizer(RangeVariable):
         )
 
     def _track(self, x: Any, flags: Any) -> None:
-        """Move the range towards the batch's; the first batch of an uncalibrated quantizer sets it."""
+        """Move the range towards the batch's; the first batch sets an uncalibrated one."""
         old, on = tf.convert_to_tensor(self._range), tf.cast(flags, tf.bool)
         moving = on[TRACKING] & on[ENABLED]
         # The reduction costs more than the quantization, so it runs only while the range moves. The
@@ -157,7 +159,7 @@ class TensorQuantizer(RangeVariable):
 
     @property
     def calibrated(self) -> bool:
-        """Whether the range was set by calibration, by training or by hand (always true for weights)."""
+        """Whether calibration, training or hand has set the range (always true for weights)."""
         return self.range_policy == "current" or self.of_weight or self._is_on(CALIBRATED)
 
     def get_config(self) -> dict[str, Any]:

@@ -31,32 +31,39 @@ __all__ = [
 
 def onnx_operators(role: Role, *more: Role) -> frozenset[str]:
     """Return the ONNX operators that have all of the roles."""
-    return frozenset(name for row in rows(role, *more) for name in row.onnx)
+    return frozenset(_names("onnx", role, *more))
 
 
 def layer_names(role: Role, *more: Role) -> tuple[str, ...]:
     """Return the classes of ``keras.layers`` that have all of the roles, in the table's order."""
-    return tuple(name for row in rows(role, *more) for name in row.layers)
+    return tuple(_names("layers", role, *more))
 
 
 def keras_operators(role: Role, *more: Role) -> frozenset[str]:
     """Return the classes of bare Keras operations that have all of the roles."""
-    return frozenset(name for row in rows(role, *more) for name in row.operators)
+    return frozenset(_names("operators", role, *more))
 
 
 def activation_functions(role: Role, *more: Role) -> frozenset[str]:
     """Return the Keras activation functions that have all of the roles."""
-    return frozenset(name for row in rows(role, *more) for name in row.functions)
+    return frozenset(_names("functions", role, *more))
 
 
 def other_layers(role: Role, *more: Role) -> frozenset[str]:
     """Return the layer classes of model libraries that have all of the roles."""
-    return frozenset(name for row in rows(role, *more) for name in row.others)
+    return frozenset(_names("others", role, *more))
 
 
 def tensorflow_operators(role: Role, *more: Role) -> frozenset[str]:
     """Return the TensorFlow operators that have all of the roles."""
-    return frozenset(name for row in rows(role, *more) for name in row.tensorflow)
+    return frozenset(_names("tensorflow", role, *more))
+
+
+def _names(column: str, role: Role, *more: Role) -> list[str]:
+    names: list[str] = []
+    for row in rows(role, *more):
+        names.extend(getattr(row, column))
+    return names
 
 
 def rows(role: Role, *more: Role) -> tuple[Operation, ...]:

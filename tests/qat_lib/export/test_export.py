@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,7 @@ def test_export_has_the_defaults_that_it_documents() -> None:
         "embed_preprocessing": False,
         "metadata": None,
         "plan": None,
+        "options": None,
         "remainder": None,
     }
 
@@ -364,3 +366,22 @@ def test_export_gives_the_models_answers(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     (y,) = ReferenceEvaluator(proto).run(None, {"x": x})
     np.testing.assert_allclose(y, model(x), rtol=1e-5)
+
+
+def test_export_keywords_have_the_defaults_of_the_options() -> None:
+    parameters = inspect.signature(export_onnx).parameters
+    defaults = {field.name: field.default for field in fields(ExportOptions)}
+    keywords = {name: parameters[name].default for name in defaults if name in parameters}
+    assert keywords.items() <= defaults.items()
+    assert len(keywords) == 7
+
+
+def test_export_takes_options_as_one_value(tmp_path: Path) -> None:
+    options = ExportOptions(opset=18, batch=3)
+    report = export_onnx(dense(), tmp_path / "model.onnx", options=options)
+    assert report.opset == 18
+    (given,) = onnx.load(tmp_path / "model.onnx").graph.input
+    assert given.type.tensor_type.shape.dim[0].dim_value == 3
+    with pytest.raises(ExportError, match="as one value or as keywords, not both"):
+        export_onnx(dense(), tmp_path / "other.onnx", options=options, batch=3)
+    assert not (tmp_path / "other.onnx").exists()

@@ -54,3 +54,14 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
 def test_export_options_refuse(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ExportError, match=message):
         ExportOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "opset"), [({}, 17), ({"float_precision": "fp16"}, 19), ({"opset": 13}, 13)]
+)
+def test_float16_raises_the_opset(given: dict[str, Any], opset: int) -> None:
+    assert ExportOptions(**given).opset == opset
+
+
+def test_float16_keeps_a_newer_opset() -> None:
+    assert ExportOptions(float_precision="fp16", opset=21).opset == 21
