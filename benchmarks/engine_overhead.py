@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import record
+from reference_networks import RESNET50, write_network
 
 from qat_lib.engines import BuildSpec, Engine, build_engine, load_engine
-from qat_lib.engines.reference_networks import RESNET50, write_network
 
 LIMIT = 1.03
 

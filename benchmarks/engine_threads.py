@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import record
+from reference_networks import RESNET50, ResidualNetwork, write_network
 
 from qat_lib.engines import BuildSpec, Engine, RequestLimits, build_engine, load_engine
-from qat_lib.engines.reference_networks import RESNET50, ResidualNetwork, write_network
 
 NETWORKS = {
     "small": ResidualNetwork(blocks=(1, 2, 2), widths=(16, 32, 64), stem=16, image=(3, 32, 32)),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from datetime import date
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.environment import cpu_device
+
+# The networks that benchmarks and tests share.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "qat_lib"))
 
 LIBRARIES = ("tensorflow", "keras", "tf2onnx", "onnxruntime", "openvino", "nncf")
 

@@ -46,7 +46,7 @@ def export_onnx(
             ``plan.json``, ``export.json``, and the fusion analysis of ``qat.onnx`` as
             ``analysis.json`` and ``analysis.html``; with an FP16 engine to come also ``fp16.onnx``,
             the baseline in float16.
-        export: target, operator set, and how weights and the remainder are stored.
+        export: target, operator set, how weights are stored, and the precision of the rest.
         engine: of it only the backend, which the target follows, and whether FP16 is wanted.
         progress: told about each variant.
 
@@ -63,7 +63,7 @@ def export_onnx(
     """
     choice = choose_export(export, engine)
     export = export.model_copy(update={"target": choice.target})
-    full, half = (export.model_copy(update={"remainder": kind}) for kind in ("fp32", "fp16"))
+    full, half = (export.model_copy(update={"float_precision": kind}) for kind in ("fp32", "fp16"))
     fp32, tuned, exported = Baseline(baseline), FineTuned(qat), Exported(out)
     jobs: dict[Variant, tuple[ModelFolder, ExportSettings]] = {
         Variant.FP32: (fp32, full),
@@ -110,9 +110,9 @@ def _export_variant(
     images, _ = load_split(dataset.path, "test", limit=export.parity_samples)
 
     def export_in_fp32(twin: Path) -> None:
-        _export_file(folder, twin, export.model_copy(update={"remainder": "fp32"}))
+        _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
 
-    in_half = export.remainder == "fp16"
+    in_half = export.float_precision == "fp16"
     parity = compare_with_keras(
         model, path, images, export_in_fp32=export_in_fp32 if in_half else None
     )
@@ -124,7 +124,7 @@ def _export_variant(
         quantizers=report.quantizers,
         nodes=report.nodes,
         target=export.target,
-        remainder=export.remainder,
+        float_precision=export.float_precision,
         verification=[FindingRecord(**finding.to_dict()) for finding in report.findings],
         parity=parity,
     )
@@ -153,7 +153,7 @@ def _export_file(
         target=export.target,
         opset=export.opset,
         weights=export.weights,
-        remainder=export.remainder,
+        float_precision=export.float_precision,
         plan=folder.plan(),
         **about,
     )

@@ -129,7 +129,7 @@ class ExportSettings(Settings):
     weights: WeightForm = Field(
         "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
     )
-    remainder: FloatPrecision = Field(
+    float_precision: FloatPrecision = Field(
         "fp32",
         description=(
             "Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 "

@@ -147,7 +147,7 @@ def compile_(
 
 
 @app.command("compare", rich_help_panel="Runs")
-def compare_(
+def compare_command(
     runs: Annotated[
         list[str] | None,
         typer.Argument(

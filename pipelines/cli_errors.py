@@ -33,9 +33,8 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
     except KeyboardInterrupt as error:
         _say("Interrupted.")
         raise typer.Exit(130) from error
-    except (
-        BrokenPipeError
-    ) as error:  # whoever read stdout has gone; Python would say so again at its own end
+    # Whoever read stdout has gone; Python would say so again at its own end.
+    except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from error
     except Exception as error:
@@ -78,6 +77,11 @@ def _log_tail(error: Exception) -> None:
     tail = getattr(error, "log_tail", "")
     if tail:
         _say(f"The end of the log:\n{tail}\n")
+
+
+def say_renamed(old: str, new: str) -> None:
+    """Tell that an option has a new name."""
+    _say(f"Warning: {old} is now {new}; the old name goes with the next release.")
 
 
 def _say(text: str) -> None:

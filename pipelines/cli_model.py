@@ -7,16 +7,20 @@ Each is a thin layer over one function of ``qat_lib``; the functions for the scr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from pipelines.cli_engine import bench, build
-from pipelines.cli_errors import reported
+from pipelines.cli_errors import reported, say_renamed
 from pipelines.cli_options import DebugOption, JsonOption, OnnxFile, print_json
 from pipelines.cli_quantize import check_inputs, quantize
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.options import Backend, FloatPrecision, WeightForm
+
+if TYPE_CHECKING:
+    from qat_lib.analysis.report import FusionReport
+    from qat_lib.tensor_trace import TensorTrace
 
 _PANEL = "Single files"
 
@@ -36,9 +40,12 @@ def export(
     weights: Annotated[
         WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
     ] = "int8",
-    remainder: Annotated[
+    float_precision: Annotated[
         FloatPrecision, typer.Option(help="Precision of non-quantized layers.")
     ] = "fp32",
+    remainder: Annotated[
+        FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False),
@@ -67,6 +74,9 @@ def export(
         import qat_lib
         from pipelines import model_views
 
+        if remainder is not None:
+            float_precision = remainder
+            say_renamed("--remainder", "--float-precision")
         network = qat_lib.load_model(model)
         inputs = None if check is None else model_views.read_inputs(check)
         if check is not None:
@@ -77,7 +87,7 @@ def export(
             target=target,
             opset=opset,
             weights=weights,
-            remainder=remainder,
+            float_precision=float_precision,
             batch=batch,
             channels_first_input=channels_first,
             plan=plan,
@@ -138,6 +148,18 @@ def analyze(
             help="Layer file of a built engine, to score the prediction.", show_default=False
         ),
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show one layer, quantizer, tensor or node from plan to engine.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="With --trace: plan.json of the model.", show_default=False),
+    ] = None,
     tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = "10",
     fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "never",
     all_findings: Annotated[
@@ -159,15 +181,30 @@ def analyze(
         version: Any = int(tensorrt)
         report = analyze_onnx(model, tensorrt=version)
         comparison = score(report, compare) if compare is not None else None
+        found = None if trace is None else _trace(trace, model, plan, report, compare)
         if html is not None:
             model_views.write_file(html, to_html(report))
         if json_:
             content = report.to_dict()
-            print_json({**content, "comparison": comparison.to_dict()} if comparison else content)
+            if comparison is not None:
+                content["comparison"] = comparison.to_dict()
+            if found is not None:
+                content["trace"] = found.to_dict()
+            print_json(content)
+        elif found is not None:
+            model_views.show_trace(found)
         else:
             model_views.show_analysis(report, comparison, all_findings=all_findings)
         if gate(report.findings, fail_on):
             raise typer.Exit(1)
+
+
+def _trace(
+    name: str, model: Path, plan: Path | None, report: FusionReport, layers: Path | None
+) -> TensorTrace:
+    from qat_lib.tracing import trace_tensor
+
+    return trace_tensor(name, model, plan, analysis=report, engine_layers=layers or ())
 
 
 def register(app: typer.Typer) -> None:

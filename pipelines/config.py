@@ -22,6 +22,7 @@ from components.runtime.quantization_choice import check_case_name
 from components.settings import Settings
 from pipelines.cluster_settings import ClusterSettings
 from pipelines.config_errors import check_keys, describe_problems
+from pipelines.renamed_keys import with_new_keys
 from pipelines.yaml_config import parse_config, read_yaml_mapping
 from qat_lib.errors import ConfigError
 from qat_lib.models import check_reference_name
@@ -143,6 +144,7 @@ def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunCon
         ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its
             path.
     """
+    values = with_new_keys(values, source=source)
     check_keys(values, RunConfig, source=source)
     try:
         return RunConfig.model_validate(values)
@@ -179,6 +181,7 @@ def load_config(
             for key, value in content.items()
             if value is not None or key not in _EMPTY_ALLOWED
         }
+        layer = with_new_keys(layer, source=source)
         check_keys(layer, RunConfig, source=source)
         values = _merge(values, _absolute_paths(layer, base))
     if "output" not in values:
@@ -207,7 +210,9 @@ def _file_layers(
         raise ConfigError(f"{path}: expected 'profiles' to map each name to a part of a config.")
     # A typing error in a profile is found at once, not on the day the profile is used.
     for name, layer in known.items():
-        check_keys(layer or {}, RunConfig, source=f"{path}, profile {name}")
+        where = f"{path}, profile {name}"
+        known[name] = with_new_keys(layer or {}, source=where)
+        check_keys(known[name], RunConfig, source=where)
     layers = [(str(path), folder, base)]
     for name in profiles:
         if name not in known:
@@ -215,7 +220,7 @@ def _file_layers(
             raise ConfigError(
                 f"{path}: expected a profile of this file ({listed}), received {name!r}."
             )
-        layers.append((f"{path}, profile {name}", folder, known[name] or {}))
+        layers.append((f"{path}, profile {name}", folder, known[name]))
     return layers
 
 

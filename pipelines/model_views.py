@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency, Percentiles
     from qat_lib.export import ExportReport, ParityReport
     from qat_lib.plan import QuantizationPlan
+    from qat_lib.tensor_trace import TensorTrace
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
@@ -177,6 +178,11 @@ def show_analysis(
         console.print(
             f"  {escape(miss.node)}: {miss.what} predicted {miss.predicted}, found {miss.found}"
         )
+
+
+def show_trace(trace: TensorTrace) -> None:
+    """Show what is known about one tensor."""
+    _console().print(escape(str(trace)), soft_wrap=True)
 
 
 def show_engine(artifact: EngineArtifact) -> None:

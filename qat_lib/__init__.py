@@ -1,4 +1,4 @@
-"""Quantization-aware training for Keras 3, from Q/DQ placement to a verified ONNX graph and its engine.
+"""Quantization-aware training for Keras 3, from Q/DQ placement to a verified ONNX graph.
 
 Names are imported when they are first used, so that ``import qat_lib`` is quick and the engine step
 needs no TensorFlow. A ``.keras`` file of a quantized model loads with :func:`load_model`, or with
@@ -83,6 +83,8 @@ if TYPE_CHECKING:
         LayerConfig,
         QuantizationSpec,
     )
+    from qat_lib.tensor_trace import TensorTrace
+    from qat_lib.tracing import trace_tensor
     from qat_lib.utils import (
         CreateAssetsFolders,
         convert_keras_model_to_onnx,
@@ -114,6 +116,7 @@ __all__ = [
     "SkippedLayer",
     "TensorQuantizer",
     "TensorRTQDQCase",
+    "TensorTrace",
     "WeightedBaseQuantizeWrapper",
     "analysis",
     "analyze_onnx",
@@ -141,6 +144,7 @@ __all__ = [
     "quantize_wrappers",
     "quantizers",
     "spec",
+    "trace_tensor",
     "utils",
     "verify_onnx",
 ]
@@ -185,6 +189,8 @@ _HOMES = {
     "apply_plan": "qat_lib.rebuild",
     "LayerConfig": "qat_lib.spec",
     "QuantizationSpec": "qat_lib.spec",
+    "TensorTrace": "qat_lib.tensor_trace",
+    "trace_tensor": "qat_lib.tracing",
     "CreateAssetsFolders": "qat_lib.utils",
     "convert_keras_model_to_onnx": "qat_lib.utils",
     "convert_saved_model_to_onnx": "qat_lib.utils",

@@ -1,4 +1,4 @@
-"""From a plan's entries for what is inside of a composite layer to the wrapper that holds their quantizers."""
+"""From a plan's entries for a composite layer to the wrapper with their quantizers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _weight(entry: QuantizerEntry, inner: Mapping[str, Any]) -> dict[str, Any]:
     wrapper = inner_wrapper(_find(entry, path, inner))
     if kernel not in wrapper.planned_weights():
         raise PlanError(
-            f"The plan names {entry.tensor!r}, but {type(inner[path]).__name__} has no weight {kernel!r} to quantize. "
+            f"The plan names {entry.tensor!r}, but {type(inner[path]).__name__} has no weight "
+            f"{kernel!r} to quantize. "
             f"It has: {', '.join(wrapper.planned_weights()) or 'none'}."
         )
     return {

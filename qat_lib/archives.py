@@ -1,4 +1,4 @@
-"""Open a zip archive that anyone may have made, after its directory is known to be bounded and sound.
+"""Open an untrusted zip archive after its directory is checked and bounded.
 
 The sizes in the directory bound what reading gives: Python's ``zipfile`` stops there and then
 compares the checksum. (Of the compressions it knows, only deflate is unpacked piece by piece.)
@@ -63,7 +63,8 @@ def check_unpacked(asked: int, file_size: int) -> None:
     allowed = limits.unpacked_bytes(file_size)
     if asked > allowed:
         raise ValueError(
-            f"its {file_size:,} bytes unpack to {asked:,}, expected at most {allowed:,}. If you trust the file, "
+            f"its {file_size:,} bytes unpack to {asked:,}, expected at most {allowed:,}. If you "
+            "trust the file, "
             f"allow more: {limits.UNPACKED_VARIABLE}={-(-asked >> 30)}GiB"
         )
 

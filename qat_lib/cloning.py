@@ -1,4 +1,4 @@
-"""Copies of layers: a new layer of the same configuration with the same state, leaving the original as it is."""
+"""Copies of layers, with the same configuration and state."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import keras
 
 from qat_lib.errors import QatlineError, UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
+from qat_lib.keras_graph import layers_of
 
 
 def clone_operation(operation: Any, name: str) -> Any:
-    """Return a copy of a layer or operation under another name, built if Keras can; :func:`copy_state` fills it.
+    """Return a copy of a layer or operation, built if Keras can; :func:`copy_state` fills it.
 
     A layer without state that can't be made again is returned itself.
 
@@ -42,7 +43,7 @@ def clone_operation(operation: Any, name: str) -> Any:
 
 
 def _made_again(layer: Any, name: str) -> Any:
-    """Return a new layer by its configuration, or else by its constructor's arguments; one without state itself.
+    """Return a new layer by its configuration or its constructor's arguments.
 
     Raises:
         UnsupportedModelError: there is no way.
@@ -55,7 +56,8 @@ def _made_again(layer: Any, name: str) -> Any:
         if not layer.variables:
             return layer  # it stays in float, and holds nothing that training could change
         raise UnsupportedModelError(
-            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: {describe_error(error)}. "
+            f"{type(layer).__name__} {layer.name!r} can't be copied from its configuration: "
+            f"{describe_error(error)}. "
             "Give the class a get_config that returns its constructor's arguments."
         ) from error
 
@@ -68,7 +70,7 @@ def _by_config(layer: Any, name: str) -> Any:
 
 
 def clone_by_arguments(layer: Any, name: str) -> Any:
-    """Return a new layer by the constructor's arguments, where Keras has recorded them; None where it has not."""
+    """Return a new layer by the recorded constructor arguments; None without a record."""
     recorded = constructor_arguments(layer)
     if recorded is None:
         return None
@@ -78,13 +80,13 @@ def clone_by_arguments(layer: Any, name: str) -> Any:
 
 
 def constructor_arguments(layer: Any) -> dict[str, Any] | None:
-    """Return the arguments that a layer was made with but for its name; None if they are no plain data."""
+    """Return the constructor's arguments without the name; None if they are no plain data."""
     recorded = getattr(layer, "_auto_config", None)
     return None if recorded is None else dict(recorded.config)
 
 
 def sound_config(layer: Any) -> dict[str, Any]:
-    """Return a configuration by which the layer's class can make it again, if there is one: its own, or the arguments.
+    """Return a configuration from which the layer can be made again, if there is one.
 
     A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in
     keras_hub.
@@ -103,7 +105,8 @@ def sound_config(layer: Any) -> dict[str, Any]:
 def _clone_plain(operation: Any, name: str) -> Any:
     try:
         return type(operation).from_config({**operation.get_config(), "name": name})
-    except Exception:  # a bare operation has no state, so the original serves as well  # noqa: BLE001
+    # A bare operation has no state, so the original serves as well.
+    except Exception:  # noqa: BLE001
         return operation
 
 
@@ -120,37 +123,40 @@ def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
         raise
     except Exception as error:  # a custom layer's call may raise anything
         raise UnsupportedModelError(
-            f"The copy of {layer.name!r} ({type(layer).__name__}) can't be called as the original was: "
+            f"The copy of {layer.name!r} ({type(layer).__name__}) can't be called as the original "
+            "was: "
             f"{type(error).__name__}: {describe_error(error)}."
         ) from error
 
 
 def has_same_variables(source: Any, target: Any) -> bool:
-    """Whether ``target`` is built as far as ``source`` is: a layer may make its own layers in its first call only."""
+    """Whether both have variables of the same shapes; a first call may still build some."""
     return _shapes(source) == _shapes(target)
 
 
 def copy_state(source: Any, target: Any) -> None:
-    """Give ``target`` the state of ``source``: every variable, seeds of random generators and vocabularies included.
+    """Copy every variable of ``source`` to ``target``, seeds and vocabularies included.
 
     Raises:
         UnsupportedModelError: the two do not have the same variables.
     """
     if not has_same_variables(source, target):
         raise UnsupportedModelError(
-            f"The copy of {type(source).__name__} {source.name!r} has other weights: expected shapes "
-            f"{_shapes(source)}, received {_shapes(target)}. Give the class a get_config that returns its "
+            f"The copy of {type(source).__name__} {source.name!r} has other weights: expected "
+            "shapes "
+            f"{_shapes(source)}, received {_shapes(target)}. Give the class a get_config that "
+            "returns its "
             "constructor's arguments."
         )
     for old, new in zip(source.variables, target.variables, strict=True):
         new.assign(old.value)
-    for old, new in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+    for old, new in zip(layers_of(source), layers_of(target), strict=True):
         if hasattr(old, "finalize_state"):
             _copy_beyond_variables(old, new)
 
 
 def _copy_beyond_variables(old: Any, new: Any) -> None:
-    """Copy what Keras's preprocessing layers keep beside their variables, by way of what they save and load."""
+    """Copy the state that Keras's preprocessing layers keep beside their variables."""
     store: dict[str, Any] = {}
     old.save_own_variables(store)
     new.load_own_variables(store)  # Normalization makes its constants of the variables here

@@ -1,4 +1,4 @@
-"""Composite layers seen from inside: which tensors their weighted layers read, found by tracing one call."""
+"""Composite layers from inside: the tensors that their weighted layers read."""
 
 from __future__ import annotations
 
@@ -12,23 +12,12 @@ import keras
 import tensorflow as tf
 
 from qat_lib.quantize_wrappers.inner import inner_layers
+from qat_lib.roles import tensorflow_operators
 
 logger = logging.getLogger("qat_lib")
 
-MOVERS = frozenset(
-    {
-        "Identity",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "ExpandDims",
-        "StridedSlice",
-        "StopGradient",
-        "Cast",
-        "Unpack",
-    }
-)
-"""TensorFlow's operations that only move values, or change their data type."""
+MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identity") | {"Cast"}
+"""TensorFlow's operators that only move values, or change their data type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +67,8 @@ def trace_composite(
     tf.config.run_functions_eagerly(True)
     try:
         tf.function(forward, autograph=False).get_concrete_function(*specs)
-    except Exception as error:  # a user's call may raise anything; the layer then stays as it is  # noqa: BLE001
+    # A user's call may raise anything; the layer then stays as it is.
+    except Exception as error:  # noqa: BLE001
         logger.info("%s %r can't be traced: %s", type(layer).__name__, layer.name, error)
         reason = f"its call can't be traced ({type(error).__name__})"
         return Composite(layers=inner, inputs={}, groups=(), opaque=dict.fromkeys(inner, reason))
@@ -114,7 +104,7 @@ def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iter
 
 
 def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
-    """Return the number of the composite's input that ``x`` is, or the name of the inner tensor; None in a loop."""
+    """Return the composite's input that ``x`` is, or an inner tensor's name; None in a loop."""
     # A constant that the layer holds is in no graph.
     if not tf.is_tensor(x) or getattr(x, "graph", None) is not graph or not x.dtype.is_floating:
         return None

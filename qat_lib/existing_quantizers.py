@@ -1,10 +1,11 @@
-"""The quantizers that a model has before it is quantized: put there by hand, by an earlier call, or by Keras."""
+"""Quantizers that a model has before quantization: by hand, earlier calls, or Keras."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from qat_lib.errors import UnsupportedModelError
+from qat_lib.keras_graph import layers_of
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import preserves_range
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
@@ -12,7 +13,7 @@ from qat_lib.quantizers import TensorQuantizer
 
 
 def quantizer_on(graph: LayerGraph, tensor: str) -> Call | None:
-    """Return the TensorQuantizer through which the tensor comes, directly or by layers that keep it quantized."""
+    """Return the TensorQuantizer in front of a tensor, through layers that keep the grid."""
     call = graph.producer(tensor)
     while len(call.inputs) == 1 and preserves_range(call.core):
         call = graph.producer(call.inputs[0])
@@ -20,7 +21,7 @@ def quantizer_on(graph: LayerGraph, tensor: str) -> Call | None:
 
 
 def own_quantizers(call: Call) -> tuple[int, ...]:
-    """Return the inputs that the call quantizes itself: that of a TensorQuantizer, those of a wrapper used by hand.
+    """Return the inputs that a TensorQuantizer or a wrapper used by hand quantizes.
 
     A TensorQuantizer with a range for each channel is none of a tensor as a whole, and does not
     count.
@@ -40,11 +41,13 @@ def refuse_keras_quantized(model: Any) -> None:
     Raises:
         UnsupportedModelError: a layer holds integers in place of its float weights.
     """
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if layer.quantization_mode is not None:
             raise UnsupportedModelError(
                 f"Expected a model with float weights. Received one that Keras's own "
-                f"quantize({layer.quantization_mode!r}) has changed: {type(layer).__name__} {layer.name!r} holds "
-                "integers, for which engines have no Q/DQ form. Take the model as it was before that call, and "
+                f"quantize({layer.quantization_mode!r}) has changed: {type(layer).__name__} "
+                f"{layer.name!r} holds "
+                "integers, for which engines have no Q/DQ form. Take the model as it was before "
+                "that call, and "
                 "quantize it with qat_lib.quantize_model."
             )

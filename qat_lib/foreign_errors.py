@@ -11,7 +11,7 @@ _BEFORE_REASON = re.compile(r".*Exception encountered: ", re.DOTALL)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception's text on one line: without colours, and without what Keras puts before the reason."""
+    """Return an exception's text on one line, without colours and Keras's preamble."""
     text = _BEFORE_REASON.sub("", _ANSI.sub("", str(error)))
     text = " ".join(text.split()).rstrip(".")
     if len(text) > _LONGEST:

@@ -1,21 +1,19 @@
-"""LayerGraph: a read-only view of a Functional or Sequential model as a flat graph of calls and tensors.
+"""LayerGraph: a read-only view of a Keras model as a flat graph of calls and tensors.
 
-Nested models are flattened, shared layers appear once for each call. This is the one module that
-reads Keras's graph records (`Function._nodes_by_depth`, `Node.arguments`): Keras has no public view
-of them.
+Nested models are flattened, shared layers appear once for each call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import keras
 
 from qat_lib.composites import Composite, trace_composite
-from qat_lib.errors import UnsupportedModelError
+from qat_lib.keras_graph import functional_of, graph_nodes, has_graph
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import is_composite
 
@@ -29,6 +27,8 @@ class Call:
             of a shared one.
         layer: unique name of the layer, prefixed by its nested model's name where two models use
             one name.
+        path: the layer's own name, behind those of the nested models around it, as in
+            ``backbone/conv1``.
         operation: the Keras layer or operation itself.
         inputs: names of the tensors that it reads, in the order of its arguments.
         outputs: names of the tensors that it makes: ``"<call>:<index>"``.
@@ -38,10 +38,11 @@ class Call:
 
     name: str
     layer: str
+    path: str
     operation: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    arguments: Any
+    arguments: Any = field(repr=False)
     training: bool | None
 
     @property
@@ -51,7 +52,7 @@ class Call:
 
     @property
     def core(self) -> Any:
-        """The layer that does the work: the one inside of a quantize wrapper, else the operation itself."""
+        """The layer inside of a quantize wrapper, else the operation itself."""
         return (
             self.operation.layer
             if isinstance(self.operation, BaseQuantizeWrapper)
@@ -80,16 +81,18 @@ class LayerGraph:
 
     Args:
         model: a built model.
+        subclassed_within: whether subclassed models may be inside; each is one layer then. Default
+            False: they are refused.
 
     Raises:
         UnsupportedModelError: the model is subclassed or not built.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, subclassed_within: bool = False) -> None:
         self.model = model
         function = functional_of(model)
-        builder = _Flattener()
-        builder.add(function, None, "")
+        builder = _Flattener(subclassed_within)
+        builder.add(function, None, ())
         self.calls: tuple[Call, ...] = tuple(builder.calls)
         self.inputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.inputs)
         self.outputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.outputs)
@@ -99,6 +102,10 @@ class LayerGraph:
         """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
         all its calls."""
 
+    def __repr__(self) -> str:
+        """Return the model's name and the number of its calls."""
+        return f"<LayerGraph of {self.model.name!r}: {len(self.calls)} calls>"
+
     @cached_property
     def by_name(self) -> dict[str, Call]:
         """Every call by its name."""
@@ -106,13 +113,14 @@ class LayerGraph:
 
     @cached_property
     def _producers(self) -> dict[str, Call]:
-        return {tensor: call for call in self.calls for tensor in call.outputs}
+        found: dict[str, Call] = {}
+        for call in self.calls:
+            found.update(dict.fromkeys(call.outputs, call))
+        return found
 
     @cached_property
     def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
-        found: dict[str, list[tuple[Call, int]]] = {
-            tensor: [] for call in self.calls for tensor in call.outputs
-        }
+        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for tensor in self._producers}
         for call in self.calls:
             for index, tensor in enumerate(call.inputs):
                 found[tensor].append((call, index))
@@ -120,19 +128,20 @@ class LayerGraph:
 
     @cached_property
     def composites(self) -> dict[str, Composite]:
-        """The layers without a wrapper that have weighted layers inside, by name, as their first call shows them."""
-        found = [(name, operation) for name, operation in self.layers() if is_composite(operation)]
-        return {
-            name: trace_composite(x, self.by_name[name], self.shapes, self.dtypes)
-            for name, x in found
-        }
+        """Layers without a wrapper but with weighted layers inside, by name."""
+        found: dict[str, Composite] = {}
+        for name, layer in self.layers():
+            if is_composite(layer):
+                call = self.by_name[name]
+                found[name] = trace_composite(layer, call, self.shapes, self.dtypes)
+        return found
 
     def producer(self, tensor: str) -> Call:
         """Return the call that makes ``tensor``."""
         return self._producers[tensor]
 
     def consumers(self, tensor: str) -> list[tuple[Call, int]]:
-        """Return the calls that read ``tensor``, each with the number of the input that reads it."""
+        """Return the calls that read ``tensor``, each with the number of its input."""
         return self._consumers[tensor]
 
     def layers(self) -> Iterator[tuple[str, Any]]:
@@ -148,35 +157,11 @@ class LayerGraph:
         return [call for call in self.calls if call.layer == layer]
 
 
-def functional_of(model: Any) -> Any:
-    """Return the Functional graph of a model.
-
-    Raises:
-        UnsupportedModelError: there is none.
-    """
-    if not isinstance(model, keras.Model):
-        raise UnsupportedModelError(f"Expected a keras.Model. Received: {type(model).__name__}.")
-    if isinstance(model, keras.Sequential):
-        if getattr(model, "_functional", None) is None:
-            raise UnsupportedModelError(
-                f"The Sequential model {model.name!r} is not built, so its graph is not known. "
-                "Give it an input shape: put keras.Input(shape) first, or call it on data once."
-            )
-        return model._functional
-    if not hasattr(model, "_nodes_by_depth"):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} {model.name!r} is a subclassed model, whose graph is not known. "
-            "Build a Functional model: `inputs = keras.Input(shape); "
-            "model = keras.Model(inputs, subclassed.call(inputs))` does it where `call` uses layers and keras.ops only "
-            "and does not branch on `training`."
-        )
-    return model
-
-
 class _Flattener:
     """Collects the calls of a model and, in place of a nested model's call, those inside of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, subclassed_within: bool) -> None:
+        self._subclassed_within = subclassed_within
         self.calls: list[Call] = []
         self.names: dict[int, str] = {}
         self.shapes: dict[str, tuple[int | None, ...]] = {}
@@ -186,23 +171,32 @@ class _Flattener:
         self._used: set[str] = set()
         self._count: dict[str, int] = {}
 
-    def add(self, function: Any, training: bool | None, prefix: str) -> None:
-        """Add every call of ``function``; the tensors that it reads from outside are named already."""
-        for depth in sorted(function._nodes_by_depth, reverse=True):
-            for node in function._nodes_by_depth[depth]:
-                if node.is_input and prefix and isinstance(node.operation, keras.layers.InputLayer):
-                    continue
-                if isinstance(node.operation, keras.Model):
-                    self._add_nested(node, training, prefix)
-                else:
-                    self._add_call(node, training, prefix)
+    def add(self, function: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        """Add every call of ``function``; the tensors that it reads from outside are named already.
 
-    def _add_nested(self, node: Any, training: bool | None, prefix: str) -> None:
+        Args:
+            function: a Functional graph.
+            training: the argument of that name that it is called with.
+            around: names of the models around its calls, the outermost first.
+        """
+        for node in graph_nodes(function):
+            if node.is_input and around and isinstance(node.operation, keras.layers.InputLayer):
+                continue
+            if self._is_nested(node.operation):
+                self._add_nested(node, training, around)
+            else:
+                self._add_call(node, training, around)
+
+    def _is_nested(self, operation: Any) -> bool:
+        is_layer = self._subclassed_within and not has_graph(operation)
+        return isinstance(operation, keras.Model) and not is_layer
+
+    def _add_nested(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
         inner = functional_of(node.operation)
         given = node.arguments.kwargs.get("training", training)
         for outer, own in zip(node.input_tensors, inner.inputs, strict=True):
             self.names[id(own)] = self.names[id(outer)]
-        self.add(inner, given, f"{prefix}{node.operation.name}_")
+        self.add(inner, given, (*around, node.operation.name))
         for outer, own in zip(node.outputs, inner.outputs, strict=True):
             self.names[id(outer)] = self.names[id(own)]
         read, made = self.nested.get(node.operation.name, ((), ()))
@@ -212,8 +206,8 @@ class _Flattener:
             made + tuple(self.names[id(t)] for t in node.outputs),
         )
 
-    def _add_call(self, node: Any, training: bool | None, prefix: str) -> None:
-        layer = self._layer_name(node.operation, prefix)
+    def _add_call(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        layer = self._layer_name(node.operation, around)
         count = self._count[layer] = self._count.get(layer, -1) + 1
         name = layer if count == 0 else f"{layer}@{count}"
         outputs = tuple(f"{name}:{i}" for i in range(len(node.outputs)))
@@ -225,6 +219,7 @@ class _Flattener:
             Call(
                 name=name,
                 layer=layer,
+                path="/".join((*around, node.operation.name)),
                 operation=node.operation,
                 inputs=tuple(self.names[id(t)] for t in node.input_tensors),
                 outputs=outputs,
@@ -233,13 +228,14 @@ class _Flattener:
             )
         )
 
-    def _layer_name(self, operation: Any, prefix: str) -> str:
+    def _layer_name(self, operation: Any, around: tuple[str, ...]) -> str:
         known = self._layers.get(id(operation))
         if known is not None:
             return known
-        name = base = (
-            operation.name if operation.name not in self._used else f"{prefix}{operation.name}"
-        )
+        base = str(operation.name)
+        if base in self._used:
+            base = "_".join((*around, base))
+        name = base
         suffix = 1
         while name in self._used:
             name, suffix = f"{base}_{suffix}", suffix + 1

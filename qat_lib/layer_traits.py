@@ -1,4 +1,4 @@
-"""What the planner and the cases need to know about Keras layers: which keep a tensor's range, which are nothing."""
+"""What Keras layers do to a tensor's range, for the planner and the cases."""
 
 from __future__ import annotations
 
@@ -8,131 +8,40 @@ from typing import Any
 import keras
 from keras import layers
 
-# Layers that are the identity at inference: tensors on both sides of them are one tensor.
-IDENTITY = (
-    layers.Identity,
-    layers.Dropout,
-    layers.SpatialDropout1D,
-    layers.SpatialDropout2D,
-    layers.SpatialDropout3D,
-    layers.GaussianDropout,
-    layers.GaussianNoise,
-    layers.AlphaDropout,
-    layers.ActivityRegularization,
-    layers.AugMix,
-    layers.CutMix,
-    layers.MixUp,
-    layers.RandAugment,
-    layers.RandomBrightness,
-    layers.RandomColorDegeneration,
-    layers.RandomColorJitter,
-    layers.RandomContrast,
-    layers.RandomElasticTransform,
-    layers.RandomErasing,
-    layers.RandomFlip,
-    layers.RandomGaussianBlur,
-    layers.RandomGrayscale,
-    layers.RandomHue,
-    layers.RandomInvert,
-    layers.RandomPerspective,
-    layers.RandomPosterization,
-    layers.RandomRotation,
-    layers.RandomSaturation,
-    layers.RandomSharpness,
-    layers.RandomShear,
-    layers.RandomTranslation,
-    layers.RandomZoom,
-)
+from qat_lib.roles import Role, keras_operators, layer_names, other_layers
 
-# Layers whose outputs are values of their input, or zero: a quantized tensor stays on its grid.
-RANGE_PRESERVING = (
-    layers.MaxPooling1D,
-    layers.MaxPooling2D,
-    layers.MaxPooling3D,
-    layers.GlobalMaxPooling1D,
-    layers.GlobalMaxPooling2D,
-    layers.GlobalMaxPooling3D,
-    layers.AdaptiveMaxPooling1D,
-    layers.AdaptiveMaxPooling2D,
-    layers.AdaptiveMaxPooling3D,
-    layers.Flatten,
-    layers.Reshape,
-    layers.Permute,
-    layers.RepeatVector,
-    layers.ZeroPadding1D,
-    layers.ZeroPadding2D,
-    layers.ZeroPadding3D,
-    layers.Cropping1D,
-    layers.Cropping2D,
-    layers.Cropping3D,
-    layers.UpSampling1D,
-    layers.UpSampling3D,
-)
 
-# Layers whose outputs are each the greatest of many values.
-WIDE_MAXIMA = (
-    layers.GlobalMaxPooling1D,
-    layers.GlobalMaxPooling2D,
-    layers.GlobalMaxPooling3D,
-    layers.AdaptiveMaxPooling1D,
-    layers.AdaptiveMaxPooling2D,
-    layers.AdaptiveMaxPooling3D,
-)
+def classes(role: Role, *more: Role) -> tuple[Any, ...]:
+    """Return the Keras layer classes that have all of the roles."""
+    return tuple(getattr(layers, name) for name in layer_names(role, *more))
+
+
+IDENTITY = classes("identity")
+IDENTITY_NAMES = other_layers("identity")
+RANGE_PRESERVING = classes("range preserving")
+WIDE_MAXIMA = classes("wide maximum")
+CONVOLUTIONS = classes("convolution")
+WEIGHTED = classes("weighted")
+AVERAGE_POOLS = classes("average pool")
+MAX_POOLS = tuple(x for x in classes("max pool") if x not in WIDE_MAXIMA)
+"""Those with a window of a size of their own."""
+MOVING_OPERATORS = keras_operators("range preserving") - {"Pad"} | {"Relu"}
+"""Bare operations that keep a grid, whatever their arguments."""
 WIDE_WINDOW = 16
 """Values from which on a window is wide. A percentile of 99.99 costs the maxima of 4 values
 nothing, of 16 values 3 dB of the signal to the noise (normal and Laplace), of 576 values 17 to 21
 dB."""
-
-# Bare operations (keras.ops) that only move values.
-MOVING_OPERATORS = (
-    "Reshape",
-    "Transpose",
-    "Squeeze",
-    "ExpandDims",
-    "GetItem",
-    "Relu",
-    "Flip",
-    "Tile",
-    "Repeat",
-)
-
-CONVOLUTIONS = (
-    layers.Conv1D,
-    layers.Conv2D,
-    layers.Conv3D,
-    layers.DepthwiseConv1D,
-    layers.DepthwiseConv2D,
-    layers.SeparableConv1D,
-    layers.SeparableConv2D,
-)
-MATMULS = (layers.Dense, layers.EinsumDense)
-WEIGHTED = CONVOLUTIONS + MATMULS
-AVERAGE_POOLS = (
-    layers.AveragePooling1D,
-    layers.AveragePooling2D,
-    layers.AveragePooling3D,
-    layers.GlobalAveragePooling1D,
-    layers.GlobalAveragePooling2D,
-    layers.GlobalAveragePooling3D,
-    layers.AdaptiveAveragePooling1D,
-    layers.AdaptiveAveragePooling2D,
-    layers.AdaptiveAveragePooling3D,
-)
-MAX_POOLS = (layers.MaxPooling1D, layers.MaxPooling2D, layers.MaxPooling3D)
 
 
 def is_identity(operation: Any) -> bool:
     """Whether the operation passes its one input on unchanged at inference."""
     if isinstance(operation, layers.Activation):
         return bool(operation.activation is keras.activations.linear)
-    return isinstance(operation, IDENTITY) or type(operation).__name__ in (
-        "StochasticDepth",
-        "DropConnect",
-    )
+    return isinstance(operation, IDENTITY) or type(operation).__name__ in IDENTITY_NAMES
 
 
 def is_relu(operation: Any) -> bool:
-    """Whether the operation is a plain ReLU, which keeps a symmetric grid; a capped or leaky one does not."""
+    """Whether the operation is a plain ReLU, neither capped nor leaky."""
     # The layer, and what keras.activations.relu leaves in a graph.
     if type(operation).__name__ == "ReLU":
         return bool(
@@ -144,7 +53,7 @@ def is_relu(operation: Any) -> bool:
 
 
 def is_wide_maximum(operation: Any) -> bool:
-    """Whether each output is the greatest of many inputs, so that these are mostly values which a percentile cuts."""
+    """Whether each output is the greatest of many inputs, which a percentile would cut."""
     if isinstance(operation, MAX_POOLS):
         return bool(math.prod(operation.pool_size) >= WIDE_WINDOW)
     return isinstance(operation, WIDE_MAXIMA)

@@ -55,7 +55,7 @@ def image_pixels() -> int:
 
 
 def model_bytes() -> int:
-    """Return how many bytes the weights of a built model may take; ``QATLINE_MAX_MODEL`` sets another limit.
+    """Return the limit of a built model's weights in bytes; ``QATLINE_MAX_MODEL`` sets it.
 
     Raises:
         ConfigError: the variable holds no size.

@@ -12,6 +12,7 @@ import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
 from qat_lib.keras_archive import KerasArchive, inspect_archive
+from qat_lib.keras_graph import layers_of
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
 from qat_lib.recursion import deep_graphs
 from qat_lib.variable_budget import variable_budget
@@ -40,9 +41,15 @@ def load_model(path: str | Path) -> Any:
     except Exception as error:  # Keras raises many kinds for a damaged file
         reason = describe_error(error)
         if budget.refused:
-            reason = f"its configuration asks for {budget.refused}, but its weights take {archive.weight_bytes:,} bytes"
+            reason = (
+                f"its configuration asks for {budget.refused}, "
+                f"but its weights take {archive.weight_bytes:,} bytes"
+            )
         elif archive.holds_code:
-            reason = "it holds a Lambda layer, whose code safe mode does not run. Replace it by a layer class"
+            reason = (
+                "it holds a Lambda layer, whose code safe mode does not run. "
+                "Replace it by a layer class"
+            )
         raise UnsupportedModelError(
             f"The model file {str(file)!r} can't be loaded: {reason}."
         ) from error
@@ -50,8 +57,8 @@ def load_model(path: str | Path) -> Any:
 
 
 def bind_weights(model: Any) -> None:
-    """Tell every weight quantizer which variable it follows (building the wrapper does so already)."""
-    for layer in model._flatten_layers():
+    """Tell each weight quantizer its variable; building the wrapper does so already."""
+    for layer in layers_of(model):
         if (
             isinstance(layer, WeightedBaseQuantizeWrapper)
             and layer.weight_quantizers
@@ -80,6 +87,7 @@ def _inspect(file: Path) -> KerasArchive:
         ) from error
     except ValueError as error:
         raise UnsupportedModelError(
-            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip archive, but "
+            f"The model file {str(file)!r} can't be loaded: expected a .keras file, which is a zip "
+            "archive, but "
             f"{error}."
         ) from error

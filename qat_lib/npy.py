@@ -1,4 +1,4 @@
-"""Read ``.npy`` files that anyone may have made: the header is checked before an array is made of it."""
+"""Read untrusted ``.npy`` files: the header is checked before the array is made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class NpyHeader:
-    """What a ``.npy`` file holds: shape and data type of its array, and where in the file that begins."""
+    """A ``.npy`` file: shape and data type of its array, and where its data begin."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -87,7 +87,8 @@ def load_npy(path: str | Path) -> npt.NDArray[Any]:
 def _check(header: NpyHeader, size: int) -> None:
     if header.dtype.hasobject:
         raise ValueError(
-            "its type is object, expected plain numbers, no pickled objects: save it again as an array of one type"
+            "its type is object, expected plain numbers, no pickled objects: save it again as an "
+            "array of one type"
         )
     if any(isinstance(length, bool) or length < 0 for length in header.shape):
         raise ValueError(f"its header names the shape {header.shape}, expected no negative sizes")
@@ -95,7 +96,8 @@ def _check(header: NpyHeader, size: int) -> None:
         raise ValueError("its header names an array that can't be")
     if header.offset + header.nbytes > size:
         raise ValueError(
-            f"it is cut short: its header names {header.nbytes:,} bytes of {header.dtype} {header.shape}, "
+            f"it is cut short: its header names {header.nbytes:,} bytes of {header.dtype} "
+            f"{header.shape}, "
             f"received {max(0, size - header.offset):,}"
         )
 

@@ -1,4 +1,4 @@
-"""Where a result may be written: looked at before the work, so that hours end in a file and no other file is lost."""
+"""Where a result may be written, checked before the work."""
 
 from __future__ import annotations
 
@@ -29,15 +29,11 @@ def check_output(
     place = Path(path)
     try:
         found = place.stat()
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-    ):  # whoever writes says what is wrong with the folder
+    # Whoever writes says what is wrong with the folder.
+    except (FileNotFoundError, NotADirectoryError):
         return
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # a loop of links, a folder that can't be searched, a NUL in the name
+    # A loop of links, a folder that can't be searched, a NUL in the name.
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"Expected a path to write a file to. Received: {str(path)!r} ({error})."
         ) from error
@@ -49,5 +45,6 @@ def check_output(
     for source in inputs:
         if Path(source).exists() and os.path.samefile(place, source):
             raise ConfigError(
-                f"Expected an output other than the inputs. Received: {path} for both; choose another name."
+                f"Expected an output other than the inputs. Received: {path} for both; choose "
+                "another name."
             )

@@ -46,7 +46,8 @@ class PlanIndex:
             _check_tensor(entry, graph, layers)
             if entry.tensor in quantized:
                 raise PlanError(
-                    f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has one."
+                    f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has "
+                    "one."
                 )
             quantized.add(entry.tensor)
             for consumer in entry.consumers:

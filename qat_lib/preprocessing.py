@@ -1,4 +1,4 @@
-"""How raw pixels become the model's input: one definition for training, calibration, parity and engines.
+"""How raw pixels become the model's input: one definition for all who feed a model.
 
 An engine that is fed differently from how the model was trained is the commonest silent error in
 this field. So the definition is a value that is saved next to the model and applied by NumPy
@@ -74,14 +74,15 @@ class Preprocessing:
                 )
         if not _all(float, (self.scale,)) or self.scale <= 0 or min(self.std) <= 0:
             raise DataError(
-                f"scale and std must be above zero; received scale={self.scale!r:.100}, std={self.std!r:.100}"
+                f"scale and std must be above zero; received scale={self.scale!r:.100}, "
+                f"std={self.std!r:.100}"
             )
         for name, text in (("color", self.color), ("resize", self.resize or "")):
             if not isinstance(text, str):
                 raise DataError(f"{name}: expected text, received {text!r:.100}")
 
     def apply(self, batch: npt.NDArray[Any]) -> FloatBatch:
-        """Return the model's input, float32 ``(batch, height, width, channels)``; ``batch`` stays as it is.
+        """Return the model's input, a new float32 array ``(batch, height, width, channels)``.
 
         Raises:
             DataError: the images have another shape or data type than this definition is for.
@@ -122,12 +123,12 @@ class Preprocessing:
         }
         return cls(**values)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write the JSON form to ``path``."""
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> Preprocessing:
+    def load(cls, path: str | Path) -> Preprocessing:
         """Read what ``save`` wrote.
 
         Raises:
@@ -140,7 +141,7 @@ class Preprocessing:
 
 
 def _all(kind: type, values: Any) -> bool:
-    """Return whether values are a tuple of whole numbers (``int``) or of finite ones (``float``)."""
+    """Return whether values are a tuple of integers (``int``) or finite numbers (``float``)."""
     wanted = Integral if kind is int else Real
     if not isinstance(values, tuple | list) or any(
         isinstance(v, bool) or not isinstance(v, wanted) for v in values

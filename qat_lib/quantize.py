@@ -6,10 +6,11 @@ import logging
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
+from qat_lib.keras_graph import layers_of
 from qat_lib.planner import plan_quantization
 from qat_lib.quantizers import TensorQuantizer
 from qat_lib.rebuild import apply_plan
@@ -24,18 +25,23 @@ def quantize_model(
     model: Any,
     quantization_mode: str = "full",
     quantization_spec: QuantizationSpec | None = None,
-    custom_qdq_cases: Sequence[Any] | None = None,
+    custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
     *,
     unsigned: bool = False,
 ) -> Any:
     """Return a copy of a model in which tensors and weights are fake-quantized.
+
+    Without cases only the default table and the spec place quantizers: residual connections,
+    Concatenates and poolings stay as they are. The command line and the pipeline place them as
+    well, as ``custom_qdq_cases="auto"`` does here.
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included; it is not changed.
         quantization_mode: ``"full"`` (default) or ``"partial"``.
         quantization_spec: which layers to treat differently from the default.
         custom_qdq_cases: objects that decide by pattern; see
-            :class:`qat_lib.CustomQDQInsertionCase`.
+            :class:`qat_lib.CustomQDQInsertionCase`. ``"auto"``: :class:`qat_lib.TensorRTQDQCase`,
+            which serves the other engines as well. None (default): no cases.
         unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in
             place of 127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed
             integers only.
@@ -65,7 +71,7 @@ def quantize_model(
 
 
 def _compile_like(model: Any, quantized: Any) -> None:
-    """Compile ``quantized`` as ``model`` is, from the configuration of its optimizer, losses and metrics."""
+    """Compile ``quantized`` as ``model`` is, from its optimizer's and losses' configuration."""
     if not getattr(model, "compiled", False):
         return
     try:
@@ -88,7 +94,5 @@ def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, Tensor
         model: a quantized model.
         pattern: a regular expression that a name must match whole; None = all.
     """
-    found = {
-        q.name: q for layer in model._flatten_layers() if isinstance(q := layer, TensorQuantizer)
-    }
+    found = {q.name: q for layer in layers_of(model) if isinstance(q := layer, TensorQuantizer)}
     return {name: q for name, q in found.items() if pattern is None or re.fullmatch(pattern, name)}

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from qat_lib.apply_composite import wrap_composite
+from qat_lib.apply_wrapper import wrap_layer
 from qat_lib.cloning import (
     call_copy,
     clone_by_arguments,
@@ -18,9 +19,10 @@ from qat_lib.cloning import (
     copy_state,
     has_same_variables,
 )
-from qat_lib.errors import PlanError, UnsupportedModelError
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.existing_quantizers import own_quantizers
-from qat_lib.layer_graph import Call, LayerGraph, functional_of
+from qat_lib.keras_graph import functional_of, input_structure, maker_of, output_structure
+from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import preserves_range
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.plan_index import PlanIndex
@@ -75,7 +77,9 @@ class _Rebuild:
         for name, replaced in self.replaced.items():
             _take_over(self.layers[name], replaced)
         function = functional_of(self.graph.model)
-        inputs = self._packed(function._inputs_struct, [self.tensors[t] for t in self.graph.inputs])
+        inputs = self._packed(
+            input_structure(function), [self.tensors[t] for t in self.graph.inputs]
+        )
         return _class_of(self.graph.model)(
             inputs, self._outputs(function), name=self.graph.model.name
         )
@@ -90,17 +94,17 @@ class _Rebuild:
         that make the tensors: so a tensor that is made by a wrapper passes through an Identity of
         the wrapped layer's name.
         """
-        taken = {tensor._keras_history.operation.name for tensor in self.tensors.values()}
+        taken = {maker_of(tensor).name for tensor in self.tensors.values()}
         named: dict[str, Any] = {}
         outputs = []
         for old, name in zip(self.graph.outputs, function.output_names, strict=True):
             tensor = self.tensors[old]
-            if tensor._keras_history.operation.name != name and name not in taken:
+            if maker_of(tensor).name != name and name not in taken:
                 # In the tensor's own type: under a mixed policy the layer would cast it.
                 named.setdefault(name, keras.layers.Identity(name=name, dtype=tensor.dtype))
                 tensor = named[name](tensor)
             outputs.append(tensor)
-        return self._packed(function._outputs_struct, outputs)
+        return self._packed(output_structure(function), outputs)
 
     def _add_input(self, call: Call) -> None:
         layer = call.operation
@@ -162,7 +166,7 @@ class _Rebuild:
         return quantizer
 
     def _arrives_quantized(self, call: Call, index: int) -> QuantizerEntry | None:
-        """Return the entry that quantizes what ``call`` reads, there or before layers that keep it quantized."""
+        """Return the entry that quantizes an input of ``call``, also through layers in between."""
         if index not in own_quantizers(call):
             return None
         while (entry := self.plan.reads.get((call.name, index))) is None:
@@ -198,53 +202,21 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
-        """Give the copy the original's state, now or, where its first call builds it, after that."""
+        """Give the copy the original's state, now or after the call that builds it."""
         if copy.built and has_same_variables(call.operation, copy):
             copy_state(call.operation, copy)
         else:
             self.unfilled[call.layer] = copy
 
     def _wrap(self, name: str, layer: Any) -> Any:
-        wrapper = REGISTRY.find(type(layer))
-        if wrapper is None and is_composite(self.old_layers[name]):
-            return wrap_composite(
-                self._wrapper_name(name),
-                layer,
-                self.old_layers[name],
-                self.plan.of_layer.get(name, []),
-            )
-        if wrapper is None:
-            raise PlanError(
-                f"The plan wraps {name!r}, but no wrapper supports {type(layer).__name__}."
-            )
         entries = self.plan.of_layer.get(name, [])
-        weights = [e for e in entries if e.kind == "weight"]
-        internal = [e for e in entries if e.kind == "internal"]
-        own = {"internal": set(wrapper.internal_names)}
-        if weights:
-            own["weight"] = (
-                set(wrapper(layer).planned_weights())
-                if hasattr(wrapper, "planned_weights")
-                else set()
-            )
-        for entry in entries:
-            if (part := entry.tensor.partition("/")[2]) not in own[entry.kind]:
-                raise PlanError(
-                    f"The plan names {entry.tensor!r}, but {type(layer).__name__} has no {entry.kind} {part!r} to "
-                    f"quantize. It has: {', '.join(sorted(own[entry.kind])) or 'none'}."
-                )
-        return wrapper(
-            layer,
-            quantize_inputs=False,
-            quantize_weights=bool(weights),
-            quantize_internal=bool(internal),
-            weight_options=_weight_options(weights),
-            input_options=_input_options(internal),
-            name=self._wrapper_name(name),
-        )
+        own_name = self._wrapper_name(name)
+        if REGISTRY.find(type(layer)) is None and is_composite(self.old_layers[name]):
+            return wrap_composite(own_name, layer, self.old_layers[name], entries)
+        return wrap_layer(own_name, layer, name, entries)
 
     def _wrapper_name(self, layer: str) -> str:
-        """Return ``quant_<layer>``, with a number behind it where a layer that stays has that name."""
+        """Return ``quant_<layer>``, numbered where another layer has that name."""
         base = name = f"quant_{layer}"
         number = 0
         while name in self.old_layers and name not in self.plan.wrapped:
@@ -266,7 +238,7 @@ class _Rebuild:
 
 
 def _class_of(model: Any) -> Any:
-    """Return the class to build the copy with: the model's own, which may have a ``train_step``, if it takes tensors.
+    """Return the copy's class: the model's own, with its ``train_step``, if it takes tensors.
 
     The rule is that of ``keras.models.clone_model``.
     """
@@ -277,32 +249,7 @@ def _class_of(model: Any) -> Any:
 
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
-    """Give a quantizer the switches of the first one that it stands for, and a range that covers those of all."""
+    """Give a quantizer the switches of the first it replaces, and the widest range of all."""
     quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)
-
-
-def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    """Return the options of a layer's weight quantizers: those of all, or where they differ, by weight."""
-    each = {
-        entry.tensor.rpartition("/")[2]: {
-            "num_bits": entry.num_bits,
-            "range_policy": entry.range_policy,
-            "channel_axes": None if entry.channel_axes is None else list(entry.channel_axes),
-        }
-        for entry in entries
-    }
-    options = list(each.values())
-    return options[0] if options and all(o == options[0] for o in options) else each
-
-
-def _input_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    if not entries:
-        return {}
-    first = entries[0]
-    return {
-        "num_bits": first.num_bits,
-        "range_policy": first.range_policy,
-        "calibrator": first.calibrator,
-    }

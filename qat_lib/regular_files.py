@@ -22,7 +22,7 @@ _KINDS = (
 
 
 def describe_kind(mode: int) -> str:
-    """Return what a file that is not a regular one is, from its ``st_mode``: ``a folder``, ``a pipe``..."""
+    """Return the kind of an irregular file by its ``st_mode``: ``a folder``, ``a pipe``..."""
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
 
 

@@ -98,7 +98,8 @@ def class_for(name: str) -> Any:
         )
         raise SpecError(
             f"No wrapper supports the layer class {name!r}.{hint} "
-            f"To add one, define a class named {name}QuantizeWrapper that derives from a base wrapper."
+            f"To add one, define a class named {name}QuantizeWrapper that derives from a base "
+            "wrapper."
         )
     return found
 
@@ -110,7 +111,7 @@ def _is_class(layer_class: type, known: Any) -> bool:
 
 
 def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
-    """Warn about each layer name or pattern of the spec that fits no layer, with the nearest names."""
+    """Warn about names and patterns of the spec that fit no layer, with the nearest names."""
     known = set(layers)
     for entry in spec.layers if spec is not None else ():
         if entry.is_keras_class or entry.name in known:

@@ -1,4 +1,4 @@
-"""Read YAML as a config wants it: plain values, no key twice, ``1e-4`` is a number, and nothing out of proportion.
+"""Read YAML for configs: plain values, no duplicate keys, ``1e-4`` a number, bounded.
 
 A few hundred bytes of YAML can stand for gigabytes, through aliases of aliases; a nested list can
 exhaust the stack, and a long number the processor. Sizes are counted while the document is
@@ -28,7 +28,7 @@ _PLAIN = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """The safe loader, bounded, with YAML 1.2 floats, without silent duplicates and without types that JSON lacks."""
+    """The safe loader, bounded, with YAML 1.2 floats, no duplicates and JSON's types only."""
 
     yaml_constructors = {  # noqa: RUF012 - PyYAML's own way
         tag: constructor
@@ -83,7 +83,8 @@ class _StrictLoader(yaml.SafeLoader):
             and value[0] in "+-.0123456789"
         ):
             raise _problem(
-                f"expected a number of at most {_NUMBER} characters, received {len(value)}; quote it if text is meant",
+                f"expected a number of at most {_NUMBER} characters, received {len(value)}; quote "
+                "it if text is meant",
                 self,
             )
         loader: Any = super()

@@ -1,4 +1,4 @@
-"""Read the text files that a user names: a config, a spec, a plan. Anything else is refused at once, in one message."""
+"""Read the text files that a user names: configs, specs, plans; refuse anything else."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def read_text(
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise error(
-            f"Expected {what} in UTF-8 at {path}, received the byte 0x{content[problem.start]:02x} at position "
+            f"Expected {what} in UTF-8 at {path}, received the byte 0x{content[problem.start]:02x} "
+            "at position "
             f"{problem.start}. Save the file as UTF-8."
         ) from problem
 

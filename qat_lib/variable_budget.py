@@ -42,7 +42,7 @@ class VariableBudget:
 
 @contextmanager
 def variable_budget(allowed: int) -> Iterator[VariableBudget]:
-    """Refuse, while the block runs in this thread, variables of more than ``allowed`` bytes in all."""
+    """Refuse, within the block and thread, variables of more than ``allowed`` bytes in all."""
     budget = VariableBudget(allowed)
     with tf.variable_creator_scope(budget.create):
         yield budget

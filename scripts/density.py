@@ -2,8 +2,7 @@
 
     python scripts/density.py            # print the figures; exit 1 where one is past its limit
 
-Comprehensions and conditional expressions are counted per thousand lines of code (no blanks,
-comments or docstrings).
+All shares are of the lines that are not blank: code, comments and docstrings.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +32,6 @@ LIMITS = {
 class Counts:
     """What was counted in all modules."""
 
-    code: int = 0
     lines: int = 0
     wide: int = 0
     comprehensions: int = 0
@@ -57,8 +54,8 @@ def figures(counts: Counts) -> dict[str, float]:
     """Return the figures by name."""
     lengths = sorted(counts.functions)
     return {
-        "comprehensions per 1,000 lines": 1000 * counts.comprehensions / counts.code,
-        "conditional expressions per 1,000 lines": 1000 * counts.conditionals / counts.code,
+        "comprehensions per 1,000 lines": 1000 * counts.comprehensions / counts.lines,
+        "conditional expressions per 1,000 lines": 1000 * counts.conditionals / counts.lines,
         "lines past 100 columns, %": 100 * counts.wide / counts.lines,
         "longest module, lines": float(max(counts.modules.values())),
         "function length, 90th percentile": float(lengths[int(0.9 * len(lengths))]),
@@ -75,12 +72,8 @@ def _count_module(text: str, name: str, counts: Counts) -> None:
     tree = ast.parse(text)
     lines = text.splitlines()
     counts.modules[name] = len(lines)
-    counts.lines += len(lines)
+    counts.lines += sum(bool(line.strip()) for line in lines)
     counts.wide += sum(len(line) > WIDE for line in lines)
-    prose = set(_docstring_lines(tree))
-    for number, line in enumerate(lines, start=1):
-        if line.strip() and not line.lstrip().startswith("#") and number not in prose:
-            counts.code += 1
     for node in ast.walk(tree):
         counts.comprehensions += isinstance(node, COMPREHENSIONS)
         counts.conditionals += isinstance(node, ast.IfExp)
@@ -89,17 +82,6 @@ def _count_module(text: str, name: str, counts: Counts) -> None:
     for node in tree.body:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_"):
             counts.homes[node.name].append(name)
-
-
-def _docstring_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the lines of docstrings, those below assignments included."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _body_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -107,7 +107,8 @@ def write_networks(
         wide_weights: store quantized weights as FP32 + Q + DQ (TensorRT 8.6).
         small: leave out ResNet-50, for a trial on a machine without a GPU.
     """
-    from qat_lib.engines.reference_networks import RESNET50, ResidualNetwork, write_network
+    sys.path.append(str(REPOSITORY / "tests" / "qat_lib"))
+    from reference_networks import RESNET50, ResidualNetwork, write_network
 
     form: Any = "qdq" if wide_weights else "int8"
     digits = ResidualNetwork(blocks=(1, 2, 2), widths=(16, 32, 64), stem=16)

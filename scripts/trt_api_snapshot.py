@@ -147,9 +147,8 @@ def _class_surface(kind: type) -> Surface:
             found["enums"][name] = {member: int(item) for member, item in value.__members__.items()}
         elif callable(value):
             found["methods"][name] = _signatures(value.__doc__)
-        elif hasattr(
-            type(value), "__members__"
-        ):  # enum members are repeated as attributes of the outer class
+        # Members of the enum are repeated as attributes of the outer class.
+        elif hasattr(type(value), "__members__"):
             found.setdefault("members", []).append(name)
     return {key: value for key, value in found.items() if value}
 

@@ -29,6 +29,7 @@ class FindingRecord(Record):
     confidence: Text = ""
     rule: Text = ""
     keras_layer: Text = ""
+    quantizer: Text = ""
 
     @property
     def is_error(self) -> bool:
@@ -69,7 +70,7 @@ class ExportRecord(Record):
     quantizers: Measured = None
     nodes: Measured = None
     target: Text = ""
-    remainder: Text = ""
+    float_precision: Text = ""
     verification: Sequence[FindingRecord] | None = None
     parity: ParityRecord | None = None
 

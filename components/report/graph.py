@@ -16,7 +16,8 @@ from typing import Any
 
 from components.artifacts.exported import Analysis
 from components.report.graph_view import GraphEdge, GraphNode, GraphView, Pair
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.identity import Identities
+from qat_lib.roles import onnx_operators
 
 _FOLDED = {
     "Relu": "ReLU",
@@ -25,17 +26,14 @@ _FOLDED = {
     "Sigmoid": "Sigmoid",
     "HardSigmoid": "HardSigmoid",
 }
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_ARITHMETIC = _WEIGHTED | {
-    "Add",
-    "Mul",
-    "Sub",
-    "AveragePool",
-    "GlobalAveragePool",
-    "MaxPool",
-    "GlobalMaxPool",
-    "Concat",
-}
+_WEIGHTED = onnx_operators("weighted")
+#: Operators with a precision of their own; a mean over other axes, and a division, are shown bare.
+_ARITHMETIC = (
+    _WEIGHTED
+    | onnx_operators("max pool")
+    | onnx_operators("average pool", "sign preserving")
+    | {"Add", "Mul", "Sub", "Concat"}
+)
 _MOST_NODES = 3000
 
 
@@ -44,6 +42,7 @@ class _Builder:
     """State of one pass over the nodes, which ONNX keeps in topological order."""
 
     constants: dict[str, Any]
+    identities: Identities
     nodes: dict[str, GraphNode] = field(default_factory=dict)
     edges: list[GraphEdge] = field(default_factory=list)
     producer: dict[str, str] = field(default_factory=dict)
@@ -64,10 +63,12 @@ def read_view(path: Path) -> GraphView | None:
     from onnx import numpy_helper
 
     from qat_lib.errors import ExportError
-    from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.loading import load_onnx
+    from qat_lib.onnx_view.metadata import read_metadata
 
     try:
-        model = load_model(path)
+        model = load_onnx(path)
+        identities = Identities.of_metadata(read_metadata(model))
     except ExportError as error:
         raise ValueError(f"{path.name} is no ONNX model: {error}") from error
     graph = model.graph
@@ -82,7 +83,8 @@ def read_view(path: Path) -> GraphView | None:
         )
 
     inputs = [value.name for value in graph.input if value.name not in constants]
-    return build_view(graph.node, inputs, [value.name for value in graph.output], constants, number)
+    outputs = [value.name for value in graph.output]
+    return build_view(graph.node, inputs, outputs, constants, number, identities)
 
 
 def build_view(
@@ -91,6 +93,7 @@ def build_view(
     outputs: Sequence[str],
     constants: Mapping[str, Any],
     number: Callable[[str], Any],
+    identities: Identities,
 ) -> GraphView:
     """Return the view of a graph.
 
@@ -100,9 +103,10 @@ def build_view(
         outputs: Names of its outputs.
         constants: Names of the initializers (the values are not looked at).
         number: Returns an initializer's array, or None.
+        identities: Keras layers of the nodes.
     """
     listed = list(nodes)
-    builder = _Builder(constants=dict(constants))
+    builder = _Builder(constants=dict(constants), identities=identities)
     for node in listed:
         for name in node.input:
             builder.readers[name] = builder.readers.get(name, 0) + 1
@@ -187,7 +191,7 @@ def _place(builder: _Builder, node: Any, key: str) -> None:
     ranges = max((builder.weights.get(name, 0) for name in node.input), default=0)
     builder.nodes[key] = GraphNode(
         key=key,
-        title=keras_layer(node.name) or node.op_type,
+        title=builder.identities.keras_layer(node.name) or node.op_type,
         kind=_kind(node),
         precision=_precision(builder, node, data, ranges),
         weights=ranges,
@@ -223,12 +227,13 @@ def with_analysis(view: GraphView, analysis: Analysis) -> GraphView:
     """Return the view with the precisions that the fusion analysis predicts."""
     predicted = (*analysis.layers, *analysis.adds, *analysis.pools)
     known = {prediction.name: prediction for prediction in predicted}
+    titles = {name: node.title for node in view.nodes for name in node.names}
     nodes = []
     for node in view.nodes:
         found = next((known[name] for name in node.names if name in known), None)
         if found is not None and found.precision:
             precision = "int8" if found.precision == "int8" else "float"
-            node = replace(node, precision=precision, fused=keras_layer(found.fused_into))
+            node = replace(node, precision=precision, fused=titles.get(found.fused_into, ""))
         nodes.append(node)
     return GraphView(nodes=tuple(nodes), edges=view.edges)
 

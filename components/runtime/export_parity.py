@@ -29,7 +29,7 @@ def compare_with_keras(
         model: the Keras model.
         path: the ONNX file.
         images: inputs, as Keras takes them.
-        export_in_fp32: exports the same model to another path with an FP32 remainder; given for a
+        export_in_fp32: exports the same model to another path with FP32 for non-quantized layers; given for a
             file in FP16.
 
     Returns:
@@ -60,6 +60,6 @@ def compare_with_keras(
         raise VerificationError(
             f"{path.name} in FP16 differs from Keras by up to {report.largest_difference:.3g}; "
             f"expected at most {HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In "
-            "FP32 it agrees: export it with export.remainder=fp32 or engine.fp16=never."
+            "FP32 it agrees: export it with export.float_precision=fp32 or engine.fp16=never."
         )
     return parity.model_copy(update={"passed": passed, "bound": HALF_BOUND, "fp32": exact})

@@ -50,11 +50,8 @@ def _archive_digest(path: Path) -> str | None:
                 return None
             for member in members:
                 digest.update(f"{member.filename}\0{_member_digest(archive, member)}\n".encode())
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        RuntimeError,
-    ):  # damaged, or of a kind that zipfile can't read
+    # Damaged, or of a kind that zipfile can't read.
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
         return None
     return digest.hexdigest()
 

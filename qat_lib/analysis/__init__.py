@@ -1,8 +1,9 @@
 """What TensorRT will make of an ONNX Q/DQ graph, said without TensorRT and without a GPU."""
 
 from qat_lib.analysis.analyze import analyze_graph, analyze_onnx
+from qat_lib.analysis.catalog import CATALOG
 from qat_lib.analysis.comparison import Comparison, compare
-from qat_lib.analysis.findings import CATALOG, Finding, by_severity, fail_on
+from qat_lib.analysis.findings import Finding, by_severity, fail_on
 from qat_lib.analysis.html import to_html
 from qat_lib.analysis.report import (
     AddVerdict,

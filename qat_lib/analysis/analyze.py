@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from qat_lib.analysis.drawing import draw
-from qat_lib.analysis.engine import (
-    AVERAGE_POOLS,
-    MAX_POOLS,
-    Engine,
-    Kernel,
-    is_average_pool,
-    predict,
-    standalone,
-)
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
 from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.islands import find_islands
+from qat_lib.analysis.kernels import Kernel, standalone
+from qat_lib.analysis.operators import is_pool
 from qat_lib.analysis.report import (
     AddVerdict,
     FusionReport,
@@ -24,28 +18,12 @@ from qat_lib.analysis.report import (
     LayerVerdict,
     PoolVerdict,
 )
-from qat_lib.analysis.rules.attention import check_attention
-from qat_lib.analysis.rules.borders import check_borders
-from qat_lib.analysis.rules.epilogue import check_epilogues
-from qat_lib.analysis.rules.mixed import check_mixed
+from qat_lib.analysis.residual import PlacedAdd
+from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
-from qat_lib.analysis.rules.residual import check_adds
-from qat_lib.analysis.rules.scales import check_scales
-from qat_lib.analysis.rules.weighted import check_weighted
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
-from qat_lib.onnx_view.scales import check_scales as check_usable_scales
-
-_RULES: tuple[Callable[[Engine], Iterable[Finding]], ...] = (
-    check_scales,
-    check_weighted,
-    check_epilogues,
-    check_adds,
-    check_mixed,
-    check_attention,
-    check_borders,
-)
+from qat_lib.onnx_view.scales import require_usable_scales
 
 
 def analyze_onnx(
@@ -60,7 +38,7 @@ def analyze_onnx(
             them. Default False: TensorRT refuses them.
 
     Raises:
-        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a
+        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_onnx`, or a
             scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
 
     The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.
@@ -71,7 +49,7 @@ def analyze_onnx(
         (2, 0)
     """
     graph = OnnxGraph.load(path)
-    check_usable_scales(Path(path), graph)
+    require_usable_scales(Path(path), graph)
     return analyze_graph(graph, model=str(path), tensorrt=tensorrt, allow_uint8=allow_uint8)
 
 
@@ -79,26 +57,24 @@ def analyze_graph(
     graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> FusionReport:
     """Predict what TensorRT makes of a graph that is already read, see :func:`analyze_onnx`."""
-    return report_on(predict(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
+    return report_on(predict_engine(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
 
 
-def report_on(engine: Engine, *, model: str = "", tensorrt: TensorRTMajor = 10) -> FusionReport:
+def report_on(
+    engine: PredictedEngine, *, model: str = "", tensorrt: TensorRTMajor = 10
+) -> FusionReport:
     """Return the report on a predicted engine."""
     findings = check_parser_rules(engine.graph, tensorrt=tensorrt)
-    for rule in _RULES:
-        findings.extend(rule(engine))
+    for check in engine_checks():
+        findings.extend(check(engine))
     return FusionReport(
         model=model,
         layers=_layers(engine),
         adds=_adds(engine),
-        pools=tuple(
-            _pool(engine, node) for node in engine.flow.operators if _is_pool(engine, node)
-        ),
-        kernels=tuple(_kernel(kernel) for kernel in engine.kernels if standalone(kernel)),
-        engine=tuple(_kernel(kernel) for kernel in engine.kernels),
-        islands=tuple(
-            tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)
-        ),
+        pools=_pools(engine),
+        kernels=_kernels(engine.graph, filter(standalone, engine.kernels)),
+        engine=_kernels(engine.graph, engine.kernels),
+        islands=tuple(tuple(map(kernel_name, island)) for island in find_islands(engine)),
         findings=_in_graph_order(engine.graph, findings),
         drawing=draw(engine),
     )
@@ -109,16 +85,17 @@ def kernel_name(kernel: Kernel) -> str:
     return " + ".join(node.name for node in kernel.nodes) or kernel.name
 
 
-def _layers(engine: Engine) -> tuple[LayerVerdict, ...]:
+def _layers(engine: PredictedEngine) -> tuple[LayerVerdict, ...]:
     total = sum(op.macs for op in engine.weighted.values())
     return tuple(_layer(engine, op, total) for op in engine.weighted.values())
 
 
-def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
+def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
     kernel = engine.kernel_of[op.node.index]
     return LayerVerdict(
         name=op.node.name,
-        keras_layer=keras_layer(op.node.name),
+        keras_layer=op.node.keras_layer,
+        quantizer=op.weight.quantizer if op.weight is not None else "",
         op_type=op.node.op,
         precision=op.precision,
         writes=kernel.writes,
@@ -129,45 +106,54 @@ def _layer(engine: Engine, op: WeightedOp, total: int) -> LayerVerdict:
     )
 
 
-def _adds(engine: Engine) -> tuple[AddVerdict, ...]:
-    return tuple(
-        AddVerdict(
-            name=placed.node.name,
-            keras_layer=keras_layer(placed.node.name),
-            fused_into=placed.chain.op.node.name if placed.chain is not None else None,
-            precision="int8" if placed.int8 else "float",
-            rule=placed.rule,
-        )
-        for placed in engine.adds
+def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
+    return tuple(map(_add, engine.adds))
+
+
+def _add(placed: PlacedAdd) -> AddVerdict:
+    return AddVerdict(
+        name=placed.node.name,
+        keras_layer=placed.node.keras_layer,
+        fused_into=placed.chain.op.node.name if placed.chain is not None else None,
+        precision="int8" if placed.int8 else "float",
+        rule=placed.rule,
     )
 
 
-def _is_pool(engine: Engine, node: Node) -> bool:
-    return node.op in MAX_POOLS or (
-        node.op in AVERAGE_POOLS and is_average_pool(engine.graph, node)
-    )
+def _pools(engine: PredictedEngine) -> tuple[PoolVerdict, ...]:
+    pools = []
+    for node in engine.flow.operators:
+        if is_pool(engine.graph, node):
+            pools.append(_pool(engine, node))
+    return tuple(pools)
 
 
-def _pool(engine: Engine, node: Node) -> PoolVerdict:
+def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:
     precision = "int8" if engine.runs_int8(node) else "float"
     return PoolVerdict(
-        name=node.name, keras_layer=keras_layer(node.name), op_type=node.op, precision=precision
+        name=node.name, keras_layer=node.keras_layer, op_type=node.op, precision=precision
     )
 
 
-def _kernel(kernel: Kernel) -> KernelVerdict:
-    transposes = any(node.op == "Transpose" for node in kernel.nodes)
+def _kernels(graph: OnnxGraph, kernels: Iterable[Kernel]) -> tuple[KernelVerdict, ...]:
+    return tuple(_kernel(graph, kernel) for kernel in kernels)
+
+
+def _kernel(graph: OnnxGraph, kernel: Kernel) -> KernelVerdict:
     name = kernel_name(kernel)
     return KernelVerdict(
-        kind="reformat" if transposes else kernel.kind,
-        detail="transpose" if transposes else kernel.reason,
+        kind="reformat" if kernel.transposes else kernel.kind,
+        detail="transpose" if kernel.transposes else kernel.reason,
         name=name,
-        keras_layer=keras_layer(kernel.nodes[0].name if kernel.nodes else name),
+        keras_layer=graph.keras_layer(kernel.nodes[0].name if kernel.nodes else name),
         reads=kernel.reads,
         writes=kernel.writes,
     )
 
 
 def _in_graph_order(graph: OnnxGraph, findings: list[Finding]) -> tuple[Finding, ...]:
-    place = {name: node.index for name, node in graph.node_by_name.items()}
-    return tuple(sorted(findings, key=lambda finding: place.get(finding.node, -1)))
+    def place(finding: Finding) -> int:
+        node = graph.node_by_name.get(finding.node)
+        return -1 if node is None else node.index
+
+    return tuple(sorted(findings, key=place))

@@ -1,35 +1,20 @@
-"""How far a weighted operator's kernel reaches: the bias, normalization and activation that fuse into it."""
+"""How far a weighted kernel reaches: the bias, normalization and activation fused into it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow, Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
-ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish", "Gelu", "Elu"})
-_AFFINE = frozenset({"Add", "Sub", "Mul", "Div"})
-_AFTER_ADD = frozenset({"Relu", "Clip", "LeakyRelu"})
-#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of GELU.
-_GATES = frozenset(
-    {
-        "Sigmoid",
-        "HardSigmoid",
-        "Tanh",
-        "Erf",
-        "Softplus",
-        "Clip",
-        "Relu",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Exp",
-        "Log",
-    }
-)
+ACTIVATIONS = onnx_operators("epilogue")
+_AFTER_ADD = onnx_operators("after add")
+#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of
+#: GELU.
+_GATES = onnx_operators("gate")
 _LONGEST_GATE = 8
 
 
@@ -52,7 +37,10 @@ class Chain:
     residual: Read | None = None
 
     def output_scale(self, flow: Flow) -> Scale | None:
-        """Return the scale of the INT8 that the kernel writes; None when it writes floating point."""
+        """Return the scale of the INT8 that the kernel writes.
+
+        None when it writes floating point.
+        """
         if self.op.precision != "int8":
             return None
         if self.residual is not None and self.residual.scale is None:
@@ -66,7 +54,7 @@ def per_tensor(scale: Scale | None) -> Scale | None:
 
 
 def grow_chains(flow: Flow, weighted: Mapping[int, WeightedOp]) -> dict[int, Chain]:
-    """Return the kernel of every weighted operator up to a residual Add, by the index of the operator's node."""
+    """Return the kernel of every weighted operator up to a residual Add, by node index."""
     return {index: _grow(flow, op) for index, op in weighted.items()}
 
 
@@ -129,8 +117,8 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
     if node.op in ACTIVATIONS:
         return True
     if node.op == "BatchNormalization":
-        return all(graph.is_constant(name) for name in node.inputs[1:])
-    return node.op in _AFFINE and _is_affine(graph, node)
+        return all(map(graph.is_constant, node.inputs[1:]))
+    return node.op in ARITHMETIC and _is_affine(graph, node)
 
 
 def _is_affine(graph: OnnxGraph, node: Node) -> bool:
@@ -143,16 +131,19 @@ def _is_affine(graph: OnnxGraph, node: Node) -> bool:
 
 
 def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
-    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``; empty when it is not that.
+    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``, else none.
 
     Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
     reads = flow.readers(value)
-    return gate_of(flow, reads) if all(read.scale is None for read in reads) else ()
+    return gate_of(flow, reads) if len(float_reads(reads)) == len(reads) else ()
 
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
-    """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x; empty when it is not that."""
+    """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x.
+
+    Empty when it is not that.
+    """
     if len(reads) != 2:
         return ()
     first, second = (_walk_gate(flow, read.node) for read in reads)
@@ -162,13 +153,16 @@ def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
 
 
 def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
-    """Return the nodes from ``node`` to the product of two activations that it ends in; empty when it does not."""
+    """Return the nodes from ``node`` to the product of two activations that it ends in.
+
+    Empty when it does not.
+    """
     found: list[Node] = []
     while node is not None and len(found) < _LONGEST_GATE:
         found.append(node)
         if node.op == "Mul" and not _is_affine(flow.graph, node):
             return tuple(found)
-        if node.op not in _GATES or (node.op in _AFFINE and not _is_affine(flow.graph, node)):
+        if node.op not in _GATES or (node.op in ARITHMETIC and not _is_affine(flow.graph, node)):
             return ()
         node = _single_float_reader(flow, node.outputs[0])
     return ()

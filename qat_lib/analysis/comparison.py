@@ -19,19 +19,22 @@ from typing import Any
 
 from qat_lib.analysis.report import FusionReport
 from qat_lib.errors import ConfigError
+from qat_lib.mappings import map_values
 from qat_lib.text_files import read_json
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)
 #: Layer types that convert, as TensorRT and OpenVINO name them.
 _CONVERSIONS = frozenset({"Reformat", "Reorder", "FakeQuantize", "Convert"})
+#: Predicted kernels that convert.
+_CONVERTING_KINDS = frozenset({"reformat", "requantize"})
 # The look-behind starts a run of brackets once: else the time is quadratic in its length.
 _BRACKETS = re.compile(r"\bPWN\(|(?<!\))\)+(?=$|,|\s)|\{ForeignNode\[|\]\}|\.\.\.")
 _INT8 = re.compile(r"int8", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineLayer:
+class LayerInfo:
     """One layer of a real engine; a precision is None where the file says nothing about it."""
 
     name: str
@@ -102,59 +105,70 @@ def compare(
     Raises:
         ConfigError: the file can't be read or holds no layers.
     """
-    engine = read_layers(layers)
+    engine = read_layer_info(layers)
     named = _by_node(engine, _names(report))
-    mismatches: list[Mismatch] = []
-    right: dict[str, list[bool]] = defaultdict(list)
-
-    def score(kind: str, node: str, predicted: str, found: str | None) -> None:
-        if found is None:
-            return
-        right[kind].append(predicted == found)
-        if predicted != found:
-            mismatches.append(Mismatch(node=node, what=kind, predicted=predicted, found=found))
-
+    score = _Score()
     for layer in report.layers:
         built = named.get(layer.name)
         if built is not None:
-            score(
-                "precision",
-                layer.name,
-                "int8" if layer.precision == "int8" else "float",
-                _word(built.reads_int8),
-            )
-            score("output", layer.name, layer.writes, _word(built.writes_int8))
+            precision = "int8" if layer.precision == "int8" else "float"
+            score.add("precision", layer.name, precision, _word(built.reads_int8))
+            score.add("output", layer.name, layer.writes, _word(built.writes_int8))
     for add in report.adds:
         built = named.get(add.name)
         if built is not None:
-            score(
-                "add",
-                add.name,
-                add.fused_into or "stands alone",
-                _fused_into(report, built, add.fused_into),
-            )
+            found = _fused_into(report, built, add.fused_into)
+            score.add("add", add.name, add.fused_into or "stands alone", found)
+    conversions = [kernel for kernel in report.kernels if kernel.kind in _CONVERTING_KINDS]
+    unmatched = tuple(layer.name for layer in report.layers if layer.name not in named)
     return Comparison(
-        matched=sum(layer.name in named for layer in report.layers),
-        unmatched=tuple(layer.name for layer in report.layers if layer.name not in named),
-        precision_score=_share(right["precision"]),
-        output_score=_share(right["output"]),
-        add_score=_share(right["add"]),
-        predicted_conversions=sum(
-            kernel.kind in ("reformat", "requantize") for kernel in report.kernels
-        ),
+        matched=len(report.layers) - len(unmatched),
+        unmatched=unmatched,
+        precision_score=score.share("precision"),
+        output_score=score.share("output"),
+        add_score=score.share("add"),
+        predicted_conversions=len(conversions),
         engine_conversions=sum(layer.is_reformat for layer in engine),
         predicted_layers=len(report.engine),
         engine_layers=len(engine),
-        mismatches=tuple(mismatches),
-        scored={kind: len(answers) for kind, answers in right.items()},
+        mismatches=tuple(score.mismatches),
+        scored=score.counts(),
     )
 
 
-def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[EngineLayer]:
+class _Score:
+    """Predictions beside what the engine has, by what was predicted."""
+
+    def __init__(self) -> None:
+        self.mismatches: list[Mismatch] = []
+        self._right: dict[str, list[bool]] = defaultdict(list)
+
+    def add(self, what: str, node: str, predicted: str, found: str | None) -> None:
+        """Note one prediction; ``found`` is None where the engine's file says nothing."""
+        if found is None:
+            return
+        self._right[what].append(predicted == found)
+        if predicted != found:
+            self.mismatches.append(Mismatch(node=node, what=what, predicted=predicted, found=found))
+
+    def share(self, what: str) -> float | None:
+        """Return the share of right predictions; None without any."""
+        right = self._right.get(what)
+        return sum(right) / len(right) if right else None
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of predictions."""
+        return map_values(len, self._right)
+
+
+def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[LayerInfo]:
     """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
     content: Any = source
     if isinstance(source, (str, Path)):
-        what = "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or qatline)"
+        what = (
+            "the layers of an engine (of trtexec --exportLayerInfo, the engine inspector or "
+            "qatline)"
+        )
         content = read_json(source, what=what, error=ConfigError, unique=False)
     entries = (
         content.get("Layers", content.get("layers")) if isinstance(content, Mapping) else content
@@ -166,14 +180,15 @@ def read_layers(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[
     ):
         raise ConfigError(
             "Expected the layers of an engine as {'Layers': [...]} with objects or names. Received "
-            f"{type(content).__name__} without such a list. Write it with trtexec --exportLayerInfo."
+            f"{type(content).__name__} without such a list. Write it with trtexec "
+            "--exportLayerInfo."
         )
-    return [_layer(entry) for entry in entries]
+    return list(map(_layer, entries))
 
 
-def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
+def _layer(entry: str | Mapping[str, Any]) -> LayerInfo:
     if isinstance(entry, str):
-        return EngineLayer(
+        return LayerInfo(
             name=entry,
             nodes=frozenset(_parts(entry)),
             reads_int8=None,
@@ -186,7 +201,7 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
     metadata = _METADATA.findall(str(entry.get("Metadata", "")))
     kind = str(entry.get("LayerType", ""))
     quantizer_alone = kind == "Scale" and "QuantizeLinear" in name
-    return EngineLayer(
+    return LayerInfo(
         name=name,
         nodes=frozenset((*_parts(name), *metadata)),
         reads_int8=_is_int8(entry.get("Inputs"), every=False),
@@ -195,17 +210,18 @@ def _layer(entry: str | Mapping[str, Any]) -> EngineLayer:
     )
 
 
-def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
+def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
     """Read a layer as qatline's engine builds describe it."""
-    name, precision, output = (
-        str(entry.get(key) or "") for key in ("name", "precision", "output_precision")
-    )
+    name = str(entry.get("name") or "")
+    precision = str(entry.get("precision") or "")
+    output = str(entry.get("output_precision") or "")
     nodes = entry["nodes"]
     if not isinstance(nodes, (list, tuple)):
         raise ConfigError(
-            f"Expected the nodes of layer {name!r:.100} as a list of names. Received: {nodes!r:.100}."
+            f"Expected the nodes of layer {name!r:.100} as a list of names. Received: "
+            f"{nodes!r:.100}."
         )
-    return EngineLayer(
+    return LayerInfo(
         name=name,
         nodes=frozenset(map(str, nodes)),
         reads_int8=precision == "int8" if precision else None,
@@ -217,34 +233,38 @@ def _own_layer(entry: Mapping[str, Any]) -> EngineLayer:
 def _parts(name: str) -> list[str]:
     """Split an engine layer's name: ``PWN(PWN(a), b) + c`` names a, b and c."""
     parts = re.split(r"\s\+\s|\s\|\|\s|, ", _BRACKETS.sub(" ", name))
-    return [part.strip() for part in parts if part.strip()]
+    return list(filter(None, map(str.strip, parts)))
 
 
 def _is_int8(tensors: Any, *, every: bool) -> bool | None:
-    listed = tensors if isinstance(tensors, (list, tuple)) else ()
-    formats = [
-        str(t.get("Format/Datatype", t.get("Datatype", "")))
-        for t in listed
-        if isinstance(t, Mapping)
-    ]
+    formats = []
+    for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
+        if isinstance(tensor, Mapping):
+            formats.append(str(tensor.get("Format/Datatype", tensor.get("Datatype", ""))))
     if not any(formats):
         return None
-    return (all if every else any)(bool(_INT8.search(text)) for text in formats)
+    in_int8 = [bool(_INT8.search(text)) for text in formats]
+    return all(in_int8) if every else any(in_int8)
 
 
 def _names(report: FusionReport) -> list[str]:
     return [layer.name for layer in report.layers] + [add.name for add in report.adds]
 
 
-def _by_node(engine: list[EngineLayer], nodes: Iterable[str]) -> dict[str, EngineLayer]:
-    """Return the engine layer of each ONNX node; a reformat that carries a node's name does not count."""
-    exact = {
-        part: layer for layer in reversed(engine) if not layer.is_reformat for part in layer.nodes
-    }
-    return {node: exact[node] for node in nodes if node in exact}
+def _by_node(engine: list[LayerInfo], nodes: Iterable[str]) -> dict[str, LayerInfo]:
+    """Return the first engine layer of each ONNX node.
+
+    A reformat that carries a node's name does not count.
+    """
+    first: dict[str, LayerInfo] = {}
+    for layer in engine:
+        if not layer.is_reformat:
+            for node in layer.nodes:
+                first.setdefault(node, layer)
+    return {node: first[node] for node in nodes if node in first}
 
 
-def _fused_into(report: FusionReport, built: EngineLayer, predicted: str | None) -> str:
+def _fused_into(report: FusionReport, built: LayerInfo, predicted: str | None) -> str:
     inside = [layer.name for layer in report.layers if layer.name in built.nodes]
     if predicted in inside or not inside:
         return predicted if predicted in inside and predicted is not None else "stands alone"
@@ -253,7 +273,3 @@ def _fused_into(report: FusionReport, built: EngineLayer, predicted: str | None)
 
 def _word(int8: bool | None) -> str | None:
     return None if int8 is None else "int8" if int8 else "float"
-
-
-def _share(right: list[bool]) -> float | None:
-    return sum(right) / len(right) if right else None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qat_lib.analysis.engine import Engine
+from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.analysis.flow import Read
+from qat_lib.analysis.kernels import Kernel
+from qat_lib.onnx_view.graph import Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,7 @@ class Box:
     Attributes:
         name: name of the node or tensor.
         op: operator, ``"Input"`` or ``"Output"``.
-        keras_layer: the Keras layer that it came from, best effort.
+        keras_layer: the Keras layer that it stands for.
         precision: ``"int8"``, ``"mixed"``, ``"float16"``, ``"float32"``... that it computes in;
             empty for inputs and outputs.
         writes_float: whether it is the end of an INT8 kernel that writes floating point.
@@ -53,7 +55,7 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Boxes in topological order, edges between them, and by node name the box that stands for it."""
+    """Boxes in topological order, edges, and the box of each node by name."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]
@@ -64,70 +66,83 @@ class Drawing:
         return self.anchors.get(finding.node, self.anchors.get(finding.keras_layer, -1))
 
 
-def draw(engine: Engine) -> Drawing:
+def draw(engine: PredictedEngine) -> Drawing:
     """Return the drawing of a predicted engine."""
-    boxes: list[Box] = []
-    place: dict[str, int] = {}  # value -> box that writes it
-    anchors: dict[str, int] = {}
-    numbers = {id(kernel): number for number, kernel in enumerate(engine.kernels)}
-
-    def add(box: Box, values: Iterable[str]) -> int:
-        place.update(dict.fromkeys(values, len(boxes)))
-        anchors[box.name] = len(boxes)
-        boxes.append(box)
-        return len(boxes) - 1
-
+    canvas = _Canvas()
     for name in engine.graph.inputs:
-        add(_border(engine, name, "Input"), [name])
-    edges: list[Edge] = []
+        canvas.add(_border(engine, name, "Input"), [name])
+    numbers = {id(kernel): number for number, kernel in enumerate(engine.kernels)}
     for node in engine.flow.operators:
-        kernel = engine.kernel_of[node.index]
-        op = engine.weighted.get(node.index)
-        box = Box(
-            name=node.name,
-            op=node.op,
-            keras_layer=keras_layer(node.name),
-            precision="mixed"
-            if op is not None and op.precision == "mixed"
-            else _precision(engine, node.index),
-            writes_float=kernel.reads == "int8"
-            and kernel.writes == "float"
-            and kernel.nodes[-1] is node,
-            kernel=numbers[id(kernel)],
-            shape=_shape(engine, node.outputs[0]),
-        )
-        target = add(box, node.outputs)
-        anchors.setdefault(box.keras_layer, target)
+        box = _operator(engine, node, numbers[id(engine.kernel_of[node.index])])
+        target = canvas.add(box, node.outputs)
+        canvas.anchors.setdefault(box.keras_layer, target)
         for read in engine.flow.inputs(node):
-            source = place.get(read.value)
-            anchors.update((name, target if source is None else source) for name in read.quantizers)
+            source = canvas.writer.get(read.value)
+            anchor = target if source is None else source
+            canvas.anchors.update(dict.fromkeys(read.quantizers, anchor))
             if source is not None:
-                quantizer = read.quantizers[0] if read.quantizers else ""
-                scale = read.scale.largest if read.scale is not None else None
-                edges.append(Edge(source=source, target=target, scale=scale, quantizer=quantizer))
-    ends = sorted((r for r in engine.flow.reads if r.node is None), key=lambda read: read.position)
-    for read in ends:
-        if read.value in place:
-            target = add(_border(engine, engine.graph.outputs[read.position], "Output"), [])
-            scale = read.scale.largest if read.scale is not None else None
-            quantizer = read.quantizers[0] if read.quantizers else ""
-            edges.append(
-                Edge(source=place[read.value], target=target, scale=scale, quantizer=quantizer)
-            )
-    return Drawing(boxes=tuple(boxes), edges=tuple(edges), anchors=anchors)
+                canvas.connect(source, target, read)
+    ends = [read for read in engine.flow.reads if read.node is None]
+    for read in sorted(ends, key=lambda read: read.position):
+        source = canvas.writer.get(read.value)
+        if source is not None:
+            name = engine.graph.outputs[read.position]
+            canvas.connect(source, canvas.add(_border(engine, name, "Output"), []), read)
+    return Drawing(boxes=tuple(canvas.boxes), edges=tuple(canvas.edges), anchors=canvas.anchors)
 
 
-def _precision(engine: Engine, index: int) -> str:
-    kernel = engine.kernel_of[index]
-    if kernel.reads == "int8":
-        return "int8"
-    return next(
-        (found for node in kernel.nodes if (found := engine.graph.dtype(node.outputs[0]))),
-        "float32",
+class _Canvas:
+    """What is drawn so far."""
+
+    def __init__(self) -> None:
+        self.boxes: list[Box] = []
+        self.edges: list[Edge] = []
+        self.anchors: dict[str, int] = {}
+        self.writer: dict[str, int] = {}  # value -> box that writes it
+
+    def add(self, box: Box, values: Iterable[str]) -> int:
+        """Add a box that writes ``values`` and return its position."""
+        position = len(self.boxes)
+        self.boxes.append(box)
+        self.writer.update(dict.fromkeys(values, position))
+        self.anchors[box.name] = position
+        return position
+
+    def connect(self, source: int, target: int, read: Read) -> None:
+        """Add the edge on which ``target`` reads what ``source`` writes."""
+        scale = read.scale.largest if read.scale is not None else None
+        quantizer = read.quantizers[0] if read.quantizers else ""
+        self.edges.append(Edge(source=source, target=target, scale=scale, quantizer=quantizer))
+
+
+def _operator(engine: PredictedEngine, node: Node, number: int) -> Box:
+    kernel = engine.kernel_of[node.index]
+    is_end = kernel.nodes[-1] is node
+    return Box(
+        name=node.name,
+        op=node.op,
+        keras_layer=node.keras_layer,
+        precision=_precision(engine, node, kernel),
+        writes_float=is_end and kernel.reads == "int8" and kernel.writes == "float",
+        kernel=number,
+        shape=_shape(engine, node.outputs[0]),
     )
 
 
-def _border(engine: Engine, name: str, op: str) -> Box:
+def _precision(engine: PredictedEngine, node: Node, kernel: Kernel) -> str:
+    weighted = engine.weighted.get(node.index)
+    if weighted is not None and weighted.precision == "mixed":
+        return "mixed"
+    if kernel.reads == "int8":
+        return "int8"
+    for member in kernel.nodes:
+        dtype = engine.graph.dtype(member.outputs[0])
+        if dtype:
+            return dtype
+    return "float32"
+
+
+def _border(engine: PredictedEngine, name: str, op: str) -> Box:
     return Box(
         name=name,
         op=op,
@@ -139,6 +154,9 @@ def _border(engine: Engine, name: str, op: str) -> Box:
     )
 
 
-def _shape(engine: Engine, value: str) -> str:
+def _shape(engine: PredictedEngine, value: str) -> str:
     shape = engine.graph.shape(value)
-    return "?" if shape is None else " x ".join("?" if dim is None else str(dim) for dim in shape)
+    if shape is None:
+        return "?"
+    sizes = ["?" if dim is None else str(dim) for dim in shape]
+    return " x ".join(sizes)

@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
-from qat_lib.analysis.rules.pair import (
-    DEQUANTIZE,
-    OTHER_TYPES,
-    QUANTIZE,
-    is_legal,
-    quantized_type,
-    well_formed,
-)
+from qat_lib.analysis.rules.pair import is_legal
+from qat_lib.analysis.rules.pair_types import OTHER_TYPES
 from qat_lib.errors import ExportError
+from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE, quantized_type, well_formed
+from qat_lib.roles import PAIR, onnx_operators
 
-_TRANSPARENT = frozenset({"Identity", "Dropout"})
+_TRANSPARENT = onnx_operators("identity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,21 @@ class Read:
 
     @property
     def entry(self) -> Scale | None:
-        """The scale in which the value leaves its producer; differs from ``scale`` behind a requantization."""
+        """The scale in which the value leaves its producer.
+
+        Differs from ``scale`` behind a requantization.
+        """
         return self.explicit[0] if self.explicit else self.scale
+
+
+def list_scales(scales: Iterable[Scale]) -> str:
+    """Return scales as text, separated by commas."""
+    return ", ".join(f"{scale.largest:.6g}" for scale in scales)
+
+
+def float_reads(reads: Iterable[Read]) -> list[Read]:
+    """Return the reads that see floating point."""
+    return [read for read in reads if read.scale is None]
 
 
 class Flow:
@@ -96,24 +107,23 @@ class Flow:
             if read.node is not None:
                 inputs[read.node.index].append(read)
             by_value[read.value].append(read)
-        self._inputs = {
-            index: tuple(sorted(found, key=lambda read: read.position))
-            for index, found in inputs.items()
-        }
-        self._by_value = {value: tuple(found) for value, found in by_value.items()}
+        for found in inputs.values():
+            found.sort(key=lambda read: read.position)
+        self._inputs = map_values(tuple, inputs)
+        self._by_value = map_values(tuple, by_value)
 
     @classmethod
     def of(cls, graph: OnnxGraph, *, allow_uint8: bool = False) -> Flow:
         """Take the Q/DQ pairs of ``graph`` off its nodes and put them on its edges."""
         tracer = Tracer(graph, allow_uint8=allow_uint8)
         operators = [node for node in graph.nodes if _is_operator(graph, node)]
-        reads = [
-            tracer.read(name, node, position)
-            for node in operators
-            for position, name in enumerate((*node.inputs, *node.captures))
-            if name
-        ]
-        reads.extend(tracer.read(name, None, index) for index, name in enumerate(graph.outputs))
+        reads = []
+        for node in operators:
+            for position, name in enumerate((*node.inputs, *node.captures)):
+                if name:
+                    reads.append(tracer.read(name, node, position))
+        for index, name in enumerate(graph.outputs):
+            reads.append(tracer.read(name, None, index))
         return cls(graph, operators, reads, tracer)
 
     @property
@@ -124,7 +134,7 @@ class Flow:
     @property
     def reads(self) -> Iterable[Read]:
         """All reads, grouped by value."""
-        return (read for found in self._by_value.values() for read in found)
+        return chain.from_iterable(self._by_value.values())
 
     def inputs(self, node: Node) -> tuple[Read, ...]:
         """Return what ``node`` reads, constants included, in the order of its inputs."""
@@ -132,7 +142,10 @@ class Flow:
 
     def input(self, node: Node, position: int) -> Read | None:
         """Return the read at one input position; None when that input is absent."""
-        return next((read for read in self.inputs(node) if read.position == position), None)
+        for read in self.inputs(node):
+            if read.position == position:
+                return read
+        return None
 
     def data_inputs(self, node: Node) -> tuple[Read, ...]:
         """Return what ``node`` reads of values that depend on a graph input."""
@@ -144,7 +157,7 @@ class Flow:
 
     def output_reads(self, node: Node) -> tuple[Read, ...]:
         """Return all reads of what ``node`` writes."""
-        return tuple(read for output in node.outputs for read in self.readers(output))
+        return tuple(chain.from_iterable(map(self.readers, node.outputs)))
 
     def only_reader(self, value: str) -> Read | None:
         """Return the read of a value that has exactly one."""
@@ -152,7 +165,10 @@ class Flow:
         return found[0] if len(found) == 1 else None
 
     def common_scale(self, value: str) -> Scale | None:
-        """Return the one scale in which everything wants ``value``; None as soon as one read differs or is float."""
+        """Return the one scale in which everything wants ``value``.
+
+        None as soon as one read differs or is float.
+        """
         scales = {read.entry for read in self.readers(value)}
         return scales.pop() if len(scales) == 1 else None
 
@@ -162,18 +178,18 @@ class Flow:
 
     def with_scales(self, scales: Mapping[Read, Scale]) -> Flow:
         """Return a copy in which the given reads see their value in these scales."""
-        reads = [
-            replace(read, scale=scales[read]) if read in scales else read for read in self.reads
-        ]
+        reads = []
+        for read in self.reads:
+            reads.append(replace(read, scale=scales[read]) if read in scales else read)
         return Flow(self.graph, self.operators, reads, self._tracer)
 
 
 def _is_operator(graph: OnnxGraph, node: Node) -> bool:
-    if node.op in (QUANTIZE, DEQUANTIZE) and well_formed(node):
+    if node.op in PAIR and well_formed(node):
         return False
     if _is_transparent(graph, node):
         return False
-    return not all(graph.is_constant(output) for output in node.outputs if output)
+    return not all(map(graph.is_constant, filter(None, node.outputs)))
 
 
 def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
@@ -187,7 +203,7 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
     """Return the scale of every Q and DQ node, by the node's index."""
     found = {}
     for node in graph.nodes:
-        if node.op not in (QUANTIZE, DEQUANTIZE) or not well_formed(node):
+        if node.op not in PAIR or not well_formed(node):
             continue
         values = graph.value(node.input(1))
         quantized = _integer_type(graph, node)
@@ -215,7 +231,7 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
 
 
 def _integer_type(graph: OnnxGraph, node: Node) -> str:
-    """Return the type of a Q's or DQ's integers as TensorRT takes it: INT8 where no zero point says it."""
+    """Return the integer type of a Q or DQ in TensorRT: INT8 where no zero point gives it."""
     if node.input(2):
         return graph.dtype(node.input(2)) or "int8"
     source = graph.producer(node.input(0)) if node.op == DEQUANTIZE else None
@@ -256,7 +272,8 @@ class Tracer:
         if self._room < 0:
             raise ExportError(
                 "Expected tensors that are quantized once. Received a graph with thousands of "
-                f"quantizers in a row in front of {node.name if node else tensor!r}. Export it again."
+                f"quantizers in a row in front of {node.name if node else tensor!r}. Export it "
+                "again."
             )
         passed.reverse()
         explicit: list[Scale] = []

@@ -1,4 +1,4 @@
-"""The report as one HTML file: the graph to zoom and search, without network and without a server."""
+"""The report as one HTML file: the graph to zoom and search, without a network or server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib.resources import files
 from itertools import chain
 from typing import Any
 
-from qat_lib.analysis.drawing import Drawing
-from qat_lib.analysis.findings import CATALOG
+from qat_lib.analysis.catalog import CATALOG
+from qat_lib.analysis.drawing import Box, Drawing, Edge
 from qat_lib.analysis.layout import Place, lay_out
 from qat_lib.analysis.report import FusionReport
 
@@ -33,35 +33,34 @@ def _data(report: FusionReport) -> dict[str, Any]:
     return {
         "model": report.model,
         "summary": report.summary(),
-        "titles": {code: kind.title for code, kind in CATALOG.items()},
+        "titles": {code: rule.title for code, rule in CATALOG.items()},
         "kernels": [kernel.name for kernel in report.engine],
         "boxes": [
-            [
-                *(
-                    box.name,
-                    box.op,
-                    box.keras_layer,
-                    box.precision,
-                    int(box.writes_float),
-                    box.kernel,
-                    box.shape,
-                ),
-                *(shares.get(box.name), *_pixels(place)),
-            ]
+            [*_box(box), shares.get(box.name), *_pixels(place)]
             for box, place in zip(drawing.boxes, layout.boxes, strict=True)
         ],
         "edges": [
-            [
-                edge.source,
-                edge.target,
-                _number(edge.scale),
-                edge.quantizer,
-                *chain.from_iterable(map(_pixels, lanes)),
-            ]
+            [*_edge(edge), *chain.from_iterable(map(_pixels, lanes))]
             for edge, lanes in zip(drawing.edges, layout.lanes, strict=True)
         ],
         "findings": _findings(report, drawing),
     }
+
+
+def _box(box: Box) -> tuple[Any, ...]:
+    return (
+        box.name,
+        box.op,
+        box.keras_layer,
+        box.precision,
+        int(box.writes_float),
+        box.kernel,
+        box.shape,
+    )
+
+
+def _edge(edge: Edge) -> tuple[Any, ...]:
+    return edge.source, edge.target, _number(edge.scale), edge.quantizer
 
 
 def _pixels(place: Place) -> tuple[float, float]:

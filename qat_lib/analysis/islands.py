@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from qat_lib.analysis.engine import Engine, Kernel
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.kernels import Kernel
 
 
-def find_islands(engine: Engine) -> list[tuple[Kernel, ...]]:
+def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
     """Return the connected groups of floating-point kernels that INT8 kernels feed and read."""
     compute = [kernel for kernel in engine.kernels if kernel.nodes]
     root = {id(kernel): id(kernel) for kernel in compute}
@@ -30,15 +31,15 @@ def find_islands(engine: Engine) -> list[tuple[Kernel, ...]]:
     for kernel in compute:
         if kernel.reads == "float":
             groups[find(id(kernel))].append(kernel)
-    return [
-        tuple(group)
-        for group in groups.values()
-        if any(id(kernel) in after for kernel in group)
-        and any(id(kernel) in before for kernel in group)
-    ]
+    islands = []
+    for group in groups.values():
+        members = {id(kernel) for kernel in group}
+        if members & after and members & before:
+            islands.append(tuple(group))
+    return islands
 
 
-def _sources(engine: Engine, kernel: Kernel) -> list[Kernel]:
+def _sources(engine: PredictedEngine, kernel: Kernel) -> list[Kernel]:
     found = []
     for node in kernel.nodes:
         for read in engine.flow.data_inputs(node):

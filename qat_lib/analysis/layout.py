@@ -1,4 +1,4 @@
-"""The layered layout of a graph: rows by longest path, few crossings, straight edges where there is room.
+"""The layered layout of a graph: rows by longest path, few crossings, straight edges.
 
 The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of
 them; rows are ordered by the mean place of the neighbours, and places follow the neighbours as far
@@ -50,8 +50,7 @@ def lay_out(
     points = _Points(_rows(count, edges), gap, lane)
     chains = [points.connect(source, target) for source, target in edges]
     points.settle()
-    left = min((x - points.width(point) / 2 for point, x in enumerate(points.x)), default=0.0)
-    right = max((x + points.width(point) / 2 for point, x in enumerate(points.x)), default=0.0)
+    left, right = points.span()
     places = [(round(x - left, 4), row) for x, row in zip(points.x, points.row, strict=True)]
     return Layout(
         boxes=tuple(places[:count]),
@@ -62,7 +61,10 @@ def lay_out(
 
 
 def _rows(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the row of each box: below all that it reads, and a further input right above its first reader."""
+    """Return the row of each box.
+
+    It is below all that the box reads; a further input is right above its first reader.
+    """
     rows = [0] * count
     ordered = sorted(edges, key=lambda edge: edge[1])
     for source, target in ordered:
@@ -95,8 +97,9 @@ class _Points:
             between = range(0)
         lanes = range(len(self.row), len(self.row) + len(between))
         self.row.extend(between)
-        self._above.extend([] for _ in lanes)
-        self._below.extend([] for _ in lanes)
+        for _ in lanes:
+            self._above.append([])
+            self._below.append([])
         for upper, lower in pairwise((source, *lanes, target)):
             self._above[lower].append(upper)
             self._below[upper].append(lower)
@@ -105,6 +108,14 @@ class _Points:
     def width(self, point: int) -> float:
         return 1.0 if point < self._boxes else self._lane
 
+    def span(self) -> tuple[float, float]:
+        """Return where the leftmost and the rightmost point end."""
+        edges: list[float] = []
+        for point, x in enumerate(self.x):
+            half = self.width(point) / 2
+            edges.extend((x - half, x + half))
+        return min(edges, default=0.0), max(edges, default=0.0)
+
     def settle(self) -> None:
         """Find the place of every point: down the rows once, then up and down in turn."""
         order: list[list[int]] = [[] for _ in range(max(self.row, default=-1) + 1)]
@@ -112,22 +123,28 @@ class _Points:
             order[row].append(point)
         self.x = [0.0] * len(self.row)
         for points in order:
-            self._spread(points, {point: self._mean(self._above[point], 0.0) for point in points})
+            self._spread(points, self._wanted(points, self._above))
         for sweep in range(_SWEEPS):
             upwards = sweep % 2 == 0
             neighbours = self._below if upwards else self._above
             for points in reversed(order) if upwards else order:
-                wanted = {point: self._mean(neighbours[point], self.x[point]) for point in points}
+                wanted = self._wanted(points, neighbours)
                 points.sort(key=lambda point: (wanted[point], self.x[point]))
                 self._spread(points, wanted)
 
-    def _mean(self, neighbours: Sequence[int], default: float) -> float:
-        return (
-            sum(self.x[other] for other in neighbours) / len(neighbours) if neighbours else default
-        )
+    def _wanted(self, points: Sequence[int], neighbours: list[list[int]]) -> dict[int, float]:
+        """Return the mean place of each point's neighbours; its own where it has none."""
+        wanted = {}
+        for point in points:
+            places = [self.x[other] for other in neighbours[point]]
+            wanted[point] = sum(places) / len(places) if places else self.x[point]
+        return wanted
 
     def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
-        """Put a row's points as near to where they want to be as their widths allow (pool adjacent violators)."""
+        """Put a row's points as near to their desired places as their widths allow.
+
+        The algorithm is known as pool adjacent violators.
+        """
         groups: list[_Group] = []
         for point in points:
             group = _Group(wanted[point], [(point, 0.0)])
@@ -147,7 +164,10 @@ class _Points:
 
 @dataclass(frozen=True)
 class _Group:
-    """Neighbours in a row that touch: the place of the first, and each point with its distance from that."""
+    """Neighbours in a row that touch.
+
+    It has the place of the first, and each point with its distance from that.
+    """
 
     start: float
     points: list[tuple[int, float]]
@@ -165,7 +185,7 @@ class _Group:
         return self.start + self.points[-1][1]
 
     def join(self, other: _Group, distance: float) -> _Group:
-        """Take ``other`` in, and return both as one group, where their points want to be on average."""
+        """Merge ``other`` in, at the mean of the places that the points of both desire."""
         shift = self.points[-1][1] + distance
         total = self.start * len(self.points) + (other.start - shift) * len(other.points)
         self.points.extend([(point, offset + shift) for point, offset in other.points])

@@ -7,33 +7,26 @@ in engines; the others are inferred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from qat_lib.analysis.findings import Confidence
 from qat_lib.analysis.flow import Flow, Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.roles import onnx_operators
 
-#: Operators that commute with quantization along their first input, and how sure that is.
-_MOVERS: dict[str, Confidence] = {
+_SEEN: Mapping[str, Confidence] = {
     "MaxPool": "D",
-    "GlobalMaxPool": "I",
-    "Transpose": "E",
-    "Reshape": "E",
-    "Flatten": "E",
-    "Squeeze": "E",
-    "Unsqueeze": "E",
     "Pad": "E",
-    "Slice": "I",
-    "Split": "I",
-    "Gather": "I",
-    "DepthToSpace": "I",
-    "SpaceToDepth": "I",
-    "Resize": "I",
-    "Tile": "I",
-    "Expand": "I",
+    **dict.fromkeys(onnx_operators("layout"), "E"),
+}
+#: Operators that commute with quantization along their first input, and how sure that is.
+_MOVERS: Mapping[str, Confidence] = {
+    op: _SEEN.get(op, "I") for op in onnx_operators("range preserving")
 }
 _LARGEST_INTEGER = 127
-_RECTIFIERS = frozenset({"Relu", "Clip"})
+_RECTIFIERS = onnx_operators("rectifier")
 
 
 def is_mover(graph: OnnxGraph, node: Node) -> bool:
@@ -72,7 +65,7 @@ def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
 
 
 def propagate(flow: Flow) -> Flow:
-    """Return ``flow`` with every read in the scale that it has after Q and DQ have moved to a fixed point.
+    """Return ``flow`` with Q and DQ moved to a fixed point, which sets the scale of every read.
 
     One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one
     whose outputs all are: neither leaves anything for the other to pass.

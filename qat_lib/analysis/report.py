@@ -20,7 +20,7 @@ class LayerVerdict:
 
     Attributes:
         name: ONNX node.
-        keras_layer: Keras layer that it came from, best effort.
+        keras_layer: Keras layer that it stands for.
         op_type: ``"Conv"``, ``"ConvTranspose"``, ``"Gemm"`` or ``"MatMul"``.
         precision: ``"int8"``; ``"mixed"`` when only one operand is quantized and the kernel
             therefore runs in floating point; ``"float"``.
@@ -30,6 +30,7 @@ class LayerVerdict:
             unknown.
         macs_share: share of the whole graph's, 0 to 1.
         kernel: nodes of its kernel joined by " + ", as TensorRT names engine layers.
+        quantizer: quantizer of its weight; empty where the weight is not quantized.
     """
 
     name: str
@@ -41,11 +42,15 @@ class LayerVerdict:
     macs: int
     macs_share: float
     kernel: str
+    quantizer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddVerdict:
-    """One Add of two activations; ``fused_into`` names the weighted node whose kernel takes it, or None."""
+    """One Add of two activations.
+
+    ``fused_into`` names the weighted node whose kernel takes it, or None.
+    """
 
     name: str
     keras_layer: str
@@ -85,7 +90,7 @@ class KernelVerdict:
     writes: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FusionReport:
     """What TensorRT is expected to make of an ONNX file.
 
@@ -112,6 +117,11 @@ class FusionReport:
     findings: tuple[Finding, ...]
     drawing: Drawing = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        """Return the report in a line."""
+        counts = f"{self.int8_layers} of {len(self.layers)} layers in INT8"
+        return f"<FusionReport of {self.model!r}: {counts}, {len(self.findings)} findings>"
+
     @property
     def int8_layers(self) -> int:
         """Number of weighted layers that run in INT8."""
@@ -119,7 +129,10 @@ class FusionReport:
 
     @property
     def int8_macs_share(self) -> float:
-        """Share of the multiply-accumulates that run in INT8, 0 to 1; 0 when nothing is known about them."""
+        """Share of the multiply-accumulates that run in INT8, 0 to 1.
+
+        0 when nothing is known about them.
+        """
         return sum(layer.macs_share for layer in self.layers if layer.precision == "int8")
 
     @property

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from qat_lib.analysis.findings import CATALOG, Finding, by_severity
+from qat_lib.analysis.catalog import CATALOG
+from qat_lib.analysis.findings import Finding, by_severity
 from qat_lib.analysis.report import FusionReport
 
 _STYLE = {
@@ -45,7 +46,8 @@ def _summary(report: FusionReport) -> Table:
     table = Table(title=escape(report.model) or None, show_header=False, title_justify="left")
     table.add_row(
         "weighted layers in INT8",
-        f"{figures['int8_layers']} of {figures['weighted_layers']} ({report.int8_macs_share:.1%} of the MACs)",
+        f"{figures['int8_layers']} of {figures['weighted_layers']} ({report.int8_macs_share:.1%} "
+        "of the MACs)",
     )
     table.add_row(
         "residual Adds fused",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.flow import Flow, Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.shapes import fixed_sizes
+from qat_lib.roles import onnx_operators
 
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-LAYOUT_OPS = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+WEIGHTED = onnx_operators("weighted")
+CONVOLUTIONS = onnx_operators("convolution")
+LAYOUT_OPS = onnx_operators("layout")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,6 +30,7 @@ class Weight:
         axis: per-channel axis as the operator sees it; None per tensor or when a reshape hides it.
         out_axis: axis of the output channels as the operator sees it; None when the shape is
             unknown.
+        quantizer: name of its quantizer; empty when it is floating point.
     """
 
     shape: tuple[int, ...] | None
@@ -34,6 +38,7 @@ class Weight:
     layout_ops: tuple[Node, ...]
     axis: int | None
     out_axis: int | None
+    quantizer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,24 +85,31 @@ def find_weighted(flow: Flow) -> dict[int, WeightedOp]:
 
 
 def _classify(flow: Flow, node: Node) -> WeightedOp:
-    operands = [read for read in flow.inputs(node) if read.position < 2]
-    activations = tuple(read for read in operands if not flow.graph.is_constant(read.value))
-    constant = next((read for read in operands if flow.graph.is_constant(read.value)), None)
-    weight = _weight(flow, node, constant) if constant is not None else None
-    scales = [read.scale for read in activations] + ([weight.scale] if weight is not None else [])
-    quantized = [scale is not None and scale.is_int8 for scale in scales]
-    if weight is None and node.op in CONVOLUTIONS:
-        quantized.append(False)  # no INT8 kernel convolves with a weight that is computed
-    precision: Precision = (
-        "int8" if quantized and all(quantized) else "mixed" if any(quantized) else "float"
-    )
+    activations: list[Read] = []
+    constants: list[Read] = []
+    for read in flow.inputs(node):
+        if read.position < 2:
+            (constants if flow.graph.is_constant(read.value) else activations).append(read)
+    weight = _weight(flow, node, constants[0]) if constants else None
     return WeightedOp(
         node=node,
-        activations=activations,
+        activations=tuple(activations),
         weight=weight,
-        precision=precision,
+        precision=_precision(node, activations, weight),
         macs=_macs(flow.graph, node, weight),
     )
+
+
+def _precision(node: Node, activations: Sequence[Read], weight: Weight | None) -> Precision:
+    scales = [read.scale for read in activations]
+    if weight is not None:
+        scales.append(weight.scale)
+    elif node.op in CONVOLUTIONS:
+        scales.append(None)  # no INT8 kernel convolves with a weight that is computed
+    quantized = [scale is not None and scale.is_int8 for scale in scales]
+    if quantized and all(quantized):
+        return "int8"
+    return "mixed" if any(quantized) else "float"
 
 
 def _weight(flow: Flow, node: Node, read: Read) -> Weight:
@@ -110,17 +122,16 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
             break
         layout_ops.append(source)
         read = flow.trace(source.input(0))
-    axis = (
-        _seen_axis(graph, read.value, read.scale.axis, layout_ops)
-        if read.scale is not None
-        else None
-    )
+    out_axis = _out_axis(graph, node, shape)
+    if read.scale is None:
+        return Weight(shape=shape, scale=None, layout_ops=(), axis=None, out_axis=out_axis)
     return Weight(
         shape=shape,
         scale=read.scale,
-        layout_ops=tuple(reversed(layout_ops)) if read.scale else (),
-        axis=axis,
-        out_axis=_out_axis(graph, node, shape),
+        layout_ops=tuple(reversed(layout_ops)),
+        axis=_seen_axis(graph, read.value, read.scale.axis, layout_ops),
+        out_axis=out_axis,
+        quantizer=graph.node_by_name[read.quantizers[0]].quantizer if read.quantizers else "",
     )
 
 
@@ -134,12 +145,10 @@ def _seen_axis(
     for node in reversed(layout_ops):
         if node.op != "Transpose":
             return None
-        permutation = node.integers("perm") or (
-            range(len(shape))[::-1] if shape is not None else ()
-        )
+        permutation = node.integers("perm") or tuple(range(len(shape or ())))[::-1]
         if axis not in permutation:
             return None
-        axis = tuple(permutation).index(axis)
+        axis = permutation.index(axis)
     return axis
 
 
@@ -158,13 +167,14 @@ def _out_axis(graph: OnnxGraph, node: Node, shape: tuple[int, ...] | None) -> in
 
 
 def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
-    if shape is None or not all(isinstance(dim, int) for dim in shape):
+    if shape is None:
         return None
-    return tuple(dim for dim in shape if isinstance(dim, int))
+    sizes = tuple(fixed_sizes(shape))
+    return sizes if len(sizes) == len(shape) else None
 
 
 def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
-    if node.op in ("Conv", "ConvTranspose"):
+    if node.op in CONVOLUTIONS:
         image = graph.shape(node.outputs[0] if node.op == "Conv" else node.input(0))
         if weight is None or weight.shape is None or image is None:
             return 0
@@ -177,4 +187,4 @@ def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
 
 
 def _count(shape: tuple[object, ...]) -> int:
-    return prod(dim for dim in shape if isinstance(dim, int))
+    return prod(fixed_sizes(shape))

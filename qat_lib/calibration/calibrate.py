@@ -1,4 +1,4 @@
-"""calibrate: run data through a quantized model with quantization off, and set every range from what came by."""
+"""calibrate: set each range from the values observed with quantization off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TensorStatistics:
     edges: np.ndarray | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CalibrationReport:
     """The statistics of every calibrated quantizer, by name."""
 
@@ -40,9 +40,13 @@ class CalibrationReport:
     batches: int
     samples: int
 
+    def __repr__(self) -> str:
+        """Return the report in a line."""
+        return f"<CalibrationReport: {len(self.tensors)} tensors, {self.samples} samples>"
+
 
 class _Histograms:
-    """Collects one histogram for each quantizer; a shared quantizer gets one for all its tensors."""
+    """One histogram for each quantizer; a shared one gets all its tensors."""
 
     def __init__(self) -> None:
         self.found: dict[str, Histogram] = {}
@@ -108,7 +112,8 @@ def calibrate(
             # Not raised within the call, where Keras adds its own text to a message.
             if histograms.not_finite is not None:
                 raise CalibrationError(
-                    f"The tensor of quantizer {histograms.not_finite!r} has NaN or infinite values. "
+                    f"The tensor of quantizer {histograms.not_finite!r} has NaN or infinite "
+                    "values. "
                     "Check the calibration data and the model: its FP32 outputs must be finite."
                 )
             batches += 1
@@ -119,7 +124,8 @@ def calibrate(
         raise CalibrationError("The calibration data is empty: give at least one batch.")
     if histograms.cut:
         logger.warning(
-            "Unsigned quantizers saw negative values, which they turn into 0: %d of them, such as %s. "
+            "Unsigned quantizers saw negative values, which they turn into 0: %d of them, such as "
+            "%s. "
             "Unless that is meant, quantize these tensors with unsigned=False.",
             len(histograms.cut),
             min(histograms.cut),
@@ -148,7 +154,7 @@ def calibrate(
 
 
 def _batches(data: Any, batch_size: int, inputs: int) -> Iterator[Any]:
-    """Yield what the model takes: a tensor, or a list or dict of them where it has several inputs."""
+    """Yield batches as the model takes them: a tensor, or a list or dict of tensors."""
     whole = _is_array(data) or (
         isinstance(data, Mapping) and len(data) and all(map(_is_array, data.values()))
     )
@@ -156,7 +162,8 @@ def _batches(data: Any, batch_size: int, inputs: int) -> Iterator[Any]:
         parts = keras.tree.flatten(data)
         if len({len(part) for part in parts}) > 1:
             raise CalibrationError(
-                f"Expected as many samples for each input. Received: {', '.join(str(len(part)) for part in parts)}."
+                "Expected as many samples for each input. Received: "
+                f"{', '.join(str(len(part)) for part in parts)}."
             )
         for start in range(0, len(parts[0]), batch_size):
             yield keras.tree.map_structure(

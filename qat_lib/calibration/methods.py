@@ -64,17 +64,17 @@ def check_method(method: str, percentile: float) -> None:
         raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
 
 
-def _maximum(histogram: Histogram, percentile: float, steps: int) -> float:
+def _maximum(histogram: Histogram, *_: float) -> float:
     return histogram.observed_max
 
 
-def _percentile(histogram: Histogram, percentile: float, steps: int) -> float:
+def _percentile(histogram: Histogram, percentile: float, *_: float) -> float:
     cumulative = np.cumsum(histogram.counts)
     index = int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100.0))
     return float(histogram.edges[index + 1])
 
 
-def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
+def _mse(histogram: Histogram, _: float, steps: int) -> float:
     centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
     candidates = np.linspace(
         histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES
@@ -87,7 +87,7 @@ def _mse(histogram: Histogram, percentile: float, steps: int) -> float:
     return float(candidates[int(np.argmin(errors))])
 
 
-def _entropy(histogram: Histogram, percentile: float, steps: int) -> float:
+def _entropy(histogram: Histogram, _: float, steps: int) -> float:
     levels = steps + 1
     counts = (
         histogram.counts.reshape(-1, len(histogram.counts) // ENTROPY_BINS)

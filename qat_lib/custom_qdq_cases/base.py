@@ -18,7 +18,7 @@ class CustomQDQInsertionCase(ABC):
     """
 
     def info(self) -> str:
-        """Return what the case does, in a sentence; the first line of its docstring unless overridden."""
+        """Return a sentence about the case; the first line of its docstring by default."""
         return (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
 
     @abstractmethod

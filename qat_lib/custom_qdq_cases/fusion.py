@@ -1,4 +1,4 @@
-"""What TensorRT takes into the kernel of a convolution or Dense, in terms of Keras layers and operations.
+"""What TensorRT fuses into the kernel of a convolution or Dense, in Keras's terms.
 
 The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
 layers were read; :mod:`qat_lib.analysis` applies the same ones to ONNX.
@@ -11,36 +11,29 @@ from typing import Any
 import keras
 from keras import layers
 
-from qat_lib.custom_qdq_cases.patterns import is_convolution
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import MATMULS, is_identity
+from qat_lib.layer_traits import WEIGHTED, classes, is_identity
+from qat_lib.roles import activation_functions, keras_operators, rows
 
-EPILOGUE = frozenset({"relu", "relu6", "leaky_relu", "elu", "gelu", "silu", "hard_silu", "mish"})
+DEPTHWISE = classes("depthwise")
+EPILOGUE = activation_functions("epilogue")
 """Activations that a weighted layer's kernel applies before it writes."""
-AFTER_ADD = frozenset({"relu", "relu6", "leaky_relu"})
+AFTER_ADD = activation_functions("after add")
 """Activations that stay in one kernel with an addition or a normalization in front of them."""
-GATED = frozenset({"gelu", "silu", "mish"})
+GATED = activation_functions("gated")
 """Products of x and a function of x: a depthwise convolution's kernel does not take them
 (NVIDIA/TensorRT#3205)."""
-AFFINE_OPERATORS = frozenset({"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative"})
-_OPERATORS = {
-    "Relu": "relu",
-    "Relu6": "relu6",
-    "LeakyRelu": "leaky_relu",
-    "Elu": "elu",
-    "Gelu": "gelu",
-    "Silu": "silu",
-    "HardSilu": "hard_silu",
-    "Mish": "mish",
-    "Sigmoid": "sigmoid",
-    "HardSigmoid": "hard_sigmoid",
-    "Tanh": "tanh",
-    "Softplus": "softplus",
+AFFINE_OPERATORS = keras_operators("arithmetic")
+FUNCTIONS = {
+    operator: function
+    for row in rows("activation")
+    for operator, function in zip(row.operators, row.functions, strict=True)
 }
+"""Bare operation -> the activation function that it is."""
 
 
 def activation_of(operation: Any) -> str | None:
-    """Return the name of the activation function that the operation is, such as ``"relu"``; None if it is none."""
+    """Return the activation function that the operation is, such as ``"relu"``, or None."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
     # The layer, and what keras.activations.relu leaves in a graph.
@@ -58,7 +51,7 @@ def activation_of(operation: Any) -> str | None:
         return "elu"
     if isinstance(operation, keras.layers.Layer):
         return None
-    return _OPERATORS.get(type(operation).__name__)
+    return FUNCTIONS.get(type(operation).__name__)
 
 
 def is_affine(call: Call) -> bool:
@@ -70,7 +63,7 @@ def is_affine(call: Call) -> bool:
 
 
 def is_addition(operation: Any) -> bool:
-    """Whether the operation adds tensors: an Add layer, ``x + y``, or InceptionResNet's scaled residual."""
+    """Whether the operation adds tensors: Add, ``x + y``, InceptionResNet's scaled residual."""
     return is_merge(operation, layers.Add, "Add") or type(operation).__name__ == "CustomScaleLayer"
 
 
@@ -82,7 +75,7 @@ def is_merge(operation: Any, layer_class: type, operator: str) -> bool:
 
 
 def is_self_gate(graph: LayerGraph, call: Call) -> bool:
-    """Whether this is ``x * f(x)`` with pointwise ``f``, which stays in one kernel with what made ``x``."""
+    """Whether this is ``x * f(x)`` with pointwise ``f``, which fuses into the kernel of ``x``."""
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
@@ -96,8 +89,8 @@ def is_self_gate(graph: LayerGraph, call: Call) -> bool:
 
 
 def is_weighted(call: Call) -> bool:
-    """Whether a kernel with weights makes the call's output: a convolution, a Dense, an attention's last projection."""
-    return is_convolution(call) or isinstance(call.core, (*MATMULS, layers.MultiHeadAttention))
+    """Whether a kernel with weights makes the output: convolution, Dense, attention."""
+    return isinstance(call.core, (*WEIGHTED, layers.MultiHeadAttention))
 
 
 def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | None:
@@ -127,7 +120,7 @@ def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | 
 
 
 def _accepted(operation: Any) -> frozenset[str]:
-    depthwise = isinstance(operation, layers.DepthwiseConv1D | layers.DepthwiseConv2D)
+    depthwise = isinstance(operation, DEPTHWISE)
     grouped = getattr(operation, "groups", 1) > 1 and operation.groups == getattr(
         operation, "filters", 0
     )

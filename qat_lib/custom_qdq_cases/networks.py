@@ -1,4 +1,4 @@
-"""The cases for families of networks, as published with NVIDIA's toolkit: unions of the general ones."""
+"""The cases for families of networks, as NVIDIA's toolkit has them: unions of the general ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MobileNetQDQCase(_UnionCase):
 
 
 class ResNetV2QDQCase(_UnionCase):
-    """ResNet v2: residual connections, batch normalization without a convolution before it, max pooling."""
+    """ResNet v2: residual connections, free batch normalization, max pooling."""
 
     parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (
         ResidualConnectionQDQCase,
@@ -53,7 +53,7 @@ class InceptionQDQCase(_UnionCase):
 
 
 class EfficientNetQDQCase(_UnionCase):
-    """EfficientNet: residual connections, and both inputs of the Multiply in a squeeze-and-excite block."""
+    """EfficientNet: residual connections and the gates of squeeze-and-excite blocks."""
 
     parts: ClassVar[Sequence[type[CustomQDQInsertionCase]]] = (ResidualConnectionQDQCase,)
 

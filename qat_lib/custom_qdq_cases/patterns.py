@@ -1,4 +1,4 @@
-"""The general cases: residual connections, batch normalization without a convolution before it, max pooling."""
+"""The general cases: residual connections, free batch normalization, max pooling."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from keras import layers
 
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import CONVOLUTIONS, is_identity
+from qat_lib.layer_traits import CONVOLUTIONS, classes, is_identity
 from qat_lib.spec import QuantizationSpec
 
-ACTIVATIONS = (layers.Activation, layers.ReLU, layers.LeakyReLU, layers.PReLU, layers.ELU)
+ACTIVATIONS = classes("activation layer")
 
 
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):
-    """Quantize every input of an Add except one that comes from a convolution, so that the Add fuses into it.
+    """Quantize the inputs of an Add except one from a convolution, which the Add fuses into.
 
     A convolution may be followed by batch normalization, an activation and dropout. With several
     convolution branches the last one stays unquantized; where an activation stands between
@@ -44,7 +44,7 @@ class ResidualConnectionQDQCase(CustomQDQInsertionCase):
 
 
 class BNQDQCase(CustomQDQInsertionCase):
-    """Quantize the input of every batch normalization that does not follow a convolution, and so can't fuse into it."""
+    """Quantize the input of each batch normalization that can't fuse into a convolution."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name every such BatchNormalization."""
@@ -75,8 +75,7 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
 
 def is_convolution(call: Call) -> bool:
     """Whether the call is that of a convolution, transposed ones included."""
-    transposed = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-    return isinstance(call.core, CONVOLUTIONS + transposed)
+    return isinstance(call.core, CONVOLUTIONS)
 
 
 def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:

@@ -39,24 +39,24 @@ from qat_lib.custom_qdq_cases.fusion import (
 )
 from qat_lib.existing_quantizers import own_quantizers, quantizer_on
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import AVERAGE_POOLS, is_identity, preserves_range
+from qat_lib.layer_traits import AVERAGE_POOLS, classes, is_identity, preserves_range
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 from qat_lib.selection import Selector
 from qat_lib.spec import QuantizationSpec
 
-NORMALIZATIONS = (layers.LayerNormalization, layers.GroupNormalization)
+NORMALIZATIONS = classes("normalization")
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):
     """Place Q/DQ where TensorRT fuses them, for any topology, by its fusion rules."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Name every residual Add, gate, Concatenate, average pooling and free normalization with its inputs."""
+        """Name each residual Add, gate, Concatenate, average pooling and free normalization."""
         return _Placement(LayerGraph(keras_model), qspec).spec()
 
 
 class _Placement:
-    """Which inputs of which calls are quantized, pruned to the greatest set in which every one pays.
+    """The inputs to quantize, pruned to the greatest set in which each one pays.
 
     A shared layer has one placement for all its calls, as it has one entry in a spec.
     """
@@ -108,7 +108,7 @@ class _Placement:
             self.int8.add(call.name)
 
     def spec(self) -> QuantizationSpec:
-        """Return the candidates that are left, and the average poolings that are not, which are on by default."""
+        """Return the candidates that are left; average poolings that are not are switched off."""
         found = QuantizationSpec()
         for layer, indices in self.candidates.items():
             if indices:
@@ -173,7 +173,7 @@ class _Placement:
         return depth
 
     def _prune(self) -> None:
-        """Take away what does not pay until all that is left does, looking again only at what a change touches."""
+        """Remove what does not pay until nothing changes, looking only at what a change touches."""
         open_layers = dict.fromkeys(self.candidates)
         asked_by: dict[str, set[str]] = {}
         while open_layers:
@@ -208,7 +208,7 @@ class _Placement:
         )
 
     def _after_activation(self, call: Call) -> str:
-        """Return what the call's kernel writes: its output, or that of an activation that goes with it."""
+        """Return the tensor that the kernel writes, behind an activation that fuses into it."""
         (tensor,) = call.outputs
         readers = self.graph.consumers(tensor)
         if len(readers) == 1 and activation_of(readers[0][0].core) in AFTER_ADD:
@@ -235,7 +235,7 @@ class _Placement:
         )
 
     def _all_quantized(self, tensor: str) -> bool:
-        """Whether every reader quantizes the tensor, those behind pools, pads and the like included."""
+        """Whether every reader quantizes the tensor, also behind pools and pads."""
         tensors = [tensor]
         for current in tensors:
             readers = self.graph.consumers(current)
@@ -250,7 +250,7 @@ class _Placement:
 
 
 def _add_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
-    """Whether tensors of these shapes have one shape, as far as it is known: an EinsumDense leaves sizes open."""
+    """Whether tensors have one shape, as far as sizes are known (EinsumDense leaves some open)."""
     if len({len(shape) for shape in shapes}) > 1:
         return False
     for axis, sizes in enumerate(zip(*shapes, strict=True)):

@@ -1,4 +1,6 @@
-"""Engines: one interface to TensorRT, OpenVINO and ONNX Runtime. Imports neither TensorFlow nor Keras.
+"""Engines: one interface to TensorRT, OpenVINO and ONNX Runtime.
+
+Imports neither TensorFlow nor Keras.
 
 from qat_lib.engines import BuildSpec, build_engine, load_engine, parse_shapes
 

@@ -16,7 +16,8 @@ the default network and small random ones:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -56,49 +57,51 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
 def differences(
     answers: Sequence[Mapping[str, Array]], expected: Sequence[Mapping[str, Array]]
 ) -> dict[str, float]:
-    """Return the difference of each output over all requests; infinite where shapes or infinities differ.
+    """Return the difference of each output over all requests.
+
+    It is infinite where shapes or infinities differ.
 
     Args:
         answers: the engine's outputs by name, one mapping a request.
         expected: the reference's, likewise.
     """
-    return {
-        name: difference(
-            [answer[name] for answer in answers], [answer[name] for answer in expected]
-        )
-        for name in expected[0]
-    }
+    found = {}
+    for name in expected[0]:
+        pick = itemgetter(name)
+        found[name] = difference(list(map(pick, answers)), list(map(pick, expected)))
+    return found
 
 
 def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return the difference of one output over all requests; of integers, the share that is not equal."""
-    if any(one.shape != other.shape for one, other in zip(answers, expected, strict=True)):
+    """Return one output's difference over all requests; of integers, the share of unequal ones."""
+    if not have_equal_shapes(answers, expected):
         return float("inf")
     if expected[0].dtype.kind not in "fV":
-        unequal = [
-            np.not_equal(one, other).ravel() for one, other in zip(answers, expected, strict=True)
-        ]
+        unequal = [*map(np.ravel, map(np.not_equal, answers, expected))]
         return float(np.concatenate(unequal).mean())
-    ours, theirs = _samples(answers), _samples(expected)
-    finite = [np.isfinite(sample) for sample in theirs]
-    for one, other, mask in zip(ours, theirs, finite, strict=True):
-        if (
-            not np.array_equal(one[~mask], other[~mask], equal_nan=True)
-            or not np.isfinite(one[mask]).all()
-        ):
+    worst, finite = 0.0, []
+    for one, other in zip(_samples(answers), _samples(expected), strict=True):
+        mask = np.isfinite(other)
+        if not np.array_equal(one[~mask], other[~mask], equal_nan=True):
             return float("inf")
-    values = np.concatenate([sample[mask] for sample, mask in zip(theirs, finite, strict=True)])
-    pairs = zip(ours, theirs, finite, strict=True)
-    worst = max((_rms(one[mask] - other[mask]) for one, other, mask in pairs), default=0.0)
-    spread = max(
-        _rms(values - values.mean()) if values.size else 0.0, _LEAST_SPREAD * _rms(values), _TINY
-    )
-    return worst / spread
+        if not np.isfinite(one[mask]).all():
+            return float("inf")
+        worst = max(worst, _rms(one[mask] - other[mask]))
+        finite.append(other[mask])
+    values = np.concatenate(finite)
+    spread = _rms(values - values.mean()) if values.size else 0.0
+    return worst / max(spread, _LEAST_SPREAD * _rms(values), _TINY)
 
 
-def _samples(arrays: Sequence[Array]) -> list[Floats]:
-    """Return each sample of each request as a vector; an output without a batch is one sample."""
-    return [sample for array in arrays for sample in _rows(array)]
+def have_equal_shapes(answers: Sequence[Array], expected: Sequence[Array]) -> bool:
+    """Whether each answer has the shape that is expected of it."""
+    return list(map(np.shape, answers)) == list(map(np.shape, expected))
+
+
+def _samples(arrays: Sequence[Array]) -> Iterator[Floats]:
+    """Yield each sample of each request as a vector; an output without a batch is one sample."""
+    for array in arrays:
+        yield from _rows(array)
 
 
 def _rows(array: Array) -> Any:

@@ -1,6 +1,7 @@
-"""What a backend must offer, and the table of backends.
+"""What a backend must offer, and how one is found.
 
-A backend is found by name; its module is imported when it is asked for, and the library under it
+A backend is a module or package beside this one, with its name and a class ``BACKEND``, and a word
+in :data:`qat_lib.options.Backend`. It is imported when it is asked for, and the library under it
 when it is used.
 """
 
@@ -79,16 +80,28 @@ class BuiltEngine:
 
 
 class EngineBackend(Protocol):
-    """The seam between the common code and one backend."""
+    """The seam between the common code and one backend.
+
+    Attributes:
+        device_keys: what a description of its device has at least, with the types.
+        rebuilds: whether an engine that can't run here is built again when it is loaded; for
+            builds that take seconds.
+    """
+
+    device_keys: Mapping[str, type]
+    rebuilds: bool
 
     def version(self) -> str:
-        """Return the exact library version; raise BackendUnavailableError where it can't be used."""
+        """Return the exact library version.
+
+        Raise BackendUnavailableError where it can't be used.
+        """
 
     def device(self) -> Mapping[str, Any]:
         """Describe the device that engines run on here."""
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return the values of ``BuildSpec.float_precision`` that this library and device can run."""
+        """Return the values of ``BuildSpec.float_precision`` that can run here."""
 
     def build(self, request: BuildRequest) -> BuiltEngine:
         """Build an engine in memory."""
@@ -102,23 +115,15 @@ class EngineBackend(Protocol):
         """Load an engine from the bytes of its file."""
 
 
-_FACTORIES: Mapping[str, tuple[str, str]] = {
-    "tensorrt": ("qat_lib.engines.tensorrt.backend", "TensorRTBackend"),
-    "openvino": ("qat_lib.engines.openvino", "OpenVINOBackend"),
-    "onnxruntime": ("qat_lib.engines.onnxruntime", "OnnxRuntimeBackend"),
-}
-
-
 def get_backend(name: str) -> EngineBackend:
     """Return the backend called ``name``; its library is not imported yet.
 
     Raises:
         ConfigError: there is no such backend.
     """
-    if name not in _FACTORIES:
+    if name not in BACKENDS:
         raise ConfigError(f"The backends are {', '.join(BACKENDS)}. Received: {name!r}.")
-    module, factory = _FACTORIES[name]
-    return cast(EngineBackend, getattr(importlib.import_module(module), factory)())
+    return cast(EngineBackend, importlib.import_module(f"qat_lib.engines.{name}").BACKEND())
 
 
 def available_backends() -> dict[Backend, str]:
@@ -133,7 +138,9 @@ def available_backends() -> dict[Backend, str]:
 
 
 def choose_backend(wanted: str) -> Backend:
-    """Return ``wanted``, or for ``auto`` the first backend that works here: TensorRT, OpenVINO, ONNX Runtime.
+    """Return ``wanted``, or for ``auto`` the first backend that works here.
+
+    They are tried in the order TensorRT, OpenVINO, ONNX Runtime.
 
     Raises:
         BackendUnavailableError: the wanted backend, or every backend, is missing here.

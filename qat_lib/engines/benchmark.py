@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from qat_lib.engines.engine import Batch, Engine
 from qat_lib.engines.timing import Measured, check_arguments, summarize_times
 from qat_lib.engines.values import Latency
+from qat_lib.mappings import map_values
 
 _ROUNDS = 8
 
@@ -32,11 +34,12 @@ def benchmark_together(
         ConfigError: ``seconds`` or ``batch_size`` is not positive.
     """
     requests: dict[str, Batch] = {}
+    parts: dict[str, list[Measured]] = {}
     for name, engine in engines.items():
         check_arguments(batch_size, seconds)
         requests[name] = engine.random_batch(batch_size, seed=seed)
-    parts: dict[str, list[Measured]] = {name: [] for name in engines}
+        parts[name] = []
     for turn in range(rounds):
         for name in list(engines)[:: 1 if turn % 2 else -1]:
             parts[name].append(engines[name].measure(requests[name], seconds=seconds / rounds))
-    return {name: summarize_times(batch_size, measured) for name, measured in parts.items()}
+    return map_values(partial(summarize_times, batch_size), parts)

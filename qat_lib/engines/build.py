@@ -1,4 +1,4 @@
-"""Build an engine: read the graph, let the backend build, write engine, manifest and layers together."""
+"""Build an engine and write it with its manifest and its layers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from qat_lib.engines import files
 from qat_lib.engines.agreement import REDUCED_BOUND
 from qat_lib.engines.backend import BuildRequest, BuiltEngine, Progress, choose_backend, get_backend
 from qat_lib.engines.environment import git_state
+from qat_lib.engines.layer_identity import identify_layers
 from qat_lib.engines.manifest import EngineManifest, layers_path, manifest_path
 from qat_lib.engines.onnx_graph import (
     GraphSummary,
@@ -31,7 +32,7 @@ from qat_lib.errors import EngineBuildError
 from qat_lib.output_files import check_output
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EngineArtifact:
     """A finished engine on disk.
 
@@ -46,6 +47,11 @@ class EngineArtifact:
     manifest: EngineManifest
     layers: tuple[EngineLayer, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the artifact in a line."""
+        made = f"{self.manifest.backend}, {len(self.layers)} layers"
+        return f"<EngineArtifact {str(self.path)!r}: {made}>"
 
 
 def build_engine(
@@ -115,6 +121,7 @@ def build_engine(
         build_seconds=round(time.perf_counter() - began, 3),
         nodes=graph.nodes,
         weighted_nodes=graph.weighted,
+        identities=graph.identities,
         quantized=graph.weights is not None,
         preprocessing=spec.preprocessing,
         preprocessing_embedded=graph.metadata.get("preprocessing_embedded") == "true",
@@ -129,7 +136,10 @@ def build_engine(
             if verify:
                 verification = verify_answers(engine, onnx, half=graph.half, seed=seed)
                 manifest = replace(manifest, verification=verification)
-            layers = tuple(engine.layers(timed=True)) if spec.profile else built.layers
+            if spec.profile:
+                layers = tuple(engine.layers(timed=True))
+            else:
+                layers = identify_layers(built.layers, graph.identities, graph.weighted)
         if built.log:
             drafts.add(path.with_suffix(".build.log"), built.log.encode())
         drafts.add(layers_path(path), _layers_json(spec.backend, layers, built.inspector))
@@ -148,7 +158,7 @@ def _warnings(built: BuiltEngine, graph: GraphSummary, manifest: EngineManifest)
 
 
 def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
-    """Take preprocessing and classes from the ONNX file's own description, where the spec does not give them."""
+    """Take preprocessing and classes that the spec lacks from the ONNX file's description."""
     return replace(
         spec,
         preprocessing=spec.preprocessing or _described_as(dict, graph, "preprocessing"),
@@ -157,7 +167,10 @@ def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
 
 
 def _described_as(kind: type, graph: GraphSummary, key: str) -> Any:
-    """Return an entry of the metadata; None if it is missing, or is what another tool wrote in its own form."""
+    """Return an entry of the metadata.
+
+    None if it is missing, or is what another tool wrote in its own form.
+    """
     try:
         value = json.loads(graph.metadata.get(key, "null"))
     except (ValueError, RecursionError):

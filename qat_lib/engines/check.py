@@ -1,4 +1,4 @@
-"""Check an engine file as a server would use it: load it, send random requests, compare with the ONNX reference.
+"""Check an engine file as a server would use it, against the ONNX reference.
 
 ``python -m qat_lib.engines.check model.engine --onnx model.onnx`` does that in a fresh process and
 prints one JSON object; the exit code is 0 whether or not the engine passed, and not 0 only if the
@@ -12,11 +12,12 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
-from qat_lib.engines.agreement import bound_of, differences
+from qat_lib.engines.agreement import bound_of, differences, have_equal_shapes
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.engine import Engine
 from qat_lib.engines.load import load_engine
@@ -59,7 +60,9 @@ class EngineCheck:
 
 
 def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
-    """Load the engine at ``path``, send random requests, and compare the answers with ONNX Runtime's on ``onnx``.
+    """Load the engine at ``path`` and compare its answers with ONNX Runtime's on ``onnx``.
+
+    The requests are random.
 
     The bound is what the engine's precision explains on this machine (see
     :mod:`qat_lib.engines.agreement`).
@@ -72,20 +75,16 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
         engine = load_engine(path, rebuild=False)
         loaded = time.perf_counter() - began
         with engine:
-            batches = [
-                engine.random_batch(size, seed=seed + i)
-                for i, size in enumerate(_sizes(engine, requests))
-            ]
-            answers = [engine.infer(batch) for batch in batches]
+            batches = []
+            for index, size in enumerate(_sizes(engine, requests)):
+                batches.append(engine.random_batch(size, seed=seed + index))
+            answers = list(map(engine.infer, batches))
             memory = _resident_mib() - before
             bound = bound_of(manifest, half=read_summary(onnx).half)
-            first_output = engine.outputs[0].name
-        reference = Reference(onnx)
-        expected = [reference.run(batch) for batch in batches]
+            pick = itemgetter(engine.outputs[0].name)
+        expected = list(map(Reference(onnx).run, batches))
         largest = max(differences(answers, expected).values())
-        agreement = _equal_labels(
-            *([answer[first_output] for answer in side] for side in (answers, expected))
-        )
+        agreement = _equal_labels([*map(pick, answers)], [*map(pick, expected)])
     except QatlineError as error:
         return EngineCheck(passed=False, message=str(error))
     passed = bool(largest <= bound)
@@ -93,8 +92,9 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
     return EngineCheck(
         passed=passed,
         message=(
-            f"{path.name}, loaded in a fresh process, answered {len(batches)} random requests; the largest difference "
-            f"from the ONNX reference is {largest:.2g} of the outputs' spread, {relation} the bound of {bound:g}."
+            f"{path.name}, loaded in a fresh process, answered {len(batches)} random requests; the "
+            f"largest difference from the ONNX reference is {largest:.2g} of the outputs' spread, "
+            f"{relation} the bound of {bound:g}."
         ),
         requests=len(batches),
         largest_difference=largest,
@@ -113,13 +113,17 @@ def _sizes(engine: Engine, requests: int) -> list[int]:
 
 def _equal_labels(answers: list[Array], expected: list[Array]) -> float:
     """Return the share of samples whose largest value is at the same place."""
-    if any(one.shape != other.shape for one, other in zip(answers, expected, strict=True)):
+    if not have_equal_shapes(answers, expected):
         return 0.0
-    ours, theirs = (
-        np.concatenate([array.reshape(len(array), -1) for array in side])
-        for side in (answers, expected)
-    )
-    return float((ours.argmax(1) == theirs.argmax(1)).mean())
+    equal = []
+    for one, other in zip(answers, expected, strict=True):
+        equal.append(_labels(one) == _labels(other))
+    return float(np.concatenate(equal).mean())
+
+
+def _labels(answer: Array) -> Array:
+    labels: Array = answer.reshape(len(answer), -1).argmax(1)
+    return labels
 
 
 def _resident_mib() -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qat_lib.engines.layer_identity import identify_layers
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.request_pool import RequestLimits, RequestPool
 from qat_lib.engines.spec import parse_profile
@@ -19,7 +20,7 @@ from qat_lib.engines.timing import (
     time_requests,
     warm_up,
 )
-from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo
+from qat_lib.engines.values import Array, EngineLayer, Latency, TensorInfo, names_of
 from qat_lib.errors import EngineError
 
 Batch = Array | Mapping[str, Array]
@@ -48,9 +49,17 @@ class Engine(ABC):
         ]
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
 
+    def __repr__(self) -> str:
+        """Return the engine's class and the names of what it takes and gives."""
+        names = [", ".join(info.name for info in part) for part in (self.inputs, self.outputs)]
+        return f"<{type(self).__name__}: {names[0]} -> {names[1]}>"
+
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and dtype of each input; None stands for a dimension that the profile leaves open."""
+        """Name, shape and dtype of each input.
+
+        None stands for a dimension that the profile leaves open.
+        """
         return self.manifest.inputs
 
     @property
@@ -90,7 +99,9 @@ class Engine(ABC):
                 time.
         """
         with self._pool.lend() as request:
-            return self._layers(request, timed)
+            layers = self._layers(request, timed)
+        manifest = self.manifest
+        return list(identify_layers(layers, manifest.identities, manifest.weighted_nodes))
 
     def benchmark(
         self,
@@ -101,7 +112,9 @@ class Engine(ABC):
         batch: Batch | None = None,
         seed: int = 0,
     ) -> Latency:
-        """Measure latency and throughput of requests, sent one after the other by each of ``clients`` threads.
+        """Measure latency and throughput of requests.
+
+        Each of ``clients`` threads sends them one after the other.
 
         Args:
             batch_size: samples in each request.
@@ -117,7 +130,10 @@ class Engine(ABC):
         )
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
-        """Time requests of ``batch`` for ``seconds``, after a warm-up; :meth:`benchmark` summarizes the result."""
+        """Time requests of ``batch`` for ``seconds``, after a warm-up.
+
+        :meth:`benchmark` summarizes the result.
+        """
 
         def send() -> object:
             return self.infer(batch)
@@ -134,7 +150,10 @@ class Engine(ABC):
     def random_request(
         self, shapes: Mapping[str, Sequence[int]], *, seed: int = 0, integers_below: int = 127
     ) -> dict[str, Array]:
-        """Return random input of the given shapes, by input name: normal numbers, or integers from 0 on."""
+        """Return random input of the given shapes, by input name.
+
+        It is normal numbers, or integers from 0 on.
+        """
         generator = np.random.default_rng(seed)
         return {
             check.info.name: check.random(generator, tuple(shapes[check.info.name]), integers_below)
@@ -164,7 +183,9 @@ class Engine(ABC):
     def _open_requests(
         self, make: Callable[[], Any], parallel: int, limits: RequestLimits | None
     ) -> None:
-        """Make the first request, and let up to ``parallel`` run at once where ``limits`` does not say otherwise.
+        """Make the first request, and let up to ``parallel`` run at once.
+
+        ``limits`` may say otherwise.
 
         Args:
             make: returns what one thread needs to run batches while other threads run theirs. It
@@ -184,7 +205,10 @@ class Engine(ABC):
 
     @abstractmethod
     def _free(self, requests: list[Any]) -> None:
-        """Free the requests and the engine; nothing runs any more. May be called again, without requests."""
+        """Free the requests and the engine.
+
+        Nothing runs any more. May be called again, without requests.
+        """
 
     def _checked(self, batch: Batch) -> list[Array]:
         if self._single is not None and isinstance(batch, np.ndarray):
@@ -193,8 +217,8 @@ class Engine(ABC):
 
     def _arranged(self, batch: Any) -> list[Array]:
         if isinstance(batch, Mapping):
-            names = {check.info.name for check in self._inputs}
-            if set(batch) != names:
+            names = names_of(self.inputs)
+            if set(batch) != set(names):
                 raise EngineError(
                     f"The engine's inputs are {sorted(names)}. Received: {sorted(map(str, batch))}."
                 )
@@ -202,7 +226,7 @@ class Engine(ABC):
         if self._single is None:
             raise EngineError(
                 f"The engine has {len(self._inputs)} inputs: send a dict of arrays with the keys "
-                f"{[check.info.name for check in self._inputs]}. Received: {type(batch).__name__}."
+                f"{names_of(self.inputs)}. Received: {type(batch).__name__}."
             )
         return [self._single(batch)]
 
@@ -221,21 +245,22 @@ class _InputCheck:
         if not isinstance(value, np.ndarray) or value.dtype != self._dtype:
             received = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
             raise EngineError(
-                f"Input {self.info.name} takes a NumPy array of {self._dtype}. Received: {received}. "
-                f"Convert it with .astype(np.{self._dtype})."
+                f"Input {self.info.name} takes a NumPy array of {self._dtype}. Received: "
+                f"{received}. Convert it with .astype(np.{self._dtype})."
             )
         if value.shape not in self._accepted:
             self._check_shape(value.shape)
         if self._floating and not np.isfinite(value).all():
             bad = np.argwhere(~np.isfinite(value))
             raise EngineError(
-                f"Input {self.info.name} must be finite. Received: {len(bad)} values that are NaN or infinite, the "
-                f"first at index {tuple(map(int, bad[0]))}. Check the preprocessing."
+                f"Input {self.info.name} must be finite. Received: {len(bad)} values that are NaN "
+                f"or infinite, the first at index {tuple(map(int, bad[0]))}. Check the "
+                "preprocessing."
             )
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
-        """Return the shape with ``batch_size`` as first dimension, and the profile's optimum for the others."""
+        """Return the shape of a batch, with the profile's optimum for the other dimensions."""
         return (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
 
     def random(
@@ -250,10 +275,8 @@ class _InputCheck:
         return generator.integers(0, integers_below, shape).astype(self._dtype)
 
     def _check_shape(self, shape: Sequence[int]) -> None:
-        low, high = self.profile.minimum, self.profile.maximum
-        if len(shape) != len(low) or any(
-            not least <= size <= most for least, size, most in zip(low, shape, high, strict=True)
-        ):
+        if not self.profile.contains(shape):
+            low, high = self.profile.minimum, self.profile.maximum
             allowed = f"{low}" if self.profile.is_fixed else f"from {low} to {high}"
             raise EngineError(
                 f"Input {self.info.name} takes shapes {allowed}. Received: {tuple(shape)}. "

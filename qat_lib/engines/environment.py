@@ -1,10 +1,14 @@
-"""What an engine was built on: CPU, git state, Python. Read, never assumed; missing where it can't be read."""
+"""What an engine was built on: CPU, git state, Python. Read, never assumed.
+
+Missing where it can't be read.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,9 @@ _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve",
 
 # Values of oneDNN's ONEDNN_MAX_CPU_ISA, which OpenVINO obeys, that rule out VNNI and AMX.
 _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
+
+CPU_DEVICE_KEYS: Mapping[str, type] = {"architecture": str, "name": str, "flags": list}
+"""What :func:`cpu_device` describes, with the types."""
 
 
 def cpu_device() -> dict[str, Any]:
@@ -28,7 +35,7 @@ def cpu_device() -> dict[str, Any]:
     except OSError:
         lines = []
     for line in lines:
-        key, _, value = (part.strip() for part in line.partition(":"))
+        key, _, value = map(str.strip, line.partition(":"))
         if key == "model name":
             name = value
         elif key in ("flags", "Features"):
@@ -40,7 +47,9 @@ def cpu_device() -> dict[str, Any]:
 
 
 def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | None:
-    """Return why a CPU engine can't run here: another version, another architecture, or instructions that are missing.
+    """Return why a CPU engine can't run here.
+
+    The reason is another version, another architecture, or missing instructions.
 
     Args:
         library: name of the library that runs it.
@@ -63,7 +72,10 @@ def cpu_refusal(library: str, version: str, manifest: EngineManifest) -> str | N
 
 
 def git_state(directory: Path | None = None) -> dict[str, Any] | None:
-    """Return commit and whether there are uncommitted changes; None outside a repository or without git."""
+    """Return commit and whether there are uncommitted changes.
+
+    None outside a repository or without git.
+    """
     where = str(directory or Path.cwd())
     try:
         commit = _git(where, "rev-parse", "HEAD")

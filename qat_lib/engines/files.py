@@ -105,7 +105,9 @@ class Draft:
 
 @contextlib.contextmanager
 def draft(path: Path, data: bytes) -> Iterator[Draft]:
-    """Write ``data`` beside ``path``, synced to disk; nothing is left of it unless it is given its name.
+    """Write ``data`` beside ``path``, synced to disk.
+
+    Nothing is left of it unless it is given its name.
 
     Where the file system can, the file has no name until then, so that not even a killed process
     leaves it behind.
@@ -127,7 +129,10 @@ def draft(path: Path, data: bytes) -> Iterator[Draft]:
 
 
 def _open_nameless(directory: Path) -> int | None:
-    """Open a new file without a name in ``directory``; None where its file system or the machine has no such thing."""
+    """Open a new file without a name in ``directory``.
+
+    None where its file system or the machine has no such thing.
+    """
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
@@ -150,8 +155,9 @@ def writing(directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise EngineBuildError(
-                f"Nothing can be written to {directory}: the disk or its quota is full ({error.strerror}). "
-                "No half-written file was left behind; free some space and build again."
+                f"Nothing can be written to {directory}: the disk or its quota is full "
+                f"({error.strerror}). No half-written file was left behind; free some space and "
+                "build again."
             ) from error
         raise EngineBuildError(
             f"Nothing can be written to {directory}: {error.strerror or error}. "
@@ -161,7 +167,10 @@ def writing(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(directory: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold the lock of ``directory``: one writer or many readers. File systems without locks go unlocked."""
+    """Hold the lock of ``directory``: one writer or many readers.
+
+    File systems without locks go unlocked.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -46,15 +46,16 @@ def load_engine(
     refusal = backend.refusal(manifest)
     if refusal is None:
         return backend.open(data, manifest, limits)
-    if not rebuild or manifest.backend == "tensorrt":
+    if not rebuild or not backend.rebuilds:
         raise EngineLoadError(
             f"{engine} can't run here: {refusal} Build the engine again on this machine."
         )
     onnx = Path(manifest.source["path"])
     if not onnx.is_file() or files.sha256(onnx) != manifest.source["sha256"]:
         raise EngineLoadError(
-            f"{engine} can't run here: {refusal} It can't be rebuilt either, since the ONNX file it was made of, "
-            f"{onnx}, is gone or has changed. Build the engine again from the ONNX file."
+            f"{engine} can't run here: {refusal} It can't be rebuilt either, since the ONNX file "
+            f"it was made of, {onnx}, is gone or has changed. Build the engine again from the ONNX "
+            "file."
         )
     logger.warning("%s can't run here: %s It is rebuilt from %s.", engine, refusal, onnx)
     with tempfile.TemporaryDirectory(prefix="qatline-rebuild-") as directory:
@@ -71,8 +72,9 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
             manifest = read_manifest(engine)
             if size != manifest.bytes:
                 raise EngineLoadError(
-                    f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is truncated or not the "
-                    "one that the manifest describes. Copy both again, or build the engine again."
+                    f"{engine} has {size} bytes, its manifest says {manifest.bytes}: the file is "
+                    "truncated or not the one that the manifest describes. Copy both again, or "
+                    "build the engine again."
                 )
             data = stream.read(size)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -84,7 +86,7 @@ def _read(engine: Path) -> tuple[bytes, EngineManifest]:
     digest = sha256(data).hexdigest()
     if digest != manifest.digest:
         raise EngineLoadError(
-            f"{engine} has the digest {digest[:12]}…, its manifest says {manifest.digest[:12]}…: the file is damaged. "
-            "Copy it again, or build the engine again."
+            f"{engine} has the digest {digest[:12]}…, its manifest says {manifest.digest[:12]}…: "
+            "the file is damaged. Copy it again, or build the engine again."
         )
     return data, manifest

@@ -1,4 +1,4 @@
-"""Compare what a manifest says of the inputs and outputs with what the loaded engine says itself."""
+"""Compare the inputs and outputs of a manifest with those of the loaded engine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def check_tensors(
         known = {info.name: info for info in found}
         if len(found) != len(said) or any(not _agree(info, known.get(info.name)) for info in said):
             raise EngineLoadError(
-                f"The manifest does not belong to the engine. Its {side}s: {_listed(said)}; the engine's: "
-                f"{_listed(found)}. Copy both files again, or build the engine again."
+                f"The manifest does not belong to the engine. Its {side}s: {_listed(said)}; the "
+                f"engine's: {_listed(found)}. Copy both files again, or build the engine again."
             )
 
 
@@ -40,10 +40,12 @@ def _agree(said: TensorInfo, found: TensorInfo | None) -> bool:
         return False
     if () in (said.shape, found.shape):  # a scalar, or a shape that ONNX does not say
         return True
-    return len(said.shape) == len(found.shape) and all(
-        one is None or other is None or one == other
-        for one, other in zip(said.shape, found.shape, strict=True)
-    )
+    if len(said.shape) != len(found.shape):
+        return False
+    for one, other in zip(said.shape, found.shape, strict=True):
+        if None not in (one, other) and one != other:
+            return False
+    return True
 
 
 def _listed(infos: Sequence[TensorInfo]) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.engines.values import PrecisionSummary, TensorInfo
+from qat_lib.onnx_view.identity import Identities
 
 FORMAT = 2
 DIGEST = "manifest_digest"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EngineManifest:
     """Everything that must be known to use an engine file safely.
 
@@ -32,6 +33,7 @@ class EngineManifest:
         source: path and SHA-256 of the ONNX file.
         nodes: ONNX node of each name that a backend may use for it, to read fused layers by.
         weighted_nodes: ONNX nodes that multiply by constant weights.
+        identities: Keras layers and quantizers of the ONNX nodes, where the ONNX file says.
         quantized: whether the ONNX graph holds Q/DQ pairs.
         spec: the build spec, enough to build again.
         properties: what the backend was told at the compilation, in its own words; empty where it
@@ -65,6 +67,7 @@ class EngineManifest:
     nodes: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, Any] = field(default_factory=dict)
     weighted_nodes: tuple[str, ...] = ()
+    identities: Identities = field(default_factory=Identities)
     quantized: bool = False
     preprocessing: Mapping[str, Any] | None = None
     preprocessing_embedded: bool = False
@@ -74,6 +77,10 @@ class EngineManifest:
     verification: Mapping[str, Any] | None = None
     git: Mapping[str, Any] | None = None
     format: int = FORMAT
+
+    def __repr__(self) -> str:
+        """Return the manifest in a line."""
+        return f"<EngineManifest: {self.backend} {self.backend_version}, {self.bytes:,} bytes>"
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with a digest over all of it."""
@@ -93,10 +100,10 @@ def canonical_json(values: Mapping[str, Any]) -> bytes:
 
 
 def manifest_path(engine: Path) -> Path:
-    """Return where the manifest of ``engine`` lies: ``model.engine.json`` beside ``model.engine``."""
+    """Return the path of an engine's manifest: ``model.engine.json`` of ``model.engine``."""
     return engine.with_name(engine.name + ".json")
 
 
 def layers_path(engine: Path) -> Path:
-    """Return where the layer list of ``engine`` lies: ``model.layers.json`` beside ``model.engine``."""
+    """Return the path of an engine's layer list: ``model.layers.json`` of ``model.engine``."""
     return engine.with_suffix(".layers.json")

@@ -1,4 +1,4 @@
-"""Read a manifest and believe nothing of it: bounded, sealed by a digest, of the right types, and consistent."""
+"""Read a manifest and believe nothing of it: bounded, sealed, typed and consistent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
+from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
-from qat_lib.engines.spec import BACKENDS, BuildSpec, ShapeProfile
-from qat_lib.engines.values import TensorInfo
+from qat_lib.engines.spec import BACKENDS, BuildSpec
+from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineLoadError
+from qat_lib.mappings import map_values
 from qat_lib.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -25,11 +27,6 @@ MOST_BYTES = 64 * 2**20
 
 _AGAIN = "Copy it again together with its engine, or build the engine again."
 _SHA256 = re.compile("[0-9a-f]{64}")
-_DEVICE_KEYS: Mapping[str, Mapping[str, type]] = {
-    "tensorrt": {"name": str, "compute_capability": str},
-    "openvino": {"architecture": str, "name": str, "flags": list},
-    "onnxruntime": {"architecture": str, "name": str, "flags": list},
-}
 
 
 def read_manifest(engine: Path) -> EngineManifest:
@@ -59,8 +56,8 @@ def _read(engine: Path, path: Path) -> bytes:
         return read_regular(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise EngineLoadError(
-            f"The engine {engine} needs its manifest {path.name} beside it, which says what the file is and where it "
-            "may run. Copy both files together, or build the engine again."
+            f"The engine {engine} needs its manifest {path.name} beside it, which says what the "
+            "file is and where it may run. Copy both files together, or build the engine again."
         ) from error
     except OSError as error:
         raise EngineLoadError(
@@ -78,8 +75,8 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     received = values.get("format") if isinstance(values, dict) else type(values).__name__
     if received != FORMAT or isinstance(received, bool):
         raise EngineLoadError(
-            f"The manifest {path} has format {_shown(received)}, expected {FORMAT}. Build the engine again with this "
-            "version."
+            f"The manifest {path} has format {_shown(received)}, expected {FORMAT}. Build the "
+            "engine again with this version."
         )
     return dict(values)
 
@@ -104,18 +101,18 @@ def _schema() -> TypeAdapter[EngineManifest]:
 
 @cache
 def _spec_schema() -> type[BaseModel]:
-    """Return the schema of a build spec's JSON: that of the class, but for what is written as text."""
+    """Return the schema of a build spec's JSON: the class's, but for what is written as text."""
     from pydantic import ConfigDict, create_model
 
     written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
-    types: dict[str, Any] = {
-        name: (kind, None) for name, kind in (get_type_hints(BuildSpec) | written).items()
-    }
+    types: dict[str, Any] = map_values(
+        lambda kind: (kind, None), get_type_hints(BuildSpec) | written
+    )
     return create_model("BuildSpecJson", __config__=ConfigDict(extra="forbid"), **types)
 
 
 def _first(errors: Sequence[Mapping[str, Any]]) -> str:
-    where = ".".join(str(part) for part in errors[0]["loc"])
+    where = ".".join(map(str, errors[0]["loc"]))
     return f"{where}: {errors[0]['msg'].lower()}. Received: {_shown(errors[0]['input'])}."
 
 
@@ -140,9 +137,10 @@ def _problems(manifest: EngineManifest) -> Iterator[str]:
         yield "source names no path."
     if manifest.bytes < 1:
         yield f"bytes is positive. Received: {manifest.bytes}."
-    for key, kind in _DEVICE_KEYS[manifest.backend].items():
+    for key, kind in get_backend(manifest.backend).device_keys.items():
         if not isinstance(manifest.device.get(key), kind):
-            yield f"device.{key} is a {kind.__name__}. Received: {_shown(manifest.device.get(key))}."
+            received = _shown(manifest.device.get(key))
+            yield f"device.{key} is a {kind.__name__}. Received: {received}."
     for side, infos in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         yield from _tensor_problems(side, infos)
     yield from _spec_problems(manifest)
@@ -151,10 +149,10 @@ def _problems(manifest: EngineManifest) -> Iterator[str]:
 def _tensor_problems(side: str, infos: Sequence[TensorInfo]) -> Iterator[str]:
     if not infos:
         yield f"{side} is empty, and an engine has at least one."
-    if len({info.name for info in infos}) != len(infos):
+    if len(set(names_of(infos))) != len(infos):
         yield f"{side} names one tensor twice."
     for info in infos:
-        if any(size is not None and size < 0 for size in info.shape):
+        if min(filter(None, info.shape), default=0) < 0:
             yield f"{side} has a negative dimension. Received: {info}."
         if not _is_number(info.dtype):
             yield f"{side} has a dtype that is no NumPy number. Received: {info}."
@@ -168,7 +166,7 @@ def _is_number(dtype: str) -> bool:
 
 
 def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
-    """Yield what is wrong with the build spec: its types, and whether its profiles are those of the inputs."""
+    """Yield what is wrong with the build spec: its types, and profiles of other inputs."""
     from pydantic import ValidationError
 
     try:
@@ -182,15 +180,11 @@ def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
         return
     if spec.backend != manifest.backend:
         yield f"spec.backend is {manifest.backend!r}. Received: {spec.backend!r}."
-    if set(spec.shapes) != {info.name for info in manifest.inputs}:
-        names = sorted(info.name for info in manifest.inputs)
-        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {sorted(spec.shapes)}."
+    names = sorted(names_of(manifest.inputs))
+    if set(spec.shapes) != set(names):
+        received = sorted(spec.shapes)
+        yield f"spec.shapes has a profile for each of the inputs {names}. Received: {received}."
         return
     for info in manifest.inputs:
-        if info.shape != _open_shape(spec.shapes[info.name]):
+        if info.shape != spec.shapes[info.name].bounded:
             yield f"the profile {spec.shapes[info.name]} does not fit the input {info}."
-
-
-def _open_shape(profile: ShapeProfile) -> tuple[int | None, ...]:
-    pairs = zip(profile.minimum, profile.maximum, strict=True)
-    return tuple(low if low == high else None for low, high in pairs)

@@ -1,42 +1,31 @@
-"""What an engine build must know of an ONNX file: its inputs and outputs, its nodes, its weighted nodes."""
+"""What an engine build must know of an ONNX file: inputs, outputs, nodes, weighted nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qat_lib.engines.spec import BuildSpec, ShapeProfile
-from qat_lib.engines.values import TensorInfo
+from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineBuildError, ExportError
+from qat_lib.mappings import map_values
+from qat_lib.onnx_view.identity import Identities
+from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.options import WeightForm
+from qat_lib.roles import PAIR, onnx_operators
 
 if TYPE_CHECKING:
     from qat_lib.onnx_view.graph import OnnxGraph
 
-_WEIGHTED = {
-    "Conv": 1,
-    "ConvTranspose": 1,
-    "Gemm": 1,
-    "MatMul": 1,
-    "ConvInteger": 1,
-    "MatMulInteger": 1,
-}
-_PREFIX = "qatline."
-_THROUGH = {
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "Transpose",
-    "Reshape",
-    "Cast",
-    "Identity",
-    "Squeeze",
-    "Unsqueeze",
-}
+_WEIGHTED = onnx_operators("weighted") | onnx_operators("integer weighted")
+"""Operators with their weights as the second input."""
+_THROUGH = PAIR | onnx_operators("layout") | {"Cast", "Identity"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +39,7 @@ class GraphSummary:
             output's.
         weighted: names of the nodes that multiply by constant weights, as in ``order``.
         order: name and operator of each node, in graph order.
+        identities: Keras layers and quantizers of the nodes.
         metadata: what the exporter wrote about the file, keys without their ``qatline.`` prefix.
         weights: how quantized weights are stored: ``int8`` (INT8 + DQ), ``qdq`` (FP32 + Q + DQ), or
             None without Q/DQ.
@@ -63,6 +53,7 @@ class GraphSummary:
     nodes: Mapping[str, str]
     weighted: tuple[str, ...]
     order: tuple[tuple[str, str], ...] = ()
+    identities: Identities = field(default_factory=Identities)
     metadata: Mapping[str, str] = field(default_factory=dict)
     weights: WeightForm | None = None
     half: bool = False
@@ -74,17 +65,17 @@ def read_summary(path: Path) -> GraphSummary:
 
     Raises:
         EngineBuildError: the file is missing or is no ONNX model, see
-            :func:`~qat_lib.onnx_view.loading.load_model`.
+            :func:`~qat_lib.onnx_view.loading.load_onnx`.
     """
     return summarize_graph(path, read_model(path))
 
 
 def read_model(path: Path) -> Any:
     """Open ``path`` as a ModelProto, see :func:`read_summary`."""
-    from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.loading import load_onnx
 
     with _translated():
-        return load_model(path)
+        return load_onnx(path)
 
 
 def check_file(path: Path) -> None:
@@ -96,7 +87,7 @@ def check_file(path: Path) -> None:
 
 
 def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
-    """Check that a backend can build ``model`` for the resolved ``spec`` in bounded time and memory.
+    """Check that a backend can build ``model`` for ``spec`` in bounded time and memory.
 
     Raises:
         EngineBuildError: it exceeds a limit of :mod:`qat_lib.onnx_view.bounds`, or a scale is zero,
@@ -104,11 +95,11 @@ def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
     """
     from qat_lib.onnx_view.bounds import check_bounds
     from qat_lib.onnx_view.graph import OnnxGraph
-    from qat_lib.onnx_view.scales import check_scales
+    from qat_lib.onnx_view.scales import require_usable_scales
 
     with _translated():
-        check_bounds(path, model, {name: profile.maximum for name, profile in spec.shapes.items()})
-        check_scales(path, OnnxGraph(model, base_dir=path.resolve().parent))
+        check_bounds(path, model, map_values(attrgetter("maximum"), spec.shapes))
+        require_usable_scales(path, OnnxGraph(model, base_dir=path.resolve().parent))
 
 
 @contextmanager
@@ -123,7 +114,8 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
     """Return the summary of an opened model.
 
     Raises:
-        EngineBuildError: its nodes form no graph, it has no outputs, or one without a type.
+        EngineBuildError: its nodes form no graph, it has no outputs, or one without a type, or the
+            record of its nodes' identities is damaged.
     """
     import onnx
 
@@ -141,16 +133,7 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
         _tensor(path, value, view) for value in graph.input if value.name not in constants
     )
     outputs = tuple(_tensor(path, value, view) for value in graph.output)
-    order = tuple(
-        (node.name or f"{node.op_type}_{index}", node.op_type)
-        for index, node in enumerate(graph.node)
-    )
-    names = {name: name for name, _ in order}
-    for (name, _), node in zip(order, graph.node, strict=True):
-        names.update({output: name for output in node.output if output and output not in names})
-    dequantize = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input]
-    stored = any(node.input[0] in constants for node in dequantize)
-    quantized = any(node.op_type == "QuantizeLinear" for node in graph.node)
+    order, names = _named_nodes(graph)
     halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     return GraphSummary(
         inputs=inputs,
@@ -158,28 +141,54 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
         nodes=names,
         weighted=tuple(_weighted(view)),
         order=order,
-        metadata={
-            entry.key.removeprefix(_PREFIX): entry.value
-            for entry in model.metadata_props
-            if entry.key.startswith(_PREFIX)
-        },
-        weights="int8" if stored else "qdq" if quantized else None,
+        identities=view.identities,
+        metadata=read_metadata(model),
+        weights=_weight_form(graph, constants),
         half=any(tensor.data_type in halves for tensor in graph.initializer),
         full_unsigned=_full_unsigned(graph),
     )
 
 
+def _named_nodes(graph: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
+    """Return name and operator of each node, and the node's name by its own and its outputs'."""
+    order: list[tuple[str, str]] = []
+    by_output: dict[str, str] = {}
+    for index, node in enumerate(graph.node):
+        name = node.name or f"{node.op_type}_{index}"
+        order.append((name, node.op_type))
+        for output in filter(None, node.output):
+            by_output.setdefault(output, name)
+    own = dict(order)
+    return tuple(order), by_output | dict(zip(own, own, strict=True))
+
+
+def _weight_form(graph: Any, constants: Collection[str]) -> WeightForm | None:
+    """Return how the quantized weights are stored; None without Q/DQ."""
+    form: WeightForm | None = None
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input and node.input[0] in constants:
+            return "int8"
+        if node.op_type == "QuantizeLinear":
+            form = "qdq"
+    return form
+
+
 def _full_unsigned(graph: Any) -> int:
-    """Count the tensors that are quantized to UINT8 with no Clip in front, which would keep them to 127 steps."""
+    """Count the tensors that are quantized to UINT8 with no Clip in front.
+
+    It would keep them to 127 steps.
+    """
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    clipped = {output for node in graph.node if node.op_type == "Clip" for output in node.output}
-    quantize = [
-        node
-        for node in graph.node
-        if node.op_type == "QuantizeLinear" and node.input and node.input[0] not in clipped
-    ]
-    # UINT8 is what ONNX takes without a zero point; 2 is its number among the data types.
-    return sum(len(node.input) < 3 or types.get(node.input[2]) == 2 for node in quantize)
+    clipped: set[str] = set()
+    for node in graph.node:
+        if node.op_type == "Clip":
+            clipped.update(node.output)
+    count = 0
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input and node.input[0] not in clipped:
+            # UINT8 is what ONNX takes without a zero point; 2 is its number among the data types.
+            count += len(node.input) < 3 or types.get(node.input[2]) == 2
+    return count
 
 
 def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
@@ -189,31 +198,23 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
         ConfigError: a profile names no input, or does not fit the input's fixed dimensions, or a
             dynamic dimension other than the batch has no profile.
     """
-    known = {info.name: info for info in graph.inputs}
+    known = names_of(graph.inputs)
     unknown = sorted(set(spec.shapes) - set(known))
     if unknown:
         raise ConfigError(
             f"shapes names {unknown}, which are no inputs. The model's inputs: {sorted(known)}."
         )
-    shapes = {
-        name: spec.shapes.get(name) or _default_profile(info, spec.max_batch)
-        for name, info in known.items()
-    }
-    for name, profile in shapes.items():
-        _check(known[name], profile)
+    shapes = {}
+    for info in graph.inputs:
+        profile = spec.shapes.get(info.name) or _default_profile(info, spec.max_batch)
+        _check(info, profile)
+        shapes[info.name] = profile
     return replace(spec, shapes=shapes)
 
 
 def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo, ...]:
-    """Return ``infos`` with the dimensions that the profiles fix; what they leave open stays None."""
-    result = []
-    for info in infos:
-        profile = spec.shapes[info.name]
-        pairs = zip(profile.minimum, profile.maximum, strict=True)
-        result.append(
-            replace(info, shape=tuple(low if low == high else None for low, high in pairs))
-        )
-    return tuple(result)
+    """Return ``infos`` with the dimensions that the profiles fix; others stay None."""
+    return tuple(replace(info, shape=spec.shapes[info.name].bounded) for info in infos)
 
 
 def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
@@ -222,7 +223,7 @@ def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
             f"Input {info} has dynamic dimensions besides the batch: give shapes for it, "
             f"such as {info.name}:1x3x224x224,8x3x224x224,32x3x224x224."
         )
-    rest = tuple(size for size in info.shape[1:] if size is not None)
+    rest: Any = info.shape[1:]
     first = info.shape[0] if info.shape else None
     if not info.shape:
         return ShapeProfile.fixed(())
@@ -232,14 +233,20 @@ def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
 
 
 def _check(info: TensorInfo, profile: ShapeProfile) -> None:
-    fits = len(info.shape) == len(profile.minimum) and all(
-        size is None or low == size == high
-        for size, low, high in zip(info.shape, profile.minimum, profile.maximum, strict=True)
-    )
-    if not fits:
+    if not _fits(info, profile):
         raise ConfigError(
-            f"The profile {profile} does not fit the model's input {info}: fixed dimensions must match."
+            f"The profile {profile} does not fit the model's input {info}: fixed dimensions must "
+            "match."
         )
+
+
+def _fits(info: TensorInfo, profile: ShapeProfile) -> bool:
+    if len(info.shape) != len(profile.minimum):
+        return False
+    for size, low, high in zip(info.shape, profile.minimum, profile.maximum, strict=True):
+        if size is not None and not low == size == high:
+            return False
+    return True
 
 
 def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
@@ -258,14 +265,14 @@ def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
             dtype = ""
     if not dtype:
         raise EngineBuildError(
-            f"Expected every input and output of {path} to have an element type. {value.name!r} has "
-            f"none that is known (number {element}). Export the model again."
+            f"Expected every input and output of {path} to have an element type. {value.name!r} "
+            f"has none that is known (number {element}). Export the model again."
         )
     return TensorInfo(name=value.name, shape=shape, dtype=dtype)
 
 
 def _weighted(view: OnnxGraph) -> list[str]:
-    """Return the nodes whose weight comes from a constant, through Q/DQ pairs and reshapes at most."""
+    """Return the nodes with a constant weight, behind Q/DQ pairs and reshapes at most."""
 
     def constant(name: str) -> bool:
         node = view.producer(name)
@@ -276,9 +283,8 @@ def _weighted(view: OnnxGraph) -> list[str]:
 
     found = []
     for node in view.nodes:
-        port = _WEIGHTED.get(node.op)
-        if port is not None and (
-            constant(node.input(port)) or (node.op == "MatMul" and constant(node.input(0)))
+        if node.op in _WEIGHTED and (
+            constant(node.input(1)) or (node.op == "MatMul" and constant(node.input(0)))
         ):
             found.append(node.name)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,14 +18,14 @@ from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded, check_file
-from qat_lib.engines.onnxruntime_layers import read_layers
+from qat_lib.engines.onnxruntime_layers import read_optimized_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
-from qat_lib.engines.values import Array, EngineLayer, TensorInfo
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo, names_of
 from qat_lib.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -32,13 +33,14 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
+from qat_lib.mappings import map_values
 
 _TIMED_RUNS = 50
 _MOST_PARALLEL = 8
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that runs ``onnx`` node by node, with no optimization: the reference.
+    """Return a session that runs ``onnx`` node by node, with no optimization: the reference.
 
     Raises:
         EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
@@ -87,6 +89,9 @@ class Reference:
 class OnnxRuntimeBackend:
     """ONNX Runtime on this machine's CPU."""
 
+    device_keys = CPU_DEVICE_KEYS
+    rebuilds = True
+
     def version(self) -> str:
         """Return ONNX Runtime's version."""
         return str(_onnxruntime().__version__)
@@ -103,8 +108,9 @@ class OnnxRuntimeBackend:
         """Optimize the graph and keep the result."""
         if request.spec.float_precision != "fp32":
             raise ConfigError(
-                "The onnxruntime backend computes in the types of the graph; float_precision must be fp32. "
-                f"Received: {request.spec.float_precision}. Export an FP16 graph, or take another backend."
+                "The onnxruntime backend computes in the types of the graph; float_precision must "
+                f"be fp32. Received: {request.spec.float_precision}. Export an FP16 graph, or take "
+                "another backend."
             )
         runtime = _onnxruntime()
         with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
@@ -117,10 +123,11 @@ class OnnxRuntimeBackend:
                 )
             except _errors() as error:
                 raise EngineBuildError(
-                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the graph first."
+                    f"ONNX Runtime {self.version()} can't run {request.onnx}: {error}. Verify the "
+                    "graph first."
                 ) from error
             data = optimized.read_bytes()
-        layers = read_layers(data, request.graph.nodes)
+        layers = read_optimized_graph(data, request.graph.nodes)
         return BuiltEngine(
             data=data,
             device=self.device(),
@@ -130,7 +137,7 @@ class OnnxRuntimeBackend:
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another version and another architecture: optimized graphs hold kernels of their own."""
+        """Refuse another version or architecture: optimized graphs hold kernels of their own."""
         return cpu_refusal("ONNX Runtime", self.version(), manifest)
 
     def open(
@@ -138,6 +145,9 @@ class OnnxRuntimeBackend:
     ) -> Engine:
         """Open a session on the optimized graph."""
         return OnnxRuntimeEngine(data, manifest, limits)
+
+
+BACKEND = OnnxRuntimeBackend
 
 
 class OnnxRuntimeEngine(Engine):
@@ -153,15 +163,16 @@ class OnnxRuntimeEngine(Engine):
             )
         except _errors() as error:
             raise EngineLoadError(
-                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build the engine again."
+                f"ONNX Runtime {manifest.backend_version} refuses the engine file: {error}. Build "
+                "the engine again."
             ) from error
         check_tensors(
             manifest,
             _tensor_infos(self._session.get_inputs()),
             _tensor_infos(self._session.get_outputs()),
         )
-        self._names = [info.name for info in manifest.inputs]
-        self._results = [info.name for info in manifest.outputs]
+        self._names = names_of(manifest.inputs)
+        self._results = names_of(manifest.outputs)
         run = self._session.run  # it may be called from several threads
         self._open_requests(lambda: run, min(max(os.cpu_count() or 1, 2), _MOST_PARALLEL), limits)
 
@@ -176,8 +187,12 @@ class OnnxRuntimeEngine(Engine):
             raise EngineError(f"ONNX Runtime failed on the batch: {error}") from error
         return dict(zip(self._results, results, strict=True))
 
-    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
-        layers = read_layers(self._data, self.manifest.nodes)
+    def _layers(
+        self,
+        request: Any,  # noqa: ARG002  Engine's; the layers are those of every request
+        timed: bool,
+    ) -> list[EngineLayer]:
+        layers = read_optimized_graph(self._data, self.manifest.nodes)
         if not timed:
             return layers
         smallest = self._spec.shapes[self.inputs[0].name].minimum
@@ -254,7 +269,7 @@ def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[
             totals.setdefault(event["name"].removesuffix("_kernel_time"), []).append(
                 event["dur"] / 1e3
             )
-    return {name: sum(times) / len(times) for name, times in totals.items()}
+    return map_values(statistics.fmean, totals)
 
 
 def _with_times(layers: list[EngineLayer], times: Mapping[str, float]) -> list[EngineLayer]:

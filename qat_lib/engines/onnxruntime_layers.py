@@ -6,32 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from qat_lib.engines.values import EngineLayer
+from qat_lib.roles import onnx_operators
 
 # Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8
 # and multiply in INT8.
 _FLOAT_WEIGHTED = {
-    "Conv": 1,
-    "ConvTranspose": 1,
+    **dict.fromkeys(onnx_operators("weighted"), 1),
     "FusedConv": 1,
     "NhwcFusedConv": 1,
-    "Gemm": 1,
     "FusedGemm": 1,
-    "MatMul": 1,
     "FusedMatMul": 1,
     "MatMulNBits": 1,  # INT8 weights, but it multiplies in FP32
 }
 _INT8_WEIGHTED = {
+    **dict.fromkeys(onnx_operators("integer weighted"), 1),
     "QLinearConv": 3,
     "QGemm": 3,
     "QLinearMatMul": 3,
-    "ConvInteger": 1,
-    "MatMulInteger": 1,
     "MatMulIntegerToFloat": 1,
     "DynamicQuantizeMatMul": 1,
 }
 
 
-def read_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
+def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
     """Return the layers of a serialized optimized graph.
 
     Args:
@@ -73,7 +70,7 @@ def read_layers(data: bytes, nodes: Mapping[str, str]) -> list[EngineLayer]:
 
 
 def _types(graph: Any) -> dict[str, str]:
-    """Return the precision of each tensor that the graph gives a type for, or that a Q/DQ node gives one."""
+    """Return the precision of each tensor that the graph or a Q/DQ node gives a type."""
     import onnx
 
     names = {

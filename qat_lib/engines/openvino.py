@@ -17,20 +17,20 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from qat_lib.engines.backend import BuildRequest, BuiltEngine
 from qat_lib.engines.engine import Engine
-from qat_lib.engines.environment import cpu_device, cpu_refusal
+from qat_lib.engines.environment import CPU_DEVICE_KEYS, cpu_device, cpu_refusal
 from qat_lib.engines.import_advice import advise
 from qat_lib.engines.loaded_tensors import check_tensors
 from qat_lib.engines.manifest import EngineManifest
 from qat_lib.engines.onnx_graph import bounded
-from qat_lib.engines.openvino_layers import read_layers
+from qat_lib.engines.openvino_layers import read_execution_graph
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
-from qat_lib.engines.values import Array, EngineLayer, TensorInfo
+from qat_lib.engines.values import Array, EngineLayer, TensorInfo, names_of
 from qat_lib.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -38,6 +38,7 @@ from qat_lib.errors import (
     EngineError,
     EngineLoadError,
 )
+from qat_lib.mappings import map_values
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ _FLOATS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 class OpenVINOBackend:
     """OpenVINO on this machine's CPU."""
+
+    device_keys = CPU_DEVICE_KEYS
+    rebuilds = True
 
     def version(self) -> str:
         """Return OpenVINO's full build version."""
@@ -69,14 +73,13 @@ class OpenVINOBackend:
         hints = float_hints()
         if request.spec.float_precision not in hints:
             raise ConfigError(
-                f"This CPU computes in {', '.join(hints)}. Received: float_precision={request.spec.float_precision}."
+                f"This CPU computes in {', '.join(hints)}. Received: "
+                f"float_precision={request.spec.float_precision}."
             )
         plain = _config(request.spec, hints[request.spec.float_precision])
         try:
             model = core.read_model(str(request.onnx))
-            model.reshape(
-                {name: _partial_shape(profile) for name, profile in request.spec.shapes.items()}
-            )
+            model.reshape(map_values(_partial_shape, request.spec.shapes))
             compiled, properties = _compile(core, model, request, plain)
             data = compiled.export_model().getvalue()
         except RuntimeError as error:
@@ -85,7 +88,7 @@ class OpenVINOBackend:
                 f"{advise(request.onnx, request.graph, 'OpenVINO')}"
             ) from error
         running = core.import_model(data, "CPU", properties)
-        layers, inspector = read_layers(running, request.graph.nodes, timed=False)
+        layers, inspector = read_execution_graph(running, request.graph.nodes, timed=False)
         return BuiltEngine(
             data=data,
             device=self.device(),
@@ -97,7 +100,7 @@ class OpenVINOBackend:
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another OpenVINO build, another architecture, and a CPU that lacks instructions of the first."""
+        """Refuse another OpenVINO build or architecture, and a CPU that lacks instructions."""
         return cpu_refusal("OpenVINO", self.version(), manifest)
 
     def open(
@@ -105,6 +108,9 @@ class OpenVINOBackend:
     ) -> Engine:
         """Import the compiled model."""
         return OpenVINOEngine(data, manifest, limits)
+
+
+BACKEND = OpenVINOBackend
 
 
 class OpenVINOEngine(Engine):
@@ -115,16 +121,13 @@ class OpenVINOEngine(Engine):
         self._data = data
         compiled = _import(data, manifest, dict(manifest.properties))
         self._tensor = _openvino().Tensor
-        known = {info.name for info in (*manifest.inputs, *manifest.outputs)}
+        inputs, self._names = names_of(manifest.inputs), names_of(manifest.outputs)
         check_tensors(
             manifest,
-            *(
-                [_tensor_info(port, known) for port in side]
-                for side in (compiled.inputs, compiled.outputs)
-            ),
+            _tensor_infos(compiled.inputs, {*inputs, *self._names}),
+            _tensor_infos(compiled.outputs, {*inputs, *self._names}),
         )
-        self._ports = [compiled.input(info.name) for info in manifest.inputs]
-        self._names = [info.name for info in manifest.outputs]
+        self._ports = list(map(compiled.input, inputs))
         self._compiled = compiled
         self.clients = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
         self._open_requests(compiled.create_infer_request, self.clients + _REQUESTS_AHEAD, limits)
@@ -140,17 +143,22 @@ class OpenVINOEngine(Engine):
             request.infer()
         except RuntimeError as error:
             raise EngineError(f"OpenVINO failed on the batch: {_reason(error)}.") from error
-        return {
-            name: request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)
-        }
+        answers = {}
+        for index, name in enumerate(self._names):
+            answers[name] = request.get_output_tensor(index).data.copy()
+        return answers
 
-    def _layers(self, request: Any, timed: bool) -> list[EngineLayer]:
+    def _layers(
+        self,
+        request: Any,  # noqa: ARG002  Engine's; the layers are those of every request
+        timed: bool,
+    ) -> list[EngineLayer]:
         compiled = self._compiled
         if timed:
             compiled = _import(
                 self._data, self.manifest, {**self.manifest.properties, "PERF_COUNT": True}
             )
-        return read_layers(compiled, self.manifest.nodes, timed=timed)[0]
+        return read_execution_graph(compiled, self.manifest.nodes, timed=timed)[0]
 
 
 def _openvino() -> Any:
@@ -158,7 +166,8 @@ def _openvino() -> Any:
         import openvino
     except ImportError as error:
         raise BackendUnavailableError(
-            f"The openvino backend needs the openvino package ({error}). Install it with: pip install 'qatline[engine]'"
+            f"The openvino backend needs the openvino package ({error}). Install it with: pip "
+            "install 'qatline[engine]'"
         ) from error
     return openvino
 
@@ -174,13 +183,17 @@ def _core() -> Any:
     return _openvino().Core()
 
 
-def _tensor_info(port: Any, known: Collection[str]) -> TensorInfo:
-    """Return what the engine says of an input or output; of its names, which may be several, the known one."""
-    name = next((name for name in port.get_names() if name in known), port.get_any_name())
-    shape = tuple(
-        None if size.is_dynamic else size.get_length() for size in port.get_partial_shape()
-    )
-    return TensorInfo(name=name, shape=shape, dtype=port.get_element_type().to_dtype().name)
+def _tensor_infos(ports: Iterable[Any], known: Set[str]) -> list[TensorInfo]:
+    """Return what the engine says of its inputs or outputs; of several names the known one."""
+    infos = []
+    for port in ports:
+        name = next(iter(known & port.get_names()), port.get_any_name())
+        shape = tuple(
+            None if size.is_dynamic else size.get_length() for size in port.get_partial_shape()
+        )
+        dtype = port.get_element_type().to_dtype().name
+        infos.append(TensorInfo(name=name, shape=shape, dtype=dtype))
+    return infos
 
 
 def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> Any:
@@ -188,7 +201,8 @@ def _import(data: bytes, manifest: EngineManifest, config: dict[str, Any]) -> An
         return _core().import_model(data, "CPU", config)
     except RuntimeError as error:
         raise EngineLoadError(
-            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build the engine again."
+            f"OpenVINO {manifest.backend_version} refuses the engine file: {_reason(error)}. Build "
+            "the engine again."
         ) from error
 
 
@@ -224,7 +238,9 @@ def _compile(
         return core.compile_model(model, "CPU", tuned | asked), tuned | asked
     except RuntimeError as error:
         refused = [
-            name for name in tuned if name not in plain and name not in asked and name in str(error)
+            name
+            for name in sorted(tuned.keys() - plain.keys() - asked.keys())
+            if name in str(error)
         ]
         if not refused:
             raise
@@ -240,9 +256,7 @@ def _partial_shape(profile: Any) -> Any:
 
 def _reason(error: RuntimeError) -> str:
     """Return the last line of OpenVINO's message that is no source position."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = next(
-        (line for line in reversed(lines) if not line.startswith("Exception from")),
-        "no reason given",
-    )
-    return last.lstrip("- ").rstrip(".")
+    for line in reversed(str(error).splitlines()):
+        if line.strip() and not line.strip().startswith("Exception from"):
+            return line.strip().lstrip("- ").rstrip(".")
+    return "no reason given"

@@ -20,7 +20,7 @@ _SUFFIX = re.compile(r"(/WithoutBiases|_original|/transpose_[ab]|/Transpose|/fq_
 _TIMED_RUNS = 50
 
 
-def read_layers(
+def read_execution_graph(
     compiled: Any, nodes: Mapping[str, str], *, timed: bool
 ) -> tuple[list[EngineLayer], list[dict[str, str]]]:
     """Return the layers of the execution graph, and the graph's own description of them."""
@@ -29,8 +29,7 @@ def read_layers(
     layers, raw = [], []
     for operation in compiled.get_runtime_model().get_ordered_ops():
         info = {key: value.astype(str) for key, value in operation.get_rt_info().items()}
-        sources = [port.get_source_output().get_node() for port in operation.inputs()]
-        constant = [_is_constant(source) for source in sources]
+        constant = list(map(_is_constant, _sources(operation)))
         if info["layerType"] in _NOT_LAYERS or (constant and all(constant)):
             continue
         raw.append({"name": operation.get_friendly_name(), **info})
@@ -41,10 +40,11 @@ def read_layers(
 def _layer(
     name: str, info: Mapping[str, str], constant: list[bool], nodes: Mapping[str, str], timed: bool
 ) -> EngineLayer:
-    fused = (_SUFFIX.sub("", part) for part in info["originalLayersNames"].split(","))
-    known = dict.fromkeys(
-        nodes.get(part, part) for part in fused if part in nodes or part in nodes.values()
-    )
+    known: dict[str, None] = {}
+    for part in info["originalLayersNames"].split(","):
+        fused = _SUFFIX.sub("", part)
+        if fused in nodes or fused in nodes.values():
+            known[nodes.get(fused, fused)] = None
     time_us = info["execTimeMcs"]
     precision, written = info["runtimePrecision"], info["outputPrecisions"].split(",")[0]
     return EngineLayer(
@@ -63,10 +63,12 @@ def _is_constant(node: Any) -> bool:
     """Return whether a node of the execution graph only holds or reshapes constants."""
     if node.get_rt_info()["layerType"].astype(str) == "Const":
         return True
-    inputs = node.inputs()
-    return bool(inputs) and all(
-        _is_constant(port.get_source_output().get_node()) for port in inputs
-    )
+    sources = _sources(node)
+    return bool(sources) and all(map(_is_constant, sources))
+
+
+def _sources(node: Any) -> list[Any]:
+    return [port.get_source_output().get_node() for port in node.inputs()]
 
 
 def _exercise(compiled: Any) -> None:

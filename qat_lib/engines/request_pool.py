@@ -105,7 +105,7 @@ class RequestPool(Generic[Request]):
         return self._make_another() if ticket is None else self._wait(ticket)
 
     def give(self, request: Request) -> None:
-        """Take back what :meth:`take` returned, and hand it to the caller that has waited longest."""
+        """Take back what :meth:`take` returned, for the caller that has waited longest."""
         with self._lock:
             if self._queue:
                 ticket = self._queue.popleft()
@@ -127,7 +127,7 @@ class RequestPool(Generic[Request]):
             self.give(request)
 
     def close(self) -> list[Request]:
-        """Refuse new callers, wait until those that came before are served, and return all requests.
+        """Refuse new callers, serve those that came before, and return all requests.
 
         A second call returns none.
 
@@ -138,15 +138,19 @@ class RequestPool(Generic[Request]):
             self._closed = True
             if not self._drained.wait_for(lambda: not self._lent, self._limits.timeout):
                 raise EngineBusyError(
-                    f"{self._lent} requests still run {self._limits.timeout:g} s after the engine was closed, so its "
-                    "memory was not freed. It takes no more requests; call close() again to go on waiting."
+                    f"{self._lent} requests still run {self._limits.timeout:g} s after the engine "
+                    "was closed, so its memory was not freed. It takes no more requests; call "
+                    "close() again to go on waiting."
                 )
             requests, self._idle = self._idle, []
             return requests
 
     # ------------------------------------------------------------------ inside
     def _make_another(self) -> Request:
-        """Make one more request; where there is no room for it, wait for one of those that there are."""
+        """Make one more request.
+
+        Where there is no room for it, wait for one of those that there are.
+        """
         try:
             return self._make()
         except BaseException as error:
@@ -164,8 +168,9 @@ class RequestPool(Generic[Request]):
     def _enqueue(self) -> _Ticket[Request]:
         if len(self._queue) >= self._limits.waiting:
             raise EngineBusyError(
-                f"{len(self._queue)} callers wait for the engine already, which is the limit. Send fewer requests at "
-                "once, or load it with more room: load_engine(path, limits=RequestLimits(waiting=...))."
+                f"{len(self._queue)} callers wait for the engine already, which is the limit. Send "
+                "fewer requests at once, or load it with more room: load_engine(path, "
+                "limits=RequestLimits(waiting=...))."
             )
         ticket: _Ticket[Request] = _Ticket()
         self._queue.append(ticket)
@@ -182,8 +187,9 @@ class RequestPool(Generic[Request]):
         if not self._withdraw(ticket):
             return cast(Request, ticket.request)
         raise EngineBusyError(
-            f"No request came free within {self._limits.timeout:g} s. Send fewer requests at once, or load the engine "
-            "with more patience: load_engine(path, limits=RequestLimits(timeout=...))."
+            f"No request came free within {self._limits.timeout:g} s. Send fewer requests at once, "
+            "or load the engine with more patience: load_engine(path, "
+            "limits=RequestLimits(timeout=...))."
         )
 
     def _withdraw(self, ticket: _Ticket[Request]) -> bool:

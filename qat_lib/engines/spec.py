@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qat_lib.errors import ConfigError
+from qat_lib.mappings import map_values
 from qat_lib.options import Backend, BackendChoice, EnginePrecision, Hint
 
 Shape = tuple[int, ...]
@@ -46,14 +47,13 @@ class ShapeProfile:
 
     def __post_init__(self) -> None:
         shapes = (self.minimum, self.optimum, self.maximum)
-        if len({len(shape) for shape in shapes}) != 1 or any(
-            size < 1 for shape in shapes for size in shape
-        ):
+        least = min(map(min, filter(None, shapes)), default=1)
+        if len(set(map(len, shapes))) != 1 or least < 1:
             raise ConfigError(
                 "A shape profile needs three shapes of one rank with positive dimensions. "
                 f"Received: {self}. Write it as 1x3x224x224,8x3x224x224,32x3x224x224."
             )
-        if any(not low <= best <= high for low, best, high in zip(*shapes, strict=True)):
+        if not self.contains(self.optimum):
             raise ConfigError(
                 f"A shape profile goes from the smallest shape to the largest. Received: {self}."
             )
@@ -63,6 +63,19 @@ class ShapeProfile:
         """Return the profile of one single shape."""
         return cls(minimum=shape, optimum=shape, maximum=shape)
 
+    def contains(self, shape: Sequence[int]) -> bool:
+        """Whether ``shape`` lies between the smallest and the largest in every dimension."""
+        if len(shape) != len(self.minimum):
+            return False
+        sizes = zip(self.minimum, shape, self.maximum, strict=True)
+        return all(low <= size <= high for low, size, high in sizes)
+
+    @property
+    def bounded(self) -> tuple[int | None, ...]:
+        """The dimensions that the profile fixes; None for those that it leaves open."""
+        pairs = zip(self.minimum, self.maximum, strict=True)
+        return tuple(low if low == high else None for low, high in pairs)
+
     @property
     def is_fixed(self) -> bool:
         """Whether only one shape is allowed."""
@@ -71,14 +84,18 @@ class ShapeProfile:
     def __str__(self) -> str:
         if not self.optimum:
             return _SCALAR
-        return ",".join(
-            "x".join(map(str, shape)) for shape in (self.minimum, self.optimum, self.maximum)
-        )
+        return ",".join(map(_shape_text, (self.minimum, self.optimum, self.maximum)))
+
+
+def _shape_text(shape: Shape) -> str:
+    return "x".join(map(str, shape))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """How an engine is built. Every field has a default, so ``BuildSpec()`` builds for this machine.
+    """How an engine is built.
+
+    Every field has a default, so ``BuildSpec()`` builds for this machine.
 
     Args:
         backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX
@@ -150,13 +167,14 @@ class BuildSpec:
             raise ConfigError(f"hint is latency or throughput. Received: {self.hint!r}.")
         if self.properties and self.backend not in ("auto", "openvino"):
             raise ConfigError(
-                f"properties are OpenVINO's; {self.backend} has none. Received: {dict(self.properties)}."
+                f"properties are OpenVINO's; {self.backend} has none. Received: "
+                f"{dict(self.properties)}."
             )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON types, as it goes into the manifest."""
         values = asdict(self)
-        values["shapes"] = {name: str(profile) for name, profile in self.shapes.items()}
+        values["shapes"] = map_values(str, self.shapes)
         values["timing_cache"] = None if self.timing_cache is None else str(self.timing_cache)
         values["classes"] = list(self.classes)
         return values
@@ -165,9 +183,7 @@ class BuildSpec:
     def from_dict(cls, values: Mapping[str, Any]) -> BuildSpec:
         """Return the spec that :meth:`to_dict` described."""
         known = dict(values)
-        known["shapes"] = {
-            name: parse_profile(text) for name, text in known.get("shapes", {}).items()
-        }
+        known["shapes"] = map_values(parse_profile, known.get("shapes", {}))
         known["classes"] = tuple(known.get("classes", ()))
         if known.get("timing_cache"):
             known["timing_cache"] = Path(known["timing_cache"])
@@ -175,7 +191,9 @@ class BuildSpec:
 
 
 def parse_shapes(text: str) -> dict[str, ShapeProfile]:
-    """Parse ``input:1x3x224x224,8x...,32x...``: per input one shape, or smallest, optimum and largest.
+    """Parse ``input:1x3x224x224,8x...,32x...``.
+
+    There is one shape per input, or smallest, optimum and largest.
 
     A shape that ends in ``...`` takes the remaining dimensions of the first one. Several inputs are
     separated by ``;``.
@@ -187,7 +205,7 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
         ConfigError: the text does not have this form.
     """
     profiles = {}
-    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+    for part in filter(None, map(str.strip, text.split(";"))):
         name, colon, shapes = part.rpartition(":")
         if not colon or not name:
             raise ConfigError(
@@ -198,10 +216,13 @@ def parse_shapes(text: str) -> dict[str, ShapeProfile]:
 
 
 def parse_profile(text: str) -> ShapeProfile:
-    """Parse one shape, or three shapes separated by commas, into a profile; ``scalar`` is the shape of a number."""
+    """Parse one shape, or three shapes separated by commas, into a profile.
+
+    ``scalar`` is the shape of a number.
+    """
     if text.strip() == _SCALAR:
         return ShapeProfile.fixed(())
-    pieces = [piece.strip() for piece in text.split(",")]
+    pieces = list(map(str.strip, text.split(",")))
     if len(pieces) not in (1, 3):
         raise ConfigError(
             f"A profile is one shape, or smallest,optimum,largest. Received: {text!r}."
@@ -215,9 +236,10 @@ def _parse_shape(text: str, first: Shape) -> Shape:
     match = re.fullmatch(r"(\d+(?:x\d+)*)(x\.\.\.)?", text)
     if match is None or (match[2] and not first):
         raise ConfigError(
-            f"A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: {text!r}."
+            "A shape is written as 1x3x224x224 (x... repeats the first one's rest). Received: "
+            f"{text!r}."
         )
-    sizes = tuple(int(size) for size in match[1].split("x"))
+    sizes = tuple(map(int, match[1].split("x")))
     return sizes + first[len(sizes) :] if match[2] else sizes
 
 
@@ -227,14 +249,16 @@ def parse_properties(texts: Sequence[str]) -> dict[str, str]:
     Raises:
         ConfigError: a text does not have this form.
     """
-    pairs = [text.partition("=") for text in texts]
-    if wrong := [
-        text for text, (name, _, value) in zip(texts, pairs, strict=True) if not name or not value
-    ]:
-        raise ConfigError(
-            f"A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. Received: {wrong[0]!r}."
-        )
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    properties = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise ConfigError(
+                "A property is written as NAME=VALUE, such as SNIPPETS_MODE=ENABLE. "
+                f"Received: {text!r}."
+            )
+        properties[name.strip()] = value.strip()
+    return properties
 
 
 def parse_size(text: str) -> int:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 from qat_lib.engines.values import Latency, Percentiles
 from qat_lib.errors import ConfigError
@@ -16,7 +17,7 @@ _WARM_REQUESTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Timed requests: seconds of each, seconds in all, and where the backend knows it the seconds on the device."""
+    """Timed requests: seconds of each, seconds in all, and seconds on the device if known."""
 
     end_to_end: list[float]
     total: float
@@ -26,7 +27,10 @@ class Measured:
 
 
 def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
-    """Send requests for ``seconds``, and at least ten, each client one after the other; time each request."""
+    """Send requests for ``seconds``, and at least ten, each client one after the other.
+
+    Time each request.
+    """
     clock = time.perf_counter
     begin = clock()
     end = begin + seconds
@@ -42,7 +46,7 @@ def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 
         durations = run(0)
     else:
         with ThreadPoolExecutor(clients) as pool:
-            durations = [seconds for part in pool.map(run, range(clients)) for seconds in part]
+            durations = list(chain.from_iterable(pool.map(run, range(clients))))
     return Measured(end_to_end=durations, total=clock() - begin, clients=clients)
 
 
@@ -57,8 +61,11 @@ def warm_up(send: Callable[[], object], seconds: float) -> None:
 
 def summarize_times(batch_size: int, parts: Sequence[Measured]) -> Latency:
     """Return the latency over all requests of ``parts``."""
-    durations = [seconds for part in parts for seconds in part.end_to_end]
-    compute = [seconds for part in parts for seconds in part.compute or ()]
+    durations: list[float] = []
+    compute: list[float] = []
+    for part in parts:
+        durations += part.end_to_end
+        compute += part.compute or ()
     return Latency(
         batch_size=batch_size,
         iterations=len(durations),

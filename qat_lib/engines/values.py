@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,14 +15,23 @@ Dimension = int | None
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One input or output: name, shape (None = any size, within the profile) and NumPy dtype name."""
+    """One input or output: name, shape and NumPy dtype name.
+
+    A dimension of None has any size within the profile.
+    """
 
     name: str
     shape: tuple[Dimension, ...]
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype} ({', '.join('?' if size is None else str(size) for size in self.shape)})"
+        sizes = ["?" if size is None else str(size) for size in self.shape]
+        return f"{self.name}: {self.dtype} ({', '.join(sizes)})"
+
+
+def names_of(tensors: Iterable[TensorInfo]) -> list[str]:
+    """Return the names of the tensors, in their order."""
+    return [tensor.name for tensor in tensors]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,9 @@ class EngineLayer:
         output_precision: data type that it writes; empty where the backend does not say.
         time_ms: mean time of one run in milliseconds; None where it was not profiled.
         kernel: implementation that the backend picked; empty where it does not say.
+        keras_layer: Keras layer that it computes: of its first node with weights, else of its first
+            node that is no Q or DQ, else of its first node; empty where no node of it is known.
+        quantizers: quantizers whose Q or DQ nodes run in it.
     """
 
     name: str
@@ -48,15 +60,18 @@ class EngineLayer:
     output_precision: str = ""
     time_ms: float | None = None
     kernel: str = ""
+    keras_layer: str = ""
+    quantizers: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the layer as JSON types."""
-        return asdict(self) | {"nodes": list(self.nodes)}
+        return asdict(self) | {"nodes": list(self.nodes), "quantizers": list(self.quantizers)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineLayer:
         """Return the layer that :meth:`to_dict` described."""
-        return cls(**{**values, "nodes": tuple(values["nodes"])})
+        quantizers = tuple(values.get("quantizers", ()))
+        return cls(**{**values, "nodes": tuple(values["nodes"]), "quantizers": quantizers})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +86,15 @@ class PrecisionSummary:
     def of(cls, layers: Sequence[EngineLayer]) -> PrecisionSummary:
         """Count ``layers``."""
         counts: dict[str, int] = {}
+        int8_layers = weighted_layers = 0
         for layer in layers:
             counts[layer.precision] = counts.get(layer.precision, 0) + 1
-        weighted = [layer for layer in layers if layer.weighted]
+            if layer.weighted:
+                weighted_layers += 1
+                int8_layers += layer.precision == "int8"
         return cls(
-            int8_layers=sum(layer.precision == "int8" for layer in weighted),
-            weighted_layers=len(weighted),
+            int8_layers=int8_layers,
+            weighted_layers=weighted_layers,
             layers=dict(sorted(counts.items())),
         )
 
@@ -94,7 +112,7 @@ class Percentiles:
     def of(cls, seconds: Sequence[float] | Array) -> Percentiles:
         """Summarize durations given in seconds."""
         values = np.asarray(seconds, np.float64) * 1e3
-        p50, p90, p99 = (float(value) for value in np.percentile(values, (50, 90, 99)))
+        p50, p90, p99 = map(float, np.percentile(values, (50, 90, 99)))
         return cls(p50=p50, p90=p90, p99=p99, mean=float(values.mean()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import Shape, ShapeProfile, parse_profile
 from qat_lib.engines.values import Array
 from qat_lib.errors import EngineBuildError
+from qat_lib.mappings import map_values
 
 Request = dict[str, Array]
 
@@ -24,7 +26,9 @@ fewer rows."""
 
 
 def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> dict[str, Any]:
-    """Send random requests of the smallest, a middle and the largest shapes, and compare with ONNX Runtime.
+    """Compare the answers to random requests with those of ONNX Runtime.
+
+    The requests have the smallest, a middle and the largest shapes.
 
     Args:
         engine: the engine, loaded from its file.
@@ -62,10 +66,9 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
 
 def _shapes(engine: Engine) -> list[dict[str, Shape]]:
     """Return the shapes of three requests; all the same where the engine takes only one shape."""
-    profiles = {name: parse_profile(text) for name, text in engine.manifest.spec["shapes"].items()}
-    smallest = {name: profile.minimum for name, profile in profiles.items()}
-    largest = {name: profile.maximum for name, profile in profiles.items()}
-    return [smallest, {name: _middle(profile) for name, profile in profiles.items()}, largest]
+    profiles = map_values(parse_profile, engine.manifest.spec["shapes"])
+    shapes = (attrgetter("minimum"), _middle, attrgetter("maximum"))
+    return [map_values(shape, profiles) for shape in shapes]
 
 
 def _middle(profile: ShapeProfile) -> Shape:
@@ -100,18 +103,17 @@ def _explain(
     name, size = max(wrong.items(), key=lambda item: item[1])
     by_shape = "; ".join(f"{_text(shapes)}: {one[name]:.2g}" for shapes, one in found)
     return (
-        f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX Runtime's by "
-        f"{size:.2g} of the spread; {bound:g} is what the engine's precision explains (by shape: {by_shape}). The "
-        f"fault is in {engine.manifest.backend} {engine.manifest.backend_version}, and nothing was written. Build for "
-        "a largest batch that still agrees, or with another backend (backend='onnxruntime'); verify=False "
+        f"The engine does not answer as its ONNX graph does. Its output {name} differs from ONNX "
+        f"Runtime's by {size:.2g} of the spread; {bound:g} is what the engine's precision explains "
+        f"(by shape: {by_shape}). The fault is in {engine.manifest.backend} "
+        f"{engine.manifest.backend_version}, and nothing was written. Build for a largest batch "
+        "that still agrees, or with another backend (backend='onnxruntime'); verify=False "
         "(--no-verify) builds without this comparison."
     )
 
 
 def _text(shapes: Mapping[str, Shape]) -> str:
-    texts = {name: "x".join(map(str, shape)) or "scalar" for name, shape in shapes.items()}
-    return (
-        next(iter(texts.values()))
-        if len(texts) == 1
-        else ", ".join(f"{k} {v}" for k, v in texts.items())
-    )
+    texts = map_values(lambda shape: "x".join(map(str, shape)) or "scalar", shapes)
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(map(" ".join, texts.items()))

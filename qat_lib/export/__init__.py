@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qat_lib.export.export import ExportReport, export_onnx
+    from qat_lib.export.options import ExportOptions
     from qat_lib.export.parity import LayerDifference, ParityReport, check_parity
     from qat_lib.export.verify import verify_onnx
 
 __all__ = [
+    "ExportOptions",
     "ExportReport",
     "LayerDifference",
     "ParityReport",
@@ -21,6 +23,7 @@ __all__ = [
 
 # Imported on first use: verification must not need TensorFlow, nor a glance at the package onnx-ir.
 _HOMES = {
+    "ExportOptions": "qat_lib.export.options",
     "ExportReport": "qat_lib.export.export",
     "LayerDifference": "qat_lib.export.parity",
     "ParityReport": "qat_lib.export.parity",

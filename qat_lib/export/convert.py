@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from qat_lib.errors import ExportError
 from qat_lib.export.graph import (
     BATCH_NORM,
     LAYER,
+    ORIGIN,
     QUANTIZER,
     TENSOR,
     BatchNorm,
@@ -28,7 +28,7 @@ from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
 from qat_lib.export.trace import Trace, trace_model
-from qat_lib.quantizers.modes import MARKER
+from qat_lib.keras_graph import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:
@@ -47,8 +47,9 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:
-        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``) and whose Q and DQ
-        nodes know their quantizer (``node.meta["quantizer"]``).
+        A model whose nodes know their Keras layer (``node.meta["keras_layer"]``), the layer of the
+        float model behind it (``"origin"``), and whose Q and DQ nodes know their quantizer
+        (``"quantizer"``).
 
     Raises:
         ExportError: the operator set is out of range, or tf2onnx has no counterpart for an op.
@@ -66,7 +67,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
     _bind_weights(result, trace)
     _name_io(result, trace, batch)
     _attribute(result, trace)
-    _insert_pairs(result)
+    _insert_pairs(result, trace.markers)
     return result
 
 
@@ -101,7 +102,7 @@ def _convert_graph(trace: Trace, opset: int) -> Any:
     except ValueError as error:
         if "must be Const" not in str(error):
             raise
-    return _process(trace, opset, freezable(trace.graph_def, trace.weights))
+    return _process(trace, opset, freezable(trace.graph_def, trace.weights, trace.markers))
 
 
 def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
@@ -214,6 +215,7 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
             scope = (name or "").partition("/")[0]
             if scope in trace.scopes:
                 node.meta[LAYER] = trace.scopes[scope]
+                node.meta[ORIGIN] = trace.origins[scope]
                 break
         for output in node.outputs:
             if output.name in trace.tensors:
@@ -232,8 +234,13 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
             node.meta[BATCH_NORM] = norms[node.meta[LAYER]]
 
 
-def _insert_pairs(model: ir.Model) -> None:
-    """Put a Q/DQ pair in the place of each marker. Its scale is still 1: the ranges are written by a pass."""
+def _insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
+    """Put a Q/DQ pair in the place of each marker; its scale is 1 until a pass writes the range.
+
+    Args:
+        model: the converted model.
+        markers: tensor of each marker -> name of the quantizer.
+    """
     graph = model.graph
     scale = add_constant(graph, np.ones((), np.float32), "unset/scale")
     zero_point = add_constant(graph, np.zeros((), np.int8), "unset/zero_point")
@@ -241,8 +248,8 @@ def _insert_pairs(model: ir.Model) -> None:
         if not is_op(node, "Identity"):
             continue
         (marked,), (source,) = node.outputs, node.inputs
-        found = re.search(rf"/{MARKER}([^/:]+):\d+$", marked.name or "")
-        if found is None:
+        quantizer = markers.get(marked.name or "")
+        if quantizer is None:
             continue
         int8, float32, shape = ir.DataType.INT8, ir.DataType.FLOAT, marked.shape
         quantize = new_node(
@@ -254,7 +261,7 @@ def _insert_pairs(model: ir.Model) -> None:
         )
         replace(marked, insert_before(node, dequantize))
         for half in (quantize, dequantize):
-            half.meta[QUANTIZER] = found.group(1)
+            half.meta[QUANTIZER] = quantizer
         graph.remove(node, safe=True)
 
 
@@ -264,9 +271,7 @@ def _batch_norm(operation: Any) -> BatchNorm | None:
 
     if not isinstance(operation, keras.Layer):
         return None
-    layers = [
-        x for x in operation._flatten_layers() if isinstance(x, keras.layers.BatchNormalization)
-    ]
+    layers = [x for x in layers_of(operation) if isinstance(x, keras.layers.BatchNormalization)]
     if len(layers) != 1:
         return None
     (layer,) = layers

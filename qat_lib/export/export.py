@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,13 +15,14 @@ from typing import Any
 import onnx_ir as ir
 
 from qat_lib.analysis.findings import Finding, at_least
+from qat_lib.deprecation import warn_renamed
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import passes
 from qat_lib.export.convert import convert
+from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
-from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
-from qat_lib.export.verify import read_plan, verify_onnx
+from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
+from qat_lib.export.verify import as_plan, verify_onnx
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
 from qat_lib.plan import QuantizationPlan
@@ -30,8 +31,6 @@ from qat_lib.preprocessing import Preprocessing
 EXTERNAL_DATA_ABOVE = 1_900_000_000
 """Bytes of weights above which they go into a file of their own: one protobuf message ends at 2
 GB."""
-
-Pass = Callable[[ir.Model], ir.Model]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +73,15 @@ def export_onnx(
     target: Backend = "tensorrt",
     opset: int = 17,
     weights: WeightForm = "int8",
-    remainder: FloatPrecision = "fp32",
+    float_precision: FloatPrecision = "fp32",
     channels_first_input: bool = False,
     batch: int | None = None,
     preprocessing: Preprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    options: ExportOptions | None = None,
+    remainder: FloatPrecision | None = None,
 ) -> ExportReport:
     """Export a Keras model, quantized or not, to ONNX and verify the result.
 
@@ -88,13 +89,13 @@ def export_onnx(
         model: built Keras Functional or Sequential model.
         path: file to write; it appears whole or not at all.
         target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
-        opset: ONNX operator set, 13 to 21. Default 17. ``remainder="fp16"`` needs, and raises it
-            to, 19.
+        opset: ONNX operator set, 13 to 21. Default 17. ``float_precision="fp16"`` needs, and
+            raises it to, 19.
         weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
             of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
             8.6 needs.
-        remainder: data type of what is not INT8: ``"fp32"`` (default) or ``"fp16"``, for strongly
-            typed TensorRT.
+        float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
+            strongly typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
         batch: fixed batch size; None (default) leaves it open.
         preprocessing: how raw images become the model's input; recorded in the file.
@@ -105,6 +106,9 @@ def export_onnx(
         plan: quantization plan that the file is verified against, its dict form, or the path of its
             JSON; its digest is recorded in the file. Default None: verified against the model's own
             quantizers.
+        options: all options above that say how the graph is lowered, as one value; default None:
+            those keywords. An option of your own has no keyword.
+        remainder: deprecated name of ``float_precision``.
 
     Returns:
         What was written.
@@ -124,34 +128,41 @@ def export_onnx(
         >>> qat_lib.export_onnx(model, "float.onnx").opset
         17
     """
-    options = ExportOptions(
+    if remainder is not None:
+        warn_renamed("remainder", "float_precision")
+        float_precision = remainder
+    keywords = ExportOptions(
         target=target,
-        opset=max(opset, 19) if remainder == "fp16" else opset,
+        opset=opset,
         weights=weights,
-        remainder=remainder,
+        float_precision=float_precision,
         channels_first_input=channels_first_input,
         batch=batch,
         embed_preprocessing=embed_preprocessing,
     )
-    if embed_preprocessing and preprocessing is None:
+    if options is not None and keywords != ExportOptions():
+        raise ExportError(
+            f"Expected the options as one value or as keywords, not both. Received: {options}."
+        )
+    options = options or keywords
+    if options.embed_preprocessing and preprocessing is None:
         raise ExportError(
             "embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...)."
         )
-    planned = None if plan is None else read_plan(plan)
+    planned = None if plan is None else as_plan(plan)
     check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)
-    _check_signs(ranges, target)
-    graph = convert(model, opset=options.opset, batch=batch)
+    _check_signs(ranges, options.target)
+    graph = convert(model, opset=options.opset, batch=options.batch)
     converted = time.perf_counter()
     graph = lower(graph, ranges, options, preprocessing)
-    recorded = record_quantizers(
-        graph, ranges, disabled_quantizers(model), half=remainder == "fp16"
-    )
+    half = options.float_precision == "fp16"
+    recorded = record_quantizers(graph, ranges, disabled_quantizers(model), half=half)
     entries = _entries(graph, options, preprocessing, metadata, planned)
     write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
     path = Path(path)
-    findings = _write(graph, path, planned, options)
+    findings = _write(graph, path, planned)
     used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
     return ExportReport(
         path=path,
@@ -164,59 +175,6 @@ def export_onnx(
         nodes=len(graph.graph),
         findings=tuple(findings),
     )
-
-
-def lower(
-    graph: ir.Model,
-    ranges: Mapping[str, LearnedRange],
-    options: ExportOptions,
-    preprocessing: Preprocessing | None = None,
-) -> ir.Model:
-    """Run the lowering passes on a converted model and return the result; ``graph`` stays as it is."""
-    steps: list[Pass] = [
-        passes.fold_constants,
-        passes.remove_identities,
-        passes.use_output_padding,
-        passes.fix_reshape_targets,
-        passes.fix_resize_scales,
-        passes.merge_einsum,
-        lambda m: passes.write_activation_ranges(m, ranges),
-        lambda m: passes.store_quantized_weights(m, ranges),
-    ]
-    if options.embed_preprocessing and preprocessing is not None:
-        steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
-    steps += [
-        passes.use_nearest_resize,
-        passes.recover_prelu,
-        passes.merge_batched_dense,
-        passes.remove_transposes,
-        passes.fold_constants,
-        passes.use_global_pools,
-        passes.reorder_flattened_weights,
-        passes.remove_thin_reshapes,
-        passes.recover_batchnorm,
-        passes.recover_layernorm,
-        passes.merge_bias,
-        passes.fold_batchnorm,
-        passes.merge_padding,
-    ]
-    if options.target == "openvino":
-        steps += [
-            passes.quantize_before_max_pools,
-            passes.pull_strides_up,
-            passes.quantize_unsigned,
-        ]
-        steps.append(passes.let_quantizers_clamp)
-    if options.channels_first_input:
-        steps.append(passes.take_channels_first)
-    if options.weights == "qdq":
-        steps.append(passes.store_float_weights)
-    if options.remainder == "fp16":
-        steps.append(passes.convert_remainder_to_half)
-    steps.append(passes.name_canonically)
-    for step in steps:
-        graph = step(graph)
-    return graph
 
 
 def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
@@ -248,6 +206,7 @@ def _entries(
         "version": _own_version(),
         "target": options.target,
         "tensors": keras_tensors(graph),
+        **node_identities(graph),
         "layout": json.dumps(images),
         "preprocessing_embedded": "true" if options.embed_preprocessing else "false",
     }
@@ -275,9 +234,7 @@ def _data_path(path: Path) -> Path:
     return path.with_name(path.name + ".data")
 
 
-def _write(
-    graph: ir.Model, path: Path, plan: QuantizationPlan | None, options: ExportOptions
-) -> list[Finding]:
+def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
     size = sum(
         v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None

@@ -17,7 +17,12 @@ import onnx_ir as ir
 P = ParamSpec("P")
 
 LAYER = "keras_layer"
-"""Key of ``node.meta``: path of the Keras layer that the node came from."""
+"""Key of ``node.meta``: path of the layer of the exported model that the node came from, after
+which it is named."""
+
+ORIGIN = "origin"
+"""Key of ``node.meta``: path of the layer of the float model, which plan and reports name: of a
+wrapper's node the layer inside, of a quantizer's the layer whose output it quantizes."""
 
 BATCH_NORM = "batch_norm"
 """Key of ``node.meta`` of nodes from a BatchNormalization layer: its :class:`BatchNorm`
@@ -192,7 +197,10 @@ def dims(value: ir.Value | None) -> list[int | None] | None:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let every reader of ``old`` read ``new``; a graph output keeps its name, a Keras tensor its identity."""
+    """Let every reader of ``old`` read ``new``.
+
+    A graph output keeps its name and those of its open dimensions, a Keras tensor its identity.
+    """
     if TENSOR in old.meta:
         new.meta[TENSOR] = old.meta[TENSOR]
     if old.is_graph_output():
@@ -200,12 +208,22 @@ def replace(old: ir.Value, new: ir.Value) -> None:
         old.name = None
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name = name
-        if new.shape is None:
-            new.shape = old.shape
+        new.shape = _named_dimensions(new.shape, old.shape)
         if new.dtype is None and old.dtype is not None:
             new.dtype = old.dtype
     else:
         old.replace_all_uses_with(new)
+
+
+def _named_dimensions(shape: ir.Shape | None, names: ir.Shape | None) -> ir.Shape | None:
+    """Return ``shape`` with the names, such as "batch", that ``names`` has for its open dimensions."""
+    if shape is None or names is None or len(shape) != len(names):
+        return shape or names
+    merged = [
+        name if isinstance(name, ir.SymbolicDim) and not isinstance(dim, int) else dim
+        for dim, name in zip(shape, names, strict=True)
+    ]
+    return ir.Shape(merged)
 
 
 def new_node(
@@ -219,7 +237,7 @@ def new_node(
 ) -> ir.Node:
     """Build a node of one output that belongs to the Keras layer of ``origin``."""
     node = ir.node(op_type, list(inputs), attributes)
-    for key in (LAYER, BATCH_NORM):
+    for key in (LAYER, ORIGIN, BATCH_NORM):
         if key in origin.meta:
             node.meta[key] = origin.meta[key]
     output = node.outputs[0]

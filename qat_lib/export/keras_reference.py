@@ -9,6 +9,7 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.export.precision import float32_semantics
+from qat_lib.keras_graph import count_calls, input_structure
 from qat_lib.recursion import deep_graphs
 
 
@@ -20,9 +21,7 @@ class KerasReference:
 
         self.model_outputs = list(model.outputs)
         found = {layer.name: layer for layer in model.layers}
-        self.layers = [
-            name for name in layers if name in found and len(found[name]._inbound_nodes) == 1
-        ]
+        self.layers = [name for name in layers if name in found and count_calls(found[name]) == 1]
         self.layers = [
             name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)
         ]
@@ -57,7 +56,7 @@ class KerasReference:
         if isinstance(self.model, keras.Sequential):
             (only,) = inputs
             return only
-        return keras.tree.pack_sequence_as(self.model._inputs_struct, inputs)
+        return keras.tree.pack_sequence_as(input_structure(self.model), inputs)
 
 
 def nudged(x: np.ndarray) -> np.ndarray:
@@ -96,7 +95,7 @@ def batches(model: Any, data: Any, size: int, *, whole: bool) -> Iterator[list[n
 def _in_order(model: Any, item: Any) -> list[Any]:
     if not isinstance(item, Mapping):
         return list(item) if isinstance(item, list | tuple) else [item]
-    struct = getattr(model, "_inputs_struct", None)
+    struct = input_structure(model)
     names = sorted(struct) if isinstance(struct, Mapping) else [x.name for x in model.inputs]
     if set(names) != set(item):
         names = [x.name for x in model.inputs]

@@ -2,9 +2,10 @@
 
 Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``,
 ``qatline.quantizers`` (JSON, see :class:`Recorded`), ``qatline.tensors`` (JSON: Keras layer ->
-tensor that holds its output), ``qatline.layout`` (JSON: input name -> ``NHWC`` or ``NCHW``),
-``qatline.preprocessing`` (JSON) and ``qatline.preprocessing_embedded``, and whatever the caller
-adds (classes, accuracy).
+tensor that holds its output), ``qatline.nodes`` (JSON, see
+:class:`~qat_lib.onnx_view.identity.Identities`), ``qatline.layout`` (JSON: input name -> ``NHWC``
+or ``NCHW``), ``qatline.preprocessing`` (JSON) and ``qatline.preprocessing_embedded``, and whatever
+the caller adds (classes, accuracy).
 
 This module needs neither TensorFlow nor Keras nor onnx-ir, so that an engine machine can read it.
 """
@@ -21,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.onnx_view.metadata import PREFIX
 from qat_lib.text_files import parse_json
-
-PREFIX = "qatline."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +133,6 @@ def _names_by_node(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {str(node): tuple(map(str, names)) for node, names in data.items()}
 
 
-def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
-    """Return a metadata entry that maps names to names, such as ``layout``; empty where there is none.
-
-    Raises:
-        ExportError: it is something else.
-    """
-    source = f"The metadata {PREFIX}{key}"
-    names = parse_json(metadata.get(key, "{}"), source, error=ExportError, unique=False)
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ExportError(f"{source}: expected a JSON object of names. Export the model again.")
-    return names
-
-
 def pack(array: np.ndarray) -> str:
     """Return float32 values as base64 text."""
     return base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode("ascii")
@@ -166,12 +153,3 @@ def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -
         along = np.expand_dims(np.ravel(factor), [i for i in range(integers.ndim) if i != axis])
         integers = np.where(along == 0, np.int8(0), integers)
     return hashlib.sha256(np.ascontiguousarray(integers, np.int8).tobytes()).hexdigest()
-
-
-def read_metadata(proto: Any) -> dict[str, str]:
-    """Return the ``qatline.*`` metadata of a ModelProto, without the prefix; empty for a file of another producer."""
-    return {
-        p.key.removeprefix(PREFIX): p.value
-        for p in proto.metadata_props
-        if p.key.startswith(PREFIX)
-    }

@@ -15,16 +15,17 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.export.keras_reference import KerasReference, batches, nudged
-from qat_lib.export.metadata import Recorded, read_metadata, read_names
+from qat_lib.export.metadata import Recorded
 from qat_lib.export.session import ReferenceSession
 from qat_lib.onnx_view.bounds import check_bounds
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
+from qat_lib.onnx_view.metadata import read_metadata, read_names
 
 FLOAT_TOLERANCE = 1e-4
 """Largest allowed difference of a model without quantizers, relative to the largest output (float
 rounding)."""
 HALF_TOLERANCE = 2e-2
-"""The same for a float16 remainder."""
+"""The same where what is not quantized is float16."""
 FLOAT_STEP = 1e-5
 """Part of the largest logit below which two logits of a model without quantizers are a tie."""
 
@@ -143,7 +144,7 @@ def check_parity(
         True
     """
     path = Path(path)
-    proto = load_model(path)
+    proto = load_onnx(path)
     check_bounds(path, proto)
     metadata = read_metadata(proto)
     tensors = read_names(metadata, "tensors") if layers else {}

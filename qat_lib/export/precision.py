@@ -15,6 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from qat_lib.keras_graph import layers_of
+
 OTHER_FLOATS = ("float16", "bfloat16", "float64")
 """Floating types in which a Keras model may compute or store, beside float32."""
 
@@ -38,7 +40,7 @@ def float32_semantics(model: Any) -> Iterator[None]:
     Variables keep their type and are cast where they are read. The model must not be used in
     another thread meanwhile.
     """
-    layers = {id(layer): layer for layer in (model, *model._flatten_layers())}
+    layers = {id(layer): layer for layer in (model, *layers_of(model))}
     with ExitStack() as stack:
         for layer in layers.values():
             if layer.compute_dtype in OTHER_FLOATS:

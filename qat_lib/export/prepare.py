@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from qat_lib.export.precision import float32_array, use_float32
-from qat_lib.quantizers.modes import MARKER
 
 
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
@@ -35,11 +34,25 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
     return result
 
 
-def freezable(graph_def: Any, weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the weights (placeholder -> array) that no quantizer reads: recurrent layers want theirs as constants."""
-    markers = [node for node in graph_def.node if node.name.rpartition("/")[2].startswith(MARKER)]
-    quantized = {_producer(tensor) for node in markers for tensor in node.input}
-    names = {tensor.partition(":")[0]: value for tensor, value in weights.items()}
+def freezable(
+    graph_def: Any, weights: Mapping[str, Any], markers: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Return the weights that no quantizer reads: recurrent layers want theirs as constants.
+
+    Args:
+        graph_def: the traced graph.
+        weights: tensor of a placeholder -> weight that it stands for.
+        markers: tensors of the quantizers' markers.
+
+    Returns:
+        Placeholder -> array.
+    """
+    marking = {_producer(tensor) for tensor in markers}
+    quantized: set[str] = set()
+    for node in graph_def.node:
+        if node.name in marking:
+            quantized.update(_producer(tensor) for tensor in node.input)
+    names = {_producer(tensor): value for tensor, value in weights.items()}
     return {name: float32_array(value) for name, value in names.items() if name not in quantized}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.keras_graph import layers_of
 
 INT8_MAX = np.float32(127.0)
 UINT8_MAX = np.float32(255.0)
@@ -64,7 +65,7 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
     from qat_lib.quantizers import TensorQuantizer
 
     found: dict[str, tuple[Any, LearnedRange]] = {}
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if not isinstance(layer, TensorQuantizer) or not layer.built or not layer.enabled:
             continue
         if layer.num_bits != 8:
@@ -93,5 +94,5 @@ def disabled_quantizers(model: Any) -> list[str]:
     """Return the names of the quantizers of a Keras model that are switched off."""
     from qat_lib.quantizers import TensorQuantizer
 
-    layers = [x for x in model._flatten_layers() if isinstance(x, TensorQuantizer)]
+    layers = [x for x in layers_of(model) if isinstance(x, TensorQuantizer)]
     return sorted({x.name for x in layers if x.built and not x.enabled})

@@ -19,8 +19,12 @@ from qat_lib.export.graph import (
     is_op,
     operand,
 )
-from qat_lib.export.metadata import PREFIX, Recorded, RecordedWeight, integer_digest
+from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
+from qat_lib.export.passes.names import origin
 from qat_lib.export.ranges import LearnedRange
+from qat_lib.onnx_view.identity import Identities
+from qat_lib.onnx_view.metadata import PREFIX
+from qat_lib.roles import PAIR
 
 
 def record_quantizers(
@@ -63,6 +67,18 @@ def _is_unsigned(dequantize: ir.Node) -> bool:
 def _readers(value: ir.Value) -> tuple[str, ...]:
     found = [f"{use.node.name}:{use.idx}" for use in value.uses()]
     return tuple(sorted([*found, f"{value.name}:"] if value.is_graph_output() else found))
+
+
+def node_identities(model: ir.Model) -> dict[str, str]:
+    """Return the metadata that say which Keras layer and which quantizer each node stands for."""
+    layers: dict[str, str] = {}
+    quantizers: dict[str, str] = {}
+    for node in model.graph:
+        name = str(node.name)
+        layers[name] = origin(node)
+        if is_op(node, *PAIR) and QUANTIZER in node.meta:
+            quantizers[name] = node.meta[QUANTIZER]
+    return Identities(layers=layers, quantizers=quantizers).to_metadata()
 
 
 def keras_tensors(model: ir.Model) -> str:

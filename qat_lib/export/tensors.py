@@ -11,19 +11,25 @@ from onnx import numpy_helper
 from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
+from qat_lib.onnx_view.identity import Identities
+from qat_lib.onnx_view.metadata import read_metadata
 
 
 class Tensors:
-    """The initializers of a model by name.
+    """The initializers of a model by name, and what its nodes stand for.
 
     Args:
         proto: the model.
         folder: where its external data lie.
+
+    Raises:
+        ExportError: the record of the nodes' identities is damaged.
     """
 
     def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
         self.proto = proto
         self.folder = folder
+        self.identities = Identities.of_metadata(read_metadata(proto))
         self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
 
     def get(self, name: str) -> np.ndarray | None:
@@ -42,6 +48,10 @@ class Tensors:
                 f"Expected tensor {name!r} to hold {list(tensor.dims)} values. Its data can't be read: {error}. "
                 "Export or copy the file again."
             ) from error
+
+    def quantizer(self, node: onnx.NodeProto) -> str:
+        """Return the quantizer that a Q or DQ node stands for; empty for other nodes."""
+        return self.identities.quantizer(node.name, node.op_type)
 
     def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
         """Return the int8 weights named ``name``, or what the QuantizeLinear ``quantize`` makes of float ones.

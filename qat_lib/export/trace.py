@@ -22,6 +22,8 @@ import tensorflow as tf
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.export.precision import float32_for, float32_semantics
+from qat_lib.keras_graph import functional_of, has_graph, layers_inside, layers_of
+from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")
@@ -38,8 +40,11 @@ class Trace:
         inputs: graph tensor -> Keras input name, in the model's order.
         outputs: graph tensor and Keras output name, in the model's order.
         weights: graph tensor -> Keras variable (or constant tensor) that it stands for.
-        scopes: name scope (without the slash) -> path of the layer, such as ``conv1`` or
-            ``backbone/conv1``.
+        scopes: name scope (without the slash) -> path of the layer, such as ``quant_conv1`` or
+            ``backbone/quant_conv1``.
+        origins: name scope -> path of the layer of the float model: of a wrapper the layer inside
+            (``backbone/conv1``), of a quantizer the layer whose output it quantizes.
+        markers: graph tensor of a quantizer's marker -> name of the quantizer.
         operations: path of the layer -> the Keras layer or operation.
         tensors: graph tensor -> path of the layer whose (only) output it is.
         shapes: output of a TensorFlow Reshape -> its static shape (None for an open dimension) and
@@ -51,55 +56,53 @@ class Trace:
     outputs: list[tuple[str, str]]
     weights: dict[str, Any]
     scopes: dict[str, str]
+    origins: dict[str, str]
+    markers: dict[str, str]
     operations: dict[str, Any]
     tensors: dict[str, str]
     shapes: dict[str, tuple[list[int | None], Any]]
 
 
 @dataclass
-class _Walker:
-    """Calls each operation of a model, and of the models in it, within its own scope."""
+class _Calls:
+    """Makes each call of a model within a scope of its own, and notes whose it is."""
 
     scopes: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     operations: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
+    # Tensor of the graph of calls -> path of the float model's layer that makes it.
+    makers: dict[str, str] = field(default_factory=dict)
 
-    def run(self, model: Any, inputs: Any, prefix: str = "") -> list[Any]:
-        """Return the flat outputs of ``model`` for ``inputs``."""
-        functional = _functional(model)
-        tensors = {
-            id(ref): x for ref, x in zip(functional.inputs, keras.tree.flatten(inputs), strict=True)
-        }
-        for depth in sorted(functional._nodes_by_depth, reverse=True):
-            for node in functional._nodes_by_depth[depth]:
-                if (
-                    node.operation is None
-                    or node.is_input
-                    or any(id(x) not in tensors for x in node.input_tensors)
-                ):
-                    continue
-                args, kwargs = node.arguments.fill_in(tensors)
-                outputs = self._call(node.operation, args, kwargs, prefix)
-                for ref, x in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
-                    tensors[id(ref)] = x
-        return [tensors[id(ref)] for ref in functional.outputs]
+    def run(self, graph: LayerGraph, inputs: list[Any]) -> list[Any]:
+        """Return the outputs of the model for ``inputs``."""
+        values = dict(zip(graph.inputs, inputs, strict=True))
+        for call in graph.calls:
+            self.makers.update(dict.fromkeys(call.outputs, self._origin(call)))
+            if not call.is_input:
+                outputs = self._make(call, [values[tensor] for tensor in call.inputs])
+                values.update(zip(call.outputs, outputs, strict=True))
+        return [values[tensor] for tensor in graph.outputs]
 
-    def _call(self, operation: Any, args: Any, kwargs: Any, prefix: str) -> Any:
-        path = prefix + operation.name
-        if isinstance(operation, keras.Model) and _is_graph(operation):
-            inputs, *_ = args or [kwargs["inputs"]]
-            return self.run(operation, inputs, path + "/")
+    def _origin(self, call: Call) -> str:
+        """Return the path of the float model's layer that a call stands for."""
+        if isinstance(call.operation, TensorQuantizer):
+            return self.makers[call.inputs[0]]
+        *models, _ = call.path.split("/")
+        return "/".join([*models, call.core.name])
+
+    def _make(self, call: Call, inputs: list[Any]) -> list[Any]:
         scope = f"L{len(self.scopes)}"
-        self.scopes[scope] = path
-        self.operations[path] = operation
-        if isinstance(operation, keras.Layer):
-            kwargs = _in_inference_mode(path, kwargs)
+        self.scopes[scope] = call.path
+        self.origins[scope] = self.makers[call.outputs[0]]
+        self.operations[call.path] = call.operation
+        args, kwargs = call.fill(inputs.__getitem__)
+        if isinstance(call.operation, keras.Layer):
+            kwargs = _in_inference_mode(call.path, kwargs)
         with tf.name_scope(scope + "/"):
-            outputs = operation(*args, **kwargs)
-        flat = keras.tree.flatten(outputs)
-        if len(flat) == 1 and path not in self.tensors.values():
-            (output,) = flat
-            self.tensors.setdefault(output.name, path)
+            outputs: list[Any] = keras.tree.flatten(call.operation(*args, **kwargs))
+        if len(outputs) == 1 and call.path not in self.tensors.values():
+            self.tensors.setdefault(outputs[0].name, call.path)
         return outputs
 
 
@@ -116,17 +119,6 @@ def _in_inference_mode(path: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "training": False}
 
 
-def _is_graph(model: Any) -> bool:
-    return isinstance(model, keras.Sequential) or hasattr(model, "_nodes_by_depth")
-
-
-def _functional(model: Any) -> Any:
-    if isinstance(model, keras.Sequential):
-        # A Sequential model keeps the Functional one that it runs; both share their layers.
-        return model._functional
-    return model
-
-
 def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     """Trace ``model`` in inference mode, with float32 semantics.
 
@@ -138,18 +130,19 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         UnsupportedModelError: the model has no graph of layers (a subclassed model), is not built,
             or Keras quantized it.
     """
-    if not isinstance(model, keras.Model) or not _is_graph(model):
+    if not isinstance(model, keras.Model) or not has_graph(model):
         raise UnsupportedModelError(
             f"Expected a Keras Functional or Sequential model. Received: {type(model).__name__}. "
             "Rebuild a subclassed model with the Functional API (keras.Input, layers, keras.Model)."
         )
-    if not model.built or (isinstance(model, keras.Sequential) and model._functional is None):
+    if not model.built:
         raise UnsupportedModelError(
             f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or begin with keras.Input."
         )
     refuse_keras_quantized(model)
     _refuse_scope_names(model)
-    functional = _functional(model)
+    graph = LayerGraph(model, subclassed_within=True)
+    functional = functional_of(model)
     variables = _weight_variables(model)
     specs = [
         tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}")
@@ -159,14 +152,17 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}")
         for i, v in enumerate(variables)
     ]
-    walker = _Walker()
+    calls = _Calls()
+    markers: dict[str, str] = {}
 
     def forward(inputs: list[Any], weights: list[Any]) -> list[Any]:
-        with keras.StatelessScope() as state, export_mode():
+        with keras.StatelessScope() as state, export_mode() as found:
             for update in zip(variables, weights, strict=True):
                 # The constructor would cast the weight to the variable's type.
                 state.add_update(update)
-            return walker.run(model, inputs)
+            outputs = calls.run(graph, inputs)
+            markers.update(found)
+            return outputs
 
     with float32_semantics(model):
         concrete = _concrete(forward, specs, weight_specs)
@@ -184,9 +180,11 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         weights=dict(
             zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
         ),
-        scopes=walker.scopes,
-        operations=walker.operations,
-        tensors=walker.tensors,
+        scopes=calls.scopes,
+        origins=calls.origins,
+        markers=markers,
+        operations=calls.operations,
+        tensors=calls.tensors,
         shapes={
             y.name: (y.shape.as_list(), np.dtype(float32_for(y.dtype).as_numpy_dtype))
             for y in reshaped
@@ -200,7 +198,7 @@ def _refuse_scope_names(model: Any) -> None:
 
     The pattern is TensorFlow's, of ``tf.name_scope``.
     """
-    names = [layer.name for layer in model._flatten_layers(include_self=False)]
+    names = [layer.name for layer in layers_inside(model)]
     if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
         raise UnsupportedModelError(
             "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's graphs ask for. "
@@ -227,7 +225,7 @@ def _weight_variables(model: Any) -> list[Any]:
     """Return the model's variables without the quantizers' own, which the markers stand for."""
     ranges = {
         id(v)
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
         if isinstance(layer, TensorQuantizer)
         for v in layer.variables
     }

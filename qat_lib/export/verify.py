@@ -1,32 +1,29 @@
-"""Check that an ONNX file is what it should be: legal, and holding exactly the plan's quantizers with their ranges.
+"""Check that an ONNX file is legal and holds exactly the plan's quantizers with their ranges.
 
-Codes of this module, beside those of :mod:`qat_lib.analysis.findings`:
-
-    C01  the file is not valid ONNX (onnx.checker in full mode: types and shapes are inferred, too)
-    Q01  a quantizer of the plan is missing in the graph
-    Q02  the graph has a quantizer that the plan does not have
-    Q03  the scale of a quantizer is not the learned one
-    Q04  the INT8 weights are not the learned ones
-    Q05  a QuantizeLinear or DequantizeLinear has lost its partner or one of its readers
-
-This module needs neither TensorFlow nor Keras.
+Its codes, beside those of the parser rules, are in :mod:`qat_lib.analysis.rules.record`. This
+module needs neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules import check_parser_rules
+from qat_lib.analysis.findings import Finding, by_severity
+from qat_lib.analysis.rules.parser import check_parser_rules
+from qat_lib.analysis.rules.record import C01, Q01, Q02, Q05
 from qat_lib.errors import PlanError
-from qat_lib.export.metadata import Recorded, read_metadata
+from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
-from qat_lib.export.verify_ranges import check_activations, check_weights, problem, quantizer_name
+from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
+from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.protos import message_names, writers
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -54,38 +51,61 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
         []
     """
     path = Path(path)
-    proto = load_model(path)
+    proto = load_onnx(path)
     graph = OnnxGraph(proto, base_dir=path.resolve().parent)
-    findings = list(_check_file(path))
     tensors = Tensors(proto, path.parent)
     metadata = read_metadata(proto)
-    rules = check_parser_rules(graph, tensorrt=10)
-    # A file for a CPU runtime holds UINT8 on purpose (rule P5); all other rules are good for every
-    # runtime.
-    findings += [
-        f for f in rules if metadata.get("target", "tensorrt") == "tensorrt" or f.rule != "P5"
-    ]
-    text = metadata.get("quantizers")
-    recorded = None if text is None else Recorded.from_json(text)
-    names = None if plan is None else {entry.name for entry in read_plan(plan).quantizers}
-    if (
-        recorded is not None
-        and names is None
-        and not (recorded.activations or recorded.weights or recorded.disabled)
-    ):
-        # Exported in floating point: whoever quantized the file since then is its producer.
-        recorded = None
+    recorded = _read_record(metadata, planned=plan is not None)
+    names = None if plan is None else {entry.name for entry in as_plan(plan).quantizers}
+    findings = [*_check_file(path), *_parser_findings(graph, metadata.get("target", "tensorrt"))]
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
-        findings += _check_names(tensors.proto, names, recorded)
+        # These name no node, but a quantizer.
+        found = _check_names(tensors, names, recorded)
+        findings += [replace(finding, quantizer=finding.node) for finding in found]
     if recorded is not None:
         findings += check_activations(tensors, recorded)
         findings += check_weights(tensors, recorded)
         findings += _check_readers(tensors.proto, recorded.readers)
-    return sorted(findings, key=lambda f: ("error", "warning", "info").index(f.severity))
+    return by_severity(_identified(finding, graph) for finding in findings)
 
 
-def read_plan(plan: Any) -> QuantizationPlan:
+def _identified(finding: Finding, graph: OnnxGraph) -> Finding:
+    """Return a finding with what the file says about its node, or about its quantizer."""
+    node = graph.node_by_name.get(finding.node)
+    if node is not None:
+        return replace(finding, keras_layer=node.keras_layer, quantizer=node.quantizer)
+    known = graph.identities
+    quantizer = finding.quantizer or known.quantizers.get(finding.node, "")
+    layers = known.layers_of(quantizer)
+    return replace(
+        finding, keras_layer=layers[0] if layers else finding.keras_layer, quantizer=quantizer
+    )
+
+
+def _parser_findings(graph: OnnxGraph, target: str) -> list[Finding]:
+    found = check_parser_rules(graph, tensorrt=10)
+    if target == "tensorrt":
+        return found
+    # A file for a CPU runtime holds UINT8 on purpose; all other rules are good for every runtime.
+    return [finding for finding in found if finding.rule != "P5"]
+
+
+def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | None:
+    """Return the quantizers that the export recorded.
+
+    None where the file is of another producer.
+    """
+    text = metadata.get("quantizers")
+    if text is None:
+        return None
+    recorded = Recorded.from_json(text)
+    # Exported in floating point: whoever quantized the file since then is its producer.
+    in_float = not (recorded.activations or recorded.weights or recorded.disabled)
+    return None if in_float and not planned else recorded
+
+
+def as_plan(plan: Any) -> QuantizationPlan:
     """Return a plan from itself, its dict form, or the path of its JSON.
 
     Raises:
@@ -100,7 +120,8 @@ def read_plan(plan: Any) -> QuantizationPlan:
     if isinstance(plan, str | os.PathLike):
         return QuantizationPlan.load(Path(plan))
     raise PlanError(
-        f"Expected a QuantizationPlan, its dict form or the path of its JSON. Received: {type(plan).__name__}."
+        "Expected a QuantizationPlan, its dict form or the path of its JSON. Received: "
+        f"{type(plan).__name__}."
     )
 
 
@@ -108,6 +129,7 @@ def _check_file(path: Path) -> Iterator[Finding]:
     import onnx
 
     try:
+        # In full mode, which infers types and shapes, too.
         onnx.checker.check_model(str(path), full_check=True)
     except (
         onnx.checker.ValidationError,
@@ -116,110 +138,116 @@ def _check_file(path: Path) -> Iterator[Finding]:
         RuntimeError,
     ) as error:
         reason = str(error).strip().split("\n")[0]
-        yield problem(
-            "C01", path.name, f"onnx.checker refuses the model: {reason}", "Export the model again."
+        yield C01.at(
+            path.name,
+            message=f"onnx.checker refuses the model: {reason}",
+            advice="Export the model again.",
         )
 
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
-    """Yield each Q whose integers something else reads, and each DQ that reads neither a Q nor INT8 weights."""
-    made = {output: node for node in proto.graph.node for output in node.output}
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    read: dict[str, list[Any]] = {}
+    """Yield each Q whose integers something else reads, and each DQ without a Q or INT8 weights."""
+    made = writers(proto.graph.node)
+    constants = set(message_names(proto.graph.initializer))
+    outputs = set(message_names(proto.graph.output))
+    read: dict[str, list[str]] = defaultdict(list)
     for node in proto.graph.node:
         for name in node.input:
-            read.setdefault(name, []).append(node)
-    outputs = {value.name for value in proto.graph.output}
+            read[name].append(node.op_type)
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
-            readers = [reader for name in node.output for reader in read.get(name, [])]
-            if (
-                not readers
-                or outputs.intersection(node.output)
-                or any(r.op_type != "DequantizeLinear" for r in readers)
-            ):
-                yield problem(
-                    "Q05",
+            readers = {op for name in node.output for op in read[name]}
+            if readers != {"DequantizeLinear"} or outputs.intersection(node.output):
+                yield Q05.at(
                     node.name,
-                    "its integers are read by something else than one DequantizeLinear.",
-                    "A tool has changed the graph behind the export: export again and use the file as it is.",
+                    message="its integers are read by something else than one DequantizeLinear.",
+                    advice=CHANGED,
                 )
-        elif node.op_type == "DequantizeLinear":
+        elif node.op_type == "DequantizeLinear" and node.input[0] not in constants:
             source = made.get(node.input[0])
-            if node.input[0] not in constants and (
-                source is None or source.op_type != "QuantizeLinear"
-            ):
-                yield problem(
-                    "Q05",
+            if source is None or source.op_type != "QuantizeLinear":
+                yield Q05.at(
                     node.name,
-                    "it reads neither a QuantizeLinear nor a constant: an operator stands between Q and DQ.",
-                    "A tool has changed the graph behind the export: export again and use the file as it is.",
+                    message="it reads neither a QuantizeLinear nor a constant: an operator stands "
+                    "between Q and DQ.",
+                    advice=CHANGED,
                 )
 
 
 def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -> Iterator[Finding]:
-    """Yield each DQ that the export did not write, and each that other operators read than those it was written for."""
+    """Yield each DQ that the export did not write, or that other operators read now."""
     if recorded is None:
         return
-    read: dict[str, list[str]] = {value.name: [f"{value.name}:"] for value in proto.graph.output}
-    for node in proto.graph.node:
-        for index, name in enumerate(node.input):
-            read.setdefault(name, []).append(f"{node.name}:{index}")
+    read = _reader_ports(proto)
     for node in proto.graph.node:
         if node.op_type != "DequantizeLinear":
             continue
         expected = recorded.get(node.name)
-        found = tuple(sorted(use for name in node.output for use in read.get(name, [])))
+        found = tuple(sorted(use for name in node.output for use in read[name]))
         if expected is None:
-            yield problem(
-                "Q02",
+            yield Q02.at(
                 node.name,
-                "the export wrote no such DequantizeLinear: a tensor is quantized that the plan does not quantize.",
-                "A tool has changed the graph behind the export: export again and use the file as it is.",
+                message="the export wrote no such DequantizeLinear: a tensor is quantized that the "
+                "plan does not quantize.",
+                advice=CHANGED,
             )
         elif found != expected:
             lost = ", ".join(sorted(set(expected) - set(found))) or "none"
             new = ", ".join(sorted(set(found) - set(expected))) or "none"
-            yield problem(
-                "Q05",
+            yield Q05.at(
                 node.name,
-                f"other operators read it than those that were quantized (lost: {lost}; new: {new}).",
-                "A tool has changed the graph behind the export: export again and use the file as it is.",
+                message="other operators read it than those that were quantized "
+                f"(lost: {lost}; new: {new}).",
+                advice=CHANGED,
             )
 
 
+def _reader_ports(proto: Any) -> dict[str, list[str]]:
+    """Return what reads each tensor: ``<node>:<input>``, or ``<output>:`` of the graph."""
+    read: dict[str, list[str]] = defaultdict(list)
+    for value in proto.graph.output:
+        read[value.name] = [f"{value.name}:"]
+    for node in proto.graph.node:
+        for index, name in enumerate(node.input):
+            read[name].append(f"{node.name}:{index}")
+    return read
+
+
 def _check_names(
-    proto: Any, planned: set[str] | None, recorded: Recorded | None
+    tensors: Tensors, planned: set[str] | None, recorded: Recorded | None
 ) -> Iterator[Finding]:
-    present = {
-        quantizer_name(node) for node in proto.graph.node if node.op_type == "DequantizeLinear"
-    }
-    kept = (
-        set()
-        if recorded is None
-        else {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
-    )
-    disabled = set() if recorded is None else set(recorded.disabled)
+    """Yield each quantizer that the graph lacks, or has beside those of the plan or the record."""
+    present = set()
+    for node in tensors.proto.graph.node:
+        if node.op_type == "DequantizeLinear":
+            present.add(tensors.quantizer(node))
+    kept, disabled = _recorded_names(recorded)
     expected = kept if planned is None else (planned - disabled) | (kept & planned)
     for name in sorted(expected - present):
-        yield problem(
-            "Q01",
+        yield Q01.at(
             name,
-            "this quantizer is not in the graph: its Q/DQ pair was folded away or never traced.",
-            "Export again; if it stays, its tensor reaches no output of the model.",
+            message="this quantizer is not in the graph: its Q/DQ pair was folded away or never "
+            "traced.",
+            advice="Export again; if it stays, its tensor reaches no output of the model.",
         )
     for name in sorted(present - expected):
-        yield problem(
-            "Q02",
+        yield Q02.at(
             name,
-            "the graph quantizes here, the plan does not.",
-            "Verify with the plan that the model was quantized with.",
+            message="the graph quantizes here, the plan does not.",
+            advice="Verify with the plan that the model was quantized with.",
         )
     for name in sorted(disabled & (planned or set())):
-        yield problem(
-            "Q01",
+        yield Q01.at(
             name,
-            "this quantizer is disabled in the Keras model.",
-            "Enable it to quantize.",
-            "info",
+            message="this quantizer is disabled in the Keras model.",
+            advice="Enable it to quantize.",
+            severity="info",
         )
+
+
+def _recorded_names(recorded: Recorded | None) -> tuple[set[str], set[str]]:
+    """Return the quantizers that the export wrote, and those that were disabled."""
+    if recorded is None:
+        return set(), set()
+    weights = (weight.quantizer for weight in recorded.weights.values())
+    return {*recorded.activations, *weights}, set(recorded.disabled)

@@ -1,4 +1,4 @@
-"""Check the learned numbers in an ONNX file: scales of activations, scales and integers of weights (Q03, Q04)."""
+"""Check the learned numbers in an ONNX file: scales, and the integers of weights."""
 
 from __future__ import annotations
 
@@ -8,30 +8,14 @@ from typing import Any
 import numpy as np
 
 from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.rules.record import Q01, Q03, Q04
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.protos import writers
 
+#: The advice where only a tool between the export and the verification can be the cause.
+CHANGED = "A tool has changed the graph behind the export: export again and use the file as it is."
 LEAST_HALF_SCALE = np.float32(2.0**-24)
-
-
-def problem(code: str, node: str, message: str, advice: str, severity: Any = "error") -> Finding:
-    """Build a finding about ``node`` whose code is its rule."""
-    return Finding(
-        code=code,
-        severity=severity,
-        node=node,
-        message=message,
-        advice=advice,
-        confidence="D",
-        rule=code,
-        keras_layer=keras_layer(node),
-    )
-
-
-def quantizer_name(node: Any) -> str:
-    """Return the quantizer that a Q or DQ node is named after: its name without the operator."""
-    return str(node.name).rpartition("/")[0]
 
 
 def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
@@ -43,76 +27,73 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
 
 
 def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield each Q and DQ of an activation whose scale, or whose type of integers, is not the learned one (Q03)."""
+    """Yield each Q and DQ of an activation whose scale or type is not the learned one."""
     for node in tensors.proto.graph.node:
-        name = quantizer_name(node)
-        if (
-            node.op_type not in ("QuantizeLinear", "DequantizeLinear")
-            or name not in recorded.activations
-        ):
+        name = tensors.quantizer(node)
+        if name not in recorded.activations:
             continue
         scale = tensors.get(node.input[1])
         learned = _expected(np.asarray(recorded.activations[name], np.float32), recorded.half)
         if scale is None or scale.size != 1 or np.float32(scale.reshape(())) != learned:
-            yield problem(
-                "Q03",
+            found = None if scale is None else scale.ravel()[:3]
+            yield Q03.at(
                 node.name,
-                f"its scale is {None if scale is None else scale.ravel()[:3]}, learned was {learned}.",
-                "The range was changed after training: export again.",
+                message=f"its scale is {found}, learned was {learned}.",
+                advice="The range was changed after training: export again.",
             )
         if node.op_type == "DequantizeLinear" and recorded.unsigned is not None:
-            yield from _check_sign(
-                node, tensors.get(node.input[2]) if len(node.input) > 2 else None, recorded.unsigned
-            )
+            zero_point = tensors.get(node.input[2]) if len(node.input) > 2 else None
+            yield from _check_sign(node, zero_point, recorded.unsigned)
 
 
 def _check_sign(
     node: Any, zero_point: np.ndarray | None, unsigned: Container[str]
 ) -> Iterator[Finding]:
-    """Yield the node if its integers saturate elsewhere than in training (Q03)."""
+    """Yield the node if its integers saturate elsewhere than in training."""
     expected = np.dtype(np.uint8 if node.name in unsigned else np.int8)
     found = np.dtype(np.uint8) if zero_point is None else zero_point.dtype  # ONNX's default
     if found != expected or (zero_point is not None and np.any(zero_point != 0)):
         value = 0 if zero_point is None else zero_point.ravel()[0]
-        yield problem(
-            "Q03",
+        yield Q03.at(
             node.name,
-            f"its zero point is {value} of type {found}, written was 0 of type {expected}.",
-            "A tool has changed the graph behind the export: export again and use the file as it is.",
+            message=f"its zero point is {value} of type {found}, written was 0 of type {expected}.",
+            advice=CHANGED,
         )
 
 
 def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield each weight that is gone (Q01), or whose scales (Q03) or integers (Q04) are not the learned ones."""
-    nodes = {
-        node.name: node for node in tensors.proto.graph.node if node.op_type == "DequantizeLinear"
-    }
-    made = {output: node for node in tensors.proto.graph.node for output in node.output}
+    """Yield each weight that is gone, or whose scales or integers are not the learned ones."""
+    nodes = {}
+    for node in tensors.proto.graph.node:
+        if node.op_type == "DequantizeLinear":
+            nodes[node.name] = node
+    made = writers(tensors.proto.graph.node)
     for name, weight in recorded.weights.items():
         node = nodes.get(name)
         if node is None:
-            yield problem(
-                "Q01", name, "this weight's DequantizeLinear is gone.", "Export the model again."
+            yield Q01.at(
+                name,
+                message="this weight's DequantizeLinear is gone.",
+                advice="Export the model again.",
             )
             continue
         scale = tensors.get(node.input[1])
         yield from _check_weight_scale(node, scale, weight, recorded.half)
         integers = tensors.integers(made.get(node.input[0]), node.input[0])
         if integers is None or scale is None:
-            yield problem(
-                "Q04",
+            yield Q04.at(
                 name,
-                "its weights are not constant or do not fit their scales.",
-                "Export again.",
+                message="its weights are not constant or do not fit their scales.",
+                advice="Export again.",
             )
             continue
         yield from _check_weight_axis(node, scale, integers, weight)
         if not _are_learned(integers, weight, _axis(node) if weight.axis is None else weight.axis):
-            yield problem(
-                "Q04",
+            yield Q04.at(
                 name,
-                "its INT8 weights are not those that the Keras model learned.",
-                "A tool has requantized the weights: export again and use the file as it is.",
+                message="its INT8 weights are not those that the Keras model learned.",
+                advice="A tool has requantized the weights: export again and use the file as it "
+                "is.",
             )
 
 
@@ -125,23 +106,21 @@ def _check_weight_axis(
 ) -> Iterator[Finding]:
     axis = _axis(node) + (integers.ndim if _axis(node) < 0 else 0)
     if scale.size > 1 and weight.axis is not None and axis != weight.axis:
-        yield problem(
-            "Q03",
+        yield Q03.at(
             node.name,
-            f"its scales lie along axis {axis}, learned were those of axis {weight.axis}.",
-            "A tool has changed the graph behind the export: export again and use the file as it is.",
+            message=f"its scales lie along axis {axis}, learned were those of axis {weight.axis}.",
+            advice=CHANGED,
         )
 
 
 def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
-    """Whether the integers, with the sign of a folded normalization taken off again, have the recorded digest."""
+    """Whether the integers have the recorded digest, without the sign of a folded normalization."""
     if weight.factor is not None:
         if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
             return False
         sign = np.where(weight.factor < 0, -1, 1).astype(np.int8)
-        integers = integers * np.expand_dims(
-            sign.ravel(), [i for i in range(integers.ndim) if i != axis]
-        )
+        others = [other for other in range(integers.ndim) if other != axis]
+        integers = integers * np.expand_dims(sign.ravel(), others)
     return integer_digest(integers, weight.factor, axis) == weight.digest
 
 
@@ -155,19 +134,14 @@ def _check_weight_scale(
         learned = np.broadcast_to(learned, factor.shape) * factor
     expected = _expected(learned, half)
     # The factor is recorded in float32: half a unit in its last place remains.
+    rtol, atol = (2.0**-9, 2.0**-24) if half else (2.0**-22, 0.0)
     if (
         scale is None
         or scale.size != expected.size
-        or not np.allclose(
-            scale.reshape(-1).astype(np.float64),
-            expected.reshape(-1),
-            rtol=2.0**-9 if half else 2.0**-22,
-            atol=2.0**-24 if half else 0.0,
-        )
+        or not np.allclose(scale.astype(np.float64).ravel(), expected.ravel(), rtol=rtol, atol=atol)
     ):
-        yield problem(
-            "Q03",
+        yield Q03.at(
             node.name,
-            "its scales are not the learned ones (times the folded BatchNormalization).",
-            "The ranges were changed after training: export again.",
+            message="its scales are not the learned ones (times the folded BatchNormalization).",
+            advice="The ranges were changed after training: export again.",
         )

@@ -89,7 +89,7 @@ def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:
                     f"The weights lack {key!r}, which the layer {layer.name!r} needs."
                 )
             used.add(key)
-            values.append(_keras_layout(layer, name, arrays[key]))
+            values.append(_keras_layout(name, arrays[key]))
         layer.set_weights(values)
     left = [key for key in arrays if key not in used and not key.endswith("num_batches_tracked")]
     if left:
@@ -112,7 +112,7 @@ def _torch_weights(layer: Any) -> list[str]:
     return ["weight", "bias"] if layer.use_bias else ["weight"]
 
 
-def _keras_layout(layer: Any, name: str, array: np.ndarray) -> np.ndarray:
+def _keras_layout(name: str, array: np.ndarray) -> np.ndarray:
     if name == "weight" and array.ndim == 4:
         return array.transpose(2, 3, 1, 0)
     return array.T if name == "weight" and array.ndim == 2 else array

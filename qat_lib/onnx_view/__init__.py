@@ -1,1 +1,4 @@
-"""The one place where ONNX files are opened and their graphs are read. Imports neither TensorFlow nor a runtime."""
+"""The one place that opens ONNX files and reads their graphs.
+
+Imports neither TensorFlow nor a runtime.
+"""

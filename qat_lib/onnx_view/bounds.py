@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import prod
 from pathlib import Path
 
@@ -18,8 +19,16 @@ import onnx
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.loading import nodes_of, subgraphs_of
-from qat_lib.onnx_view.shapes import Dim, TensorType, declared_types, infer_graph, types_of
+from qat_lib.onnx_view.protos import message_names, nodes_of, subgraphs_of, writers
+from qat_lib.onnx_view.shapes import (
+    Dim,
+    TensorType,
+    declared_types,
+    fixed_sizes,
+    infer_graph,
+    types_of,
+)
+from qat_lib.roles import onnx_operators
 
 MAX_NODES = 20_000
 #: TensorRT's limit; 8 GiB of float32.
@@ -32,42 +41,23 @@ MAX_FOLDED_RATIO = 16
 MAX_FOLDED_MACS = 5 * 10**9
 
 #: Operators that can be larger than all of their operands.
-_GROWING = frozenset(
-    {"Range", "ConstantOfShape", "Expand", "Tile", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
-    | {"RandomNormal", "RandomUniform", "Col2Im", "CenterCropPad", "BlackmanWindow", "HannWindow"}
+_GROWING = onnx_operators("growing")
+#: A comparison ends a run.
+_ELEMENTWISE = (onnx_operators("unary") | onnx_operators("broadcasting")) - onnx_operators(
+    "predicate"
 )
-_ELEMENTWISE = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Elu"}
-    | {"Selu", "Celu", "Mish", "Softplus", "Softsign", "Erf", "Exp", "Log", "Sqrt", "Pow", "Neg"}
-    | {
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Max",
-        "Min",
-        "Sum",
-        "Mean",
-        "Clip",
-        "Abs",
-        "Reciprocal",
-        "Where",
-    }
-    | {
-        "Floor",
-        "Ceil",
-        "Round",
-        "Sign",
-        "Sin",
-        "Cos",
-        "Cast",
-        "Identity",
-        "Mod",
-        "Not",
-        "And",
-        "Or",
-    }
-)
+_WEIGHTED = onnx_operators("weighted")
+_SHAPES = onnx_operators("shape")
+_ITEM_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 def check_bounds(
@@ -77,7 +67,7 @@ def check_bounds(
 
     Args:
         path: the file, for the message.
-        model: the model, from :func:`~qat_lib.onnx_view.loading.load_model`.
+        model: the model, from :func:`~qat_lib.onnx_view.loading.load_onnx`.
         shapes: largest shape of each graph input. Default None: as the file declares them.
 
     Raises:
@@ -123,14 +113,14 @@ class _Bounds:
         self._check_runs()
         for value in self._graph.input:
             self._check_size(value.name, f"the input {value.name!r}")
-        self._constants = {tensor.name for tensor in self._model.graph.initializer}
+        self._constants = set(message_names(self._model.graph.initializer))
         self._check_nodes(self._order, self._graph)
 
     def _check_nodes(self, nodes: Iterable[onnx.NodeProto], inferred: onnx.GraphProto) -> None:
-        twins = {output: node for node in inferred.node for output in node.output}
+        twins = writers(inferred.node)
         for node in nodes:
             bodies = _bodies(node)
-            given = all(name in self._constants for name in node.input if name)
+            given = self._constants.issuperset(filter(None, node.input))
             if self._is_known_shape(node) or (given and not bodies):
                 if node.op_type != "Constant":
                     self._fold(node)
@@ -145,10 +135,10 @@ class _Bounds:
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
         """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
-        if node.op_type not in ("Shape", "Size") or not node.input:
+        if node.op_type not in _SHAPES or not node.input:
             return False
         shape = self._shape(node.input[0])
-        return shape is not None and all(isinstance(d, int) for d in shape)
+        return shape is not None and len(self._fixed(node.input[0])) == len(shape)
 
     def _check_body(self, body: onnx.GraphProto, typed: onnx.GraphProto) -> None:
         self._types.update(declared_types(typed))
@@ -163,35 +153,30 @@ class _Bounds:
             size = self._bytes(output)
             if size is None and node.op_type in _GROWING:
                 raise _LimitError(
-                    f"node {_name(node)} ({node.op_type}) makes a constant whose size can't be known "
-                    "before it is computed. Fold the constants of the graph first, or export with "
-                    "fixed shapes."
+                    f"node {_name(node)} ({node.op_type}) makes a constant whose size can't be "
+                    "known before it is computed. Fold the constants of the graph first, or export "
+                    "with fixed shapes."
                 )
             self._room -= size or 0
         if self._room < 0:
             raise _LimitError(
-                f"the constants that are computed, up to node {_name(node)} ({node.op_type}), take more "
-                f"than {MAX_FOLDED_BYTES:,} bytes beside the weights. Compute them outside of the graph."
+                f"the constants that are computed, up to node {_name(node)} ({node.op_type}), take "
+                f"more than {MAX_FOLDED_BYTES:,} bytes beside the weights. Compute them outside of "
+                "the graph."
             )
         self._macs -= self._products(node)
         if self._macs < 0:
             raise _LimitError(
-                f"products of constants, up to node {_name(node)}, take more than {MAX_FOLDED_MACS:,} "
-                "multiplications. Compute them outside of the graph."
+                f"products of constants, up to node {_name(node)}, take more than "
+                f"{MAX_FOLDED_MACS:,} multiplications. Compute them outside of the graph."
             )
 
     def _products(self, node: onnx.NodeProto) -> int:
         """Return the multiplications of a product of constants, or a little more."""
-        if (
-            node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose")
-            or len(node.input) < 2
-            or not node.output
-        ):
+        if node.op_type not in _WEIGHTED or len(node.input) < 2 or not node.output:
             return 0
-        left, right, result = (
-            [d for d in self._shape(name) or () if isinstance(d, int)]
-            for name in (*node.input[:2], node.output[0])
-        )
+        left, right = self._fixed(node.input[0]), self._fixed(node.input[1])
+        result = self._fixed(node.output[0])
         if node.op_type == "Conv":
             return prod(result) * prod(right[1:])
         if node.op_type == "ConvTranspose":
@@ -204,7 +189,8 @@ class _Bounds:
         if endless or (count is not None and count > MAX_TRIPS):
             times = "on constants only" if count is None else f"{count:,} times"
             raise _LimitError(
-                f"node {_name(node)} (Loop) runs {times}. Export without loops, or with at most {MAX_TRIPS:,} turns."
+                f"node {_name(node)} (Loop) runs {times}. Export without loops, or with at most "
+                f"{MAX_TRIPS:,} turns."
             )
 
     def _integer(self, name: str) -> int | None:
@@ -215,49 +201,51 @@ class _Bounds:
 
     def _check_size(self, name: str, what: str) -> None:
         shape = self._shape(name)
-        if shape and prod(d for d in shape if isinstance(d, int)) > MAX_ELEMENTS:
+        if shape and prod(self._fixed(name)) > MAX_ELEMENTS:
             raise _LimitError(
-                f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} elements. "
-                "Build for a smaller batch or image."
+                f"{what} has the shape {list(shape)}; a tensor has at most {MAX_ELEMENTS:,} "
+                "elements. Build for a smaller batch or image."
             )
 
     def _shape(self, name: str) -> tuple[Dim, ...] | None:
         found = self._types.get(name)
         return found.shape if found else None
 
+    def _fixed(self, name: str) -> list[int]:
+        """Return the dimensions of a tensor that are numbers."""
+        return fixed_sizes(self._shape(name))
+
     def _bytes(self, name: str) -> int | None:
         """Return the size of a tensor, of four bytes an element where its type is unknown."""
         found = self._types.get(name)
         if found is None or found.shape is None:
             return None
-        fixed = [d for d in found.shape if isinstance(d, int)]
+        fixed = self._fixed(name)
         if len(fixed) < len(found.shape):
             return None
         return prod(fixed) * _ITEM_BYTES.get(found.dtype, 4)
 
     def _check_runs(self) -> None:
-        readers = Counter(name for node in self._order for name in set(node.input))
+        readers: Counter[str] = Counter()
+        for node in self._order:
+            readers.update(set(node.input))
         run: dict[str, int] = {}
         for node in self._order:
             if node.op_type not in _ELEMENTWISE:
                 continue
-            longest = 1 + max((run.get(n, 0) for n in node.input if readers[n] == 1), default=0)
+            before = [run.get(name, 0) for name in node.input if readers[name] == 1]
+            longest = 1 + max(before, default=0)
             run.update(dict.fromkeys(node.output, longest))
             if longest > MAX_ELEMENTWISE_RUN:
                 raise _LimitError(
-                    f"more than {MAX_ELEMENTWISE_RUN} elementwise operators follow each other up to node "
-                    f"{_name(node)}: their kernel would take minutes to compile. Simplify the graph."
+                    f"more than {MAX_ELEMENTWISE_RUN} elementwise operators follow each other up "
+                    f"to node {_name(node)}: their kernel would take minutes to compile. Simplify "
+                    "the graph."
                 )
 
 
-_ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int8": 1} | {
-    "uint8": 1,
-    "bool": 1,
-}
-
-
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [body for attribute in node.attribute for body in subgraphs_of(attribute)]
+    return list(chain.from_iterable(map(subgraphs_of, node.attribute)))
 
 
 def _name(node: onnx.NodeProto) -> str:

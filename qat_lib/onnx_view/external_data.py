@@ -53,8 +53,8 @@ def _size(path: Path, folder: Path, name: str, location: str) -> int:
             if stat.S_ISREG(found.st_mode):
                 return found.st_size
     raise ExportError(
-        f"Expected the external data of {path} beside it. Tensor {name!r} lies in {location[:_SHOWN]!r}, "
-        f"{problem}. Copy the data file together with the model."
+        f"Expected the external data of {path} beside it. Tensor {name!r} lies in "
+        f"{location[:_SHOWN]!r}, {problem}. Copy the data file together with the model."
     )
 
 
@@ -82,8 +82,8 @@ def _check_range(
     raise ExportError(
         f"Expected the external data of {path} to be whole. Tensor {tensor.name!r} needs "
         f"{needed or length:,} bytes from byte {entries.get('offset', '0')[:20]} on; "
-        f"{entries.get('location')!r} has {available:,} and can't be read as such: it is too short. "
-        "Copy the data file together with the model."
+        f"{entries.get('location')!r} has {available:,} and can't be read as such: it is too "
+        "short. Copy the data file together with the model."
     )
 
 
@@ -91,9 +91,10 @@ def _bytes(tensor: onnx.TensorProto) -> int | None:
     """Return the bytes that a tensor takes; None where that can't be said."""
     try:
         name = onnx.TensorProto.DataType.Name(tensor.data_type)
-        if name in _PACKED_TYPES or any(dim < 0 for dim in tensor.dims):
+        if name in _PACKED_TYPES or min(tensor.dims, default=0) < 0:
             return None
         size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (ValueError, KeyError):
         return None
-    return prod(int(dim) for dim in tensor.dims) * int(size)
+    count: int = prod(tensor.dims)
+    return count * int(size)

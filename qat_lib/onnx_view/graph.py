@@ -1,4 +1,4 @@
-"""A read-only view of an ONNX graph: nodes in topological order, tensors with shape and type, small constants.
+"""A read-only view of an ONNX graph: ordered nodes, types of tensors, small constants.
 
 Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL``
 elements (scales, zero points, shapes) can be read as arrays.
@@ -6,10 +6,11 @@ elements (scales, zero points, shapes) can be read as arrays.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,28 +21,37 @@ import onnx.external_data_helper
 from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
-from qat_lib.onnx_view.loading import load_model, subgraphs_of
+from qat_lib.mappings import map_values
+from qat_lib.onnx_view.identity import Identities, guess_layer
+from qat_lib.onnx_view.loading import load_onnx
+from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.order import find_producers, topological
+from qat_lib.onnx_view.protos import message_names, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
+from qat_lib.roles import onnx_operators
 
 SMALL = 1 << 20
 #: Scales and zero points are asked for again and again; larger arrays are read each time.
 _REMEMBERED = 1 << 12
-_RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomUniform",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-_SHAPE_OF = frozenset({"Shape", "Size"})
+_RANDOM = onnx_operators("random")
+_SHAPE_OF = onnx_operators("shape")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Node:
-    """One ONNX node. ``op`` carries the domain in front unless it is the standard one."""
+    """One ONNX node.
+
+    Attributes:
+        index: position in the file.
+        name: its name, or of an unnamed node ``<op>_<index>``.
+        op: operator, with the domain in front unless it is the standard one.
+        inputs: tensors that it reads; empty for an absent one.
+        outputs: tensors that it writes.
+        captures: outer tensors that its subgraphs read.
+        attributes: attributes that are no subgraphs.
+        keras_layer: the Keras layer that it stands for, guessed in files of other producers.
+        quantizer: the quantizer that a Q or DQ node stands for; empty for other nodes.
+    """
 
     index: int
     name: str
@@ -50,6 +60,8 @@ class Node:
     outputs: tuple[str, ...]
     captures: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    keras_layer: str = ""
+    quantizer: str = ""
 
     def input(self, position: int) -> str:
         """Return the tensor at an input position, empty when the input is absent."""
@@ -85,38 +97,41 @@ class OnnxGraph:
         opset: version of the standard operator set.
         constants: names of tensors that do not depend on the data of a graph input (on its shape at
             most).
+        identities: what the file says about the Keras layers and quantizers of its nodes.
     """
 
     def __init__(self, model: onnx.ModelProto, *, base_dir: Path | None = None) -> None:
         """View ``model``; read the small tensors of external data relative to ``base_dir``.
 
         Raises:
-            ExportError: the nodes form a cycle, a tensor has two producers or none.
+            ExportError: the nodes form a cycle, a tensor has two producers or none, or the record
+                of the nodes' identities is damaged.
         """
         self._base_dir = base_dir
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
         sparse = {tensor.values.name for tensor in model.graph.sparse_initializer}
+        given = {*message_names(model.graph.input), *self._initializers, *sparse}
         self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
         self.inputs = tuple(i.name for i in model.graph.input if i.name not in self._initializers)
-        self.outputs = tuple(o.name for o in model.graph.output)
-        nodes = [_node(index, proto) for index, proto in enumerate(model.graph.node)]
-        self._producers = _producers(nodes, {*self.inputs, *self._initializers, *sparse})
-        self.nodes = _topological(
-            nodes, self._producers, {*self.inputs, *self._initializers, *sparse, ""}
-        )
+        self.outputs = tuple(message_names(model.graph.output))
+        self.identities = Identities.of_metadata(read_metadata(model))
+        protos = enumerate(model.graph.node)
+        nodes = [_node(index, proto, self.identities) for index, proto in protos]
+        self._producers = find_producers(nodes, given)
+        self.nodes = topological(nodes, self._producers, {*given, ""})
         consumers: dict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
             for name in dict.fromkeys((*node.inputs, *node.captures)):
                 consumers[name].append(node)
-        self._consumers = {name: tuple(found) for name, found in consumers.items()}
+        self._consumers = map_values(tuple, consumers)
         self.constants = self._find_constants(sparse)
         self._model = model
         self._values: dict[str, np.ndarray[Any, Any] | None] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxGraph:
-        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_model`."""
-        return cls(load_model(path), base_dir=Path(path).resolve().parent)
+        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_onnx`."""
+        return cls(load_onnx(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:
         """Return the node that writes ``tensor``; None for graph inputs and initializers."""
@@ -131,7 +146,10 @@ class OnnxGraph:
         return tensor in self.constants
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
-        """Return the shape with None or a name for a dimension that is not fixed; None when the rank is unknown."""
+        """Return the shape with None or a name for a dimension that is not fixed.
+
+        None when the rank is unknown.
+        """
         found = self._types.get(tensor)
         return found.shape if found else None
 
@@ -141,7 +159,10 @@ class OnnxGraph:
         return found.dtype if found else ""
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast; else None."""
+        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast.
+
+        Else None.
+        """
         if tensor not in self._values:
             found = self._read_value(tensor)
             if found is not None and found.size > _REMEMBERED:
@@ -169,7 +190,7 @@ class OnnxGraph:
         return self._unpack(proto)
 
     def _unpack(self, proto: onnx.TensorProto) -> np.ndarray[Any, Any] | None:
-        if any(dim < 0 for dim in proto.dims) or np.prod([float(d) for d in proto.dims]) > SMALL:
+        if min(proto.dims, default=0) < 0 or prod(proto.dims) > SMALL:
             return None
         try:
             if proto.data_location == onnx.TensorProto.EXTERNAL:
@@ -182,18 +203,22 @@ class OnnxGraph:
             return np.asarray(onnx.numpy_helper.to_array(proto))
         except (ValueError, TypeError, KeyError, OSError, RuntimeError, ValidationError) as error:
             raise ExportError(
-                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't be read: {error}."
+                f"Expected tensor {proto.name!r} to hold {list(proto.dims)} values. Its data can't "
+                f"be read: {error}."
             ) from error
 
     def _find_constants(self, sparse: set[str]) -> frozenset[str]:
         found = {*self._initializers, *sparse}
         for node in self.nodes:
-            reads = [name for name in (*node.inputs, *node.captures) if name]
-            if node.op in _SHAPE_OF or (
-                node.op not in _RANDOM and all(name in found for name in reads)
-            ):
+            reads = {*node.inputs, *node.captures} - {""}
+            if node.op in _SHAPE_OF or (node.op not in _RANDOM and reads <= found):
                 found.update(node.outputs)
         return frozenset(found)
+
+    def keras_layer(self, name: str) -> str:
+        """Return the Keras layer of a node, or of the node that writes a tensor."""
+        node = self.node_by_name.get(name) or self._producers.get(name)
+        return guess_layer(name) if node is None else node.keras_layer
 
     @cached_property
     def _types(self) -> Mapping[str, TensorType]:
@@ -210,7 +235,8 @@ class OnnxGraph:
         return MappingProxyType({node.name: node for node in self.nodes})
 
 
-def _node(index: int, proto: onnx.NodeProto) -> Node:
+def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
+    name = proto.name or f"{proto.op_type}_{index}"
     op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
     attributes, captures = {}, {}
     for attribute in proto.attribute:
@@ -219,24 +245,25 @@ def _node(index: int, proto: onnx.NodeProto) -> Node:
         if not subgraphs_of(attribute):
             try:
                 attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
-            except (
-                ValueError
-            ):  # an attribute without a type says nothing; the rules see it as absent
+            # An attribute without a type says nothing; the rules see it as absent.
+            except ValueError:
                 continue
     return Node(
         index=index,
-        name=proto.name or f"{proto.op_type}_{index}",
+        name=name,
         op=op,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         captures=tuple(captures),
         attributes=attributes,
+        keras_layer=identities.keras_layer(name),
+        quantizer=identities.quantizer(name, op),
     )
 
 
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the outer tensors that a subgraph reads."""
-    inner = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    inner = {"", *message_names(graph.initializer), *message_names(graph.input)}
     for node in graph.node:
         inner.update(node.output)
     for node in graph.node:
@@ -244,61 +271,5 @@ def _captured(graph: onnx.GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             for subgraph in subgraphs_of(attribute):
                 reads.extend(_captured(subgraph))
-        yield from (name for name in reads if name and name not in inner)
-    yield from (value.name for value in graph.output if value.name not in inner)
-
-
-def _producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
-    producers: dict[str, Node] = {}
-    for node in nodes:
-        for output in filter(None, node.outputs):
-            if output in producers or output in given:
-                raise ExportError(
-                    f"Expected every tensor to have one producer. {output!r} is written by node {node.name!r} and "
-                    "once more elsewhere: the graph is not valid ONNX. Export it again."
-                )
-            producers[output] = node
-    return producers
-
-
-def _topological(
-    nodes: list[Node], producers: Mapping[str, Node], given: set[str]
-) -> tuple[Node, ...]:
-    """Order nodes after what they read: as the file has them where that is an order, else by Kahn's algorithm."""
-    sources = {node.index: _sources(node, producers, given) for node in nodes}
-    if all(source < index for index, found in sources.items() for source in found):
-        return tuple(nodes)
-    readers: dict[int, list[Node]] = defaultdict(list)
-    for node in nodes:
-        for source in sources[node.index]:
-            readers[source].append(node)
-    order: list[Node] = []
-    ready = deque(node for node in nodes if not sources[node.index])
-    while ready:
-        node = ready.popleft()
-        order.append(node)
-        for reader in readers[node.index]:
-            sources[reader.index].remove(node.index)
-            if not sources[reader.index]:
-                ready.append(reader)
-    if len(order) < len(nodes):
-        stuck = next(node.name for node in nodes if sources[node.index])
-        raise ExportError(
-            f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph is not valid ONNX. "
-            "Export it again."
-        )
-    return tuple(order)
-
-
-def _sources(node: Node, producers: Mapping[str, Node], given: set[str]) -> set[int]:
-    found = set()
-    for name in (*node.inputs, *node.captures):
-        source = producers.get(name)
-        if source is not None:
-            found.add(source.index)
-        elif name not in given:
-            raise ExportError(
-                f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, which no node writes "
-                "and which is no input or initializer: the graph is not valid ONNX. Export it again."
-            )
-    return found
+        yield from (name for name in reads if name not in inner)
+    yield from (name for name in message_names(graph.output) if name not in inner)

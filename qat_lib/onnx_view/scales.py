@@ -9,8 +9,8 @@ import numpy as np
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
+from qat_lib.roles import PAIR
 
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Runtimes multiply by 1 / scale in float32, which is infinite or flushed to 0 for smaller ones.
 LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
@@ -38,7 +38,7 @@ def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
     return f"{bad} of {values.size} scales are unusable ({listed})" if bad else ""
 
 
-def check_scales(path: Path, graph: OnnxGraph) -> None:
+def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
     """Check that every constant scale of a file's graph can be divided by.
 
     Raises:
@@ -46,13 +46,14 @@ def check_scales(path: Path, graph: OnnxGraph) -> None:
             named.
     """
     for node in graph.nodes:
-        if node.op in _PAIR and node.input(1):
+        if node.op in PAIR and node.input(1):
             scale = graph.value(node.input(1))
             problem = (
                 describe_bad_scales(scale) if scale is not None and scale.dtype.kind in "fV" else ""
             )
             if problem:
                 raise ExportError(
-                    f"Expected scales that are positive, finite, normal numbers. In {path}, node {node.name!r}: "
-                    f"{problem}. Calibrate again with data that reach this tensor, and export again."
+                    f"Expected scales that are positive, finite, normal numbers. In {path}, node "
+                    f"{node.name!r}: {problem}. Calibrate again with data that reach this tensor, "
+                    "and export again."
                 )

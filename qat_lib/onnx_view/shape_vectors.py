@@ -13,6 +13,9 @@ from math import prod
 import numpy as np
 import onnx
 
+from qat_lib.onnx_view.protos import subgraphs_of
+from qat_lib.roles import ARITHMETIC
+
 #: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
 MAX_LENGTH = 4096
 MAX_TOTAL = 1 << 22
@@ -20,7 +23,7 @@ MAX_TOTAL = 1 << 22
 #: Elements of a graph input; a Reshape to one dimension makes a vector of that length.
 MAX_INPUT = 1 << 24
 
-#: Operators whose output is as large as the values of some operands say, with the positions of these.
+#: Operators whose operands hold the size of the output, with the positions of these operands.
 _SIZED_BY = {
     "Range": (0, 1, 2),
     "ConstantOfShape": (0,),
@@ -32,9 +35,7 @@ _SIZED_BY = {
 }
 #: A Shape's output has as many numbers as its input has dimensions.
 _MAX_RANK = 64
-_KEEP_LENGTH = frozenset(
-    {"Identity", "Cast", "Add", "Sub", "Mul", "Div", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
-)
+_KEEP_LENGTH = ARITHMETIC | {"Identity", "Cast", "Slice", "Squeeze", "Unsqueeze", "Reshape"}
 
 
 def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
@@ -43,7 +44,8 @@ def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
 
 
 def _elements(value: onnx.ValueInfoProto) -> int:
-    return prod(int(dim.dim_value) for dim in value.type.tensor_type.shape.dim if dim.dim_value > 0)
+    sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+    return prod(size for size in sizes if size > 0)
 
 
 def _values(tensor: onnx.TensorProto) -> np.ndarray:
@@ -65,14 +67,14 @@ class _Lengths:
     def add(self, graph: onnx.GraphProto) -> bool:
         for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
-        return all(self._add_node(node) for node in graph.node)
+        return all(map(self._add_node, graph.node))
 
     def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
-        if prod(int(dim) for dim in tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
+        if prod(tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
             self._small[name] = _values(tensor)
         integers = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
         if integers and len(tensor.dims) < 2:
-            self._bounds[name] = max(prod(int(dim) for dim in tensor.dims), 1)
+            self._bounds[name] = max(prod(tensor.dims), 1)
 
     def _add_node(self, node: onnx.NodeProto) -> bool:
         if not self._grows_little(node):
@@ -80,10 +82,7 @@ class _Lengths:
         for attribute in node.attribute:
             if attribute.HasField("t") and node.op_type == "Constant" and node.output:
                 self._add_tensor(node.output[0], attribute.t)
-            inner = (
-                (*attribute.graphs, attribute.g) if attribute.HasField("g") else attribute.graphs
-            )
-            if not all(self.add(subgraph) for subgraph in inner):
+            if not all(map(self.add, subgraphs_of(attribute))):
                 return False
         if not node.output:
             return True
@@ -95,7 +94,7 @@ class _Lengths:
         return length <= MAX_LENGTH and self._total <= MAX_TOTAL
 
     def _grows_little(self, node: onnx.NodeProto) -> bool:
-        """Return whether the sizes that ``node`` makes are written in the graph, and small in all."""
+        """Return whether the sizes that ``node`` makes are in the graph, and small in all."""
         for position in _SIZED_BY.get(node.op_type, ()):
             name = node.input[position] if position < len(node.input) else ""
             if not name:
@@ -107,7 +106,10 @@ class _Lengths:
         return self._growth <= MAX_INPUT
 
     def _length(self, node: onnx.NodeProto) -> int | None:
-        """Return the length of what a node makes of followed vectors; None when it is not followed."""
+        """Return the length of what a node makes of followed vectors.
+
+        None when it is not followed.
+        """
         if node.op_type == "Shape":
             return _MAX_RANK
         if node.op_type == "Size":

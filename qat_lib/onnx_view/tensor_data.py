@@ -28,14 +28,14 @@ def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
         problem = _problem(tensor)
         if problem:
             raise ExportError(
-                f"Expected an ONNX file. Received {path}, in which tensor {tensor.name!r} {problem}: "
-                "it is damaged. Export or copy it again."
+                f"Expected an ONNX file. Received {path}, in which tensor {tensor.name!r} "
+                f"{problem}: it is damaged. Export or copy it again."
             )
 
 
 def _problem(tensor: TensorProto) -> str:
     """Return, in words, why a tensor's shape, type and data don't fit; empty when they do."""
-    if any(size < 0 for size in tensor.dims):
+    if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
     kinds = {value: name for name, value in TensorProto.DataType.items()}
     kind = kinds.get(tensor.data_type, "UNDEFINED")

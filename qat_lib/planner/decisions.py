@@ -1,4 +1,4 @@
-"""What happens to each layer: the decision about it, or the named reason why it is left alone."""
+"""What happens to each layer: the decision about it, or the named reason why it is not quantized."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from qat_lib.custom_qdq_cases.fusion import chain_root
+from qat_lib.keras_graph import layers_inside
 from qat_lib.layer_graph import Call, LayerGraph
 from qat_lib.layer_traits import WEIGHTED, preserves_range
 from qat_lib.plan import SkippedLayer
@@ -19,7 +20,7 @@ Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 
 
 def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
-    """Return the decision about each layer that is quantized, by its name, and the layers that are left alone.
+    """Return the decision about each quantized layer, by name, and the layers not quantized.
 
     Between the two stand the decisions about layers inside of composite ones, by ``"<layer>/<inner
     layer>"``.
@@ -100,20 +101,19 @@ def _why_not(
 
 
 def _weights_inside(operation: Any) -> str:
-    """Return, in words, which layers with weights a layer keeps in float, and what to do about it."""
+    """Return in words which weighted layers a layer keeps in float, and what to do."""
     if not isinstance(operation, keras.layers.Layer):
         return ""
-    inside = [
-        x.name for x in operation._flatten_layers(include_self=False) if isinstance(x, WEIGHTED)
-    ]
+    inside = [x.name for x in layers_inside(operation) if isinstance(x, WEIGHTED)]
     if not inside:
         return ""
     shown = ", ".join(inside[:4]) + (f" and {len(inside) - 4} more" if len(inside) > 4 else "")
-    return f", with the weights of {shown} inside; define {type(operation).__name__}QuantizeWrapper to quantize them"
+    wrapper = f"{type(operation).__name__}QuantizeWrapper"
+    return f", with the weights of {shown} inside; define {wrapper} to quantize them"
 
 
 def _kernel_around(graph: LayerGraph, call: Call) -> Call | None:
-    """Return the layer whose kernel takes the call in, such as the convolution before a normalization."""
+    """Return the layer whose kernel fuses the call, such as the convolution in front."""
     if len(call.inputs) != 1 or len(call.outputs) != 1:
         return None
     root = chain_root(graph, call.outputs[0])

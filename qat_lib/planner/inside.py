@@ -16,7 +16,7 @@ from qat_lib.spec import LayerConfig
 def decide_inside(
     layer: str, composite: Composite, selector: Selector, about_all: Decision | None
 ) -> tuple[dict[str, Decision], list[SkippedLayer]]:
-    """Return the decisions about a composite's inner layers, by ``"<layer>/<path>"``, and those left alone.
+    """Return the decisions about inner layers, by ``"<layer>/<path>"``, and those not quantized.
 
     Args:
         layer: the composite's name.
@@ -54,7 +54,7 @@ def decide_inside(
 
 
 def decision_outside(layer: str, composite: Composite, inside: Mapping[str, Decision]) -> Decision:
-    """Return the decision about a composite: of its inputs those are quantized that its inner layers read."""
+    """Return the decision about a composite, whose quantized inputs its inner layers read."""
     readers: dict[int, list[Decision]] = {}
     for index, paths in composite.inputs.items():
         found = [inside[name] for path in paths if (name := f"{layer}/{path}") in inside]

@@ -1,4 +1,4 @@
-"""Tensors whose greatest values count: those that a maximum over many values reads are not clipped."""
+"""Tensors whose greatest values count, since a maximum over many values reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qat_lib.plan import Consumer
 
 
 def maximum_behind(graph: LayerGraph, consumers: Iterable[Consumer]) -> str | None:
-    """Return the call that takes the maximum over many values of a quantized tensor, if there is one.
+    """Return the call that takes a maximum over many values of a quantized tensor, or None.
 
     A percentile leaves few of a tensor's values out, but of the maxima over many of them, most.
 

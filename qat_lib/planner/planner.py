@@ -1,18 +1,20 @@
-"""plan_quantization: ask spec and cases, decide about each layer, and collect the quantizers that follow."""
+"""plan_quantization: ask spec and cases, decide about layers, collect the quantizers."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
+from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import SpecError
 from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.layer_graph import LayerGraph
 from qat_lib.options import Mode
 from qat_lib.plan import QuantizationPlan
+from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
-from qat_lib.planner.entries import activation_entries, composite_entries, weight_entries
+from qat_lib.planner.entries import composite_entries, weight_entries
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
@@ -24,11 +26,14 @@ def plan_quantization(
     model: Any,
     quantization_mode: str = "full",
     quantization_spec: QuantizationSpec | None = None,
-    custom_qdq_cases: Sequence[Any] | None = None,
+    custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
     *,
     unsigned: bool = False,
 ) -> QuantizationPlan:
     """Decide which tensors and weights of a model get a quantizer, and why. Nothing is changed.
+
+    Without cases only the default table and the spec place quantizers; the command line and the
+    pipeline use the case for TensorRT, as ``custom_qdq_cases="auto"`` does here.
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included.
@@ -37,7 +42,8 @@ def plan_quantization(
             cases name.
         quantization_spec: what the user asks for.
         custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one
-            wins.
+            wins. ``"auto"``: :class:`~qat_lib.TensorRTQDQCase`, which serves the other engines as
+            well. None (default): no cases.
         unsigned: whether tensors that are never negative, such as those behind a ReLU, get
             unsigned integers: 255 steps where signed ones have 127, and less work in the kernels of
             CPUs. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
@@ -57,7 +63,8 @@ def plan_quantization(
         )
     if quantization_spec is not None and not isinstance(quantization_spec, QuantizationSpec):
         raise SpecError(
-            f"quantization_spec must be a QuantizationSpec. Received: {type(quantization_spec).__name__}."
+            "quantization_spec must be a QuantizationSpec. Received: "
+            f"{type(quantization_spec).__name__}."
         )
     if (
         quantization_mode == "partial"
@@ -94,12 +101,14 @@ def plan_quantization(
     )
 
 
-def _cases(cases: Sequence[Any] | None) -> list[Any]:
+def _cases(cases: Sequence[Any] | str | None) -> list[Any]:
     """Return the cases as a list.
 
     Raises:
         SpecError: there is no list of them, or one is a class or has no ``case`` method.
     """
+    if isinstance(cases, str) and cases == "auto":
+        return [TensorRTQDQCase()]
     if cases is not None and (isinstance(cases, str) or not isinstance(cases, Iterable)):
         raise SpecError(
             f"custom_qdq_cases must be a list of cases. Received: {type(cases).__name__}."
@@ -108,7 +117,8 @@ def _cases(cases: Sequence[Any] | None) -> list[Any]:
     for case in listed:
         if isinstance(case, type):
             raise SpecError(
-                f"custom_qdq_cases holds objects: give {case.__name__}() in place of {case.__name__}."
+                f"custom_qdq_cases holds objects: give {case.__name__}() in place of "
+                f"{case.__name__}."
             )
         if not callable(getattr(case, "case", None)):
             raise SpecError(
@@ -126,7 +136,8 @@ def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> Quantiza
     result = case.case(model, copy.deepcopy(spec) if spec is not None else QuantizationSpec())
     if not isinstance(result, QuantizationSpec):
         raise SpecError(
-            f"{type(case).__name__}.case must return a QuantizationSpec, empty if there is nothing to change. "
+            f"{type(case).__name__}.case must return a QuantizationSpec, empty if there is nothing "
+            "to change. "
             f"Received: {type(result).__name__}."
         )
     return result

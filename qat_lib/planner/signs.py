@@ -1,40 +1,29 @@
-"""Which tensors of a model are never negative, as far as its layers show it: these can have unsigned integers."""
+"""Tensors that are never negative by their layers, which can have unsigned integers."""
 
 from __future__ import annotations
 
 from keras import layers
 
-from qat_lib.custom_qdq_cases.fusion import activation_of, is_merge
+from qat_lib.custom_qdq_cases.fusion import FUNCTIONS, activation_of, is_merge
 from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import AVERAGE_POOLS, CONVOLUTIONS, MATMULS, preserves_range
+from qat_lib.layer_traits import AVERAGE_POOLS, WEIGHTED, preserves_range
 from qat_lib.quantizers import TensorQuantizer
+from qat_lib.roles import activation_functions, keras_operators, rows
 
-ACTIVATES_LAST = (
-    *CONVOLUTIONS,
-    *MATMULS,
-    layers.Conv1DTranspose,
-    layers.Conv2DTranspose,
-    layers.Conv3DTranspose,
-)
-"""Layers whose output is their ``activation``'s; a recurrent layer multiplies after it."""
-NON_NEGATIVE = frozenset(
-    {"relu", "relu6", "sigmoid", "hard_sigmoid", "softmax", "softplus", "exponential"}
-)
-OPERATORS = ("Softmax", "Exp")
+NON_NEGATIVE = activation_functions("non-negative")
+OPERATORS = keras_operators("non-negative") - FUNCTIONS.keys()
 """Bare operations that are never negative, beside the activations that have a name."""
-MERGES = (
-    (layers.Add, "Add"),
-    (layers.Multiply, "Multiply"),
-    (layers.Average, "Average"),
-    (layers.Minimum, "Minimum"),
-    (layers.Concatenate, "Concatenate"),
+MERGES = tuple(
+    (getattr(layers, layer), operator)
+    for row in rows("merge", "sign preserving")
+    for layer, operator in zip(row.layers, row.operators, strict=True)
 )
 SMOOTH = ("bilinear", "nearest")
 """Interpolations that stay within the values they come from; cubic ones overshoot."""
 
 
 def non_negative_tensors(graph: LayerGraph) -> frozenset[str]:
-    """Return the tensors of which the layers alone, whatever the weights, show that no element is below zero."""
+    """Return the tensors that the layers alone, whatever the weights, keep from being negative."""
     found: set[str] = set()
     for call in graph.calls:
         if _is_non_negative(call, [tensor in found for tensor in call.inputs]):
@@ -59,7 +48,8 @@ def _ends_in_activation(call: Call) -> bool:
     if isinstance(call.core, layers.Softmax) or type(call.core).__name__ in OPERATORS:
         return True
     name = activation_of(call.core)
-    if isinstance(call.core, ACTIVATES_LAST):
+    # A recurrent layer multiplies after its activation.
+    if isinstance(call.core, WEIGHTED):
         name = getattr(call.core.activation, "__name__", None)
     return name in NON_NEGATIVE
 

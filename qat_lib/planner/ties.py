@@ -5,13 +5,16 @@ from __future__ import annotations
 from keras import layers
 
 from qat_lib.existing_quantizers import quantizer_on
+from qat_lib.layer_graph import Call
+from qat_lib.plan import Consumer
 from qat_lib.planner.wants import Wants
 
 
 def tied_groups(wants: Wants) -> dict[str, str]:
-    """Return, for each tensor with a quantizer in a tied group, the group's name: that of its first tensor."""
-    graph = wants.graph
-    order = {tensor: i for i, call in enumerate(graph.calls) for tensor in call.outputs}
+    """Return the tied group of each tensor in one, named after its first tensor."""
+    order: dict[str, int] = {}
+    for index, call in enumerate(wants.graph.calls):
+        order.update(dict.fromkeys(call.outputs, index))
     parent: dict[str, str] = {}
 
     def find(tensor: str) -> str:
@@ -19,24 +22,30 @@ def tied_groups(wants: Wants) -> dict[str, str]:
             tensor = parent[tensor]
         return tensor
 
-    for call in graph.calls:
+    for call in wants.graph.calls:
         if not isinstance(call.operation, layers.Concatenate):
             continue
-        readers = {
-            (c.layer, c.input) for tensor in call.inputs for c, _ in wants.readers.get(tensor, ())
-        }
-        wanted = [(call.name, i) in readers for i in range(len(call.inputs))]
-        there = [quantizer_on(graph, tensor) for tensor in call.inputs]
-        if not any(wanted) or any(not w and q is None for w, q in zip(wanted, there, strict=True)):
-            continue
-        quantized = [
-            q.inputs[0] if q is not None else t for t, q in zip(call.inputs, there, strict=True)
-        ]
-        members = [wants.root(tensor) for tensor in quantized]
-        members += [t for t in call.outputs if t in wants.readers]
-        roots = sorted({find(member) for member in members}, key=lambda t: order[t])
+        members = _members(wants, call)
+        roots = sorted({find(member) for member in members}, key=order.__getitem__)
         for member in roots:
             parent[member] = roots[0]
         for member in members:
             parent.setdefault(member, roots[0])
     return {tensor: find(tensor) for tensor in parent}
+
+
+def _members(wants: Wants, call: Call) -> list[str]:
+    """Return the tensors that a Concatenate ties: none unless all that it reads are quantized."""
+    members = []
+    any_wanted = False
+    for index, tensor in enumerate(call.inputs):
+        consumers = [consumer for consumer, _ in wants.readers.get(tensor, ())]
+        wanted = Consumer(layer=call.name, input=index) in consumers
+        quantizer = quantizer_on(wants.graph, tensor)
+        if not wanted and quantizer is None:
+            return []
+        any_wanted = any_wanted or wanted
+        members.append(wants.root(tensor if quantizer is None else quantizer.inputs[0]))
+    if not any_wanted:
+        return []
+    return members + [tensor for tensor in call.outputs if tensor in wants.readers]

@@ -18,7 +18,7 @@ that is there."""
 
 
 class Wants:
-    """The tensors of a graph that readers want quantized, each with those readers and why they want it.
+    """The tensors that readers want quantized, each with these readers and their reasons.
 
     A quantizer that the model has already, put there by hand or by an earlier plan, counts as
     a reader: what else wants its tensor shares it.
@@ -51,7 +51,7 @@ class Wants:
         )
 
     def root(self, tensor: str) -> str:
-        """Return the tensor whose quantizer serves ``tensor``: its source, or one further up, quantized anyway."""
+        """Return the tensor whose quantizer serves ``tensor``: its source, or one further up."""
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)
@@ -64,7 +64,7 @@ class Wants:
                 best = current
 
     def path(self, root: str, tensor: str) -> list[Want]:
-        """Return who must read ``root`` quantized so that ``tensor`` arrives quantized at those who want it."""
+        """Return the readers of ``root`` through which ``tensor`` arrives quantized."""
         wants = self.readers[tensor]
         current = tensor
         while current != root:
@@ -76,7 +76,7 @@ class Wants:
         return wants
 
     def _source(self, tensor: str) -> str:
-        """Return the tensor before any layers that are the identity at inference: both are one tensor there."""
+        """Return the tensor in front of layers that are the identity at inference."""
         call = self.graph.producer(tensor)
         while len(call.inputs) == 1 and is_identity(call.core):
             tensor = call.inputs[0]
@@ -88,7 +88,7 @@ class Wants:
         return {self._source(tensor) for tensor in self.readers}
 
     def _all_wanted(self, tensor: str) -> bool:
-        """Whether every reader wants the tensor quantized, those behind pools, pads and the like included."""
+        """Whether every reader wants the tensor quantized, also behind pools and pads."""
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
         return bool(readers) and all(

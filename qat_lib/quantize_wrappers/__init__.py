@@ -1,4 +1,4 @@
-"""Wrappers of Keras layers: ``<KerasClass>QuantizeWrapper`` for every supported class, and the bases for new ones."""
+"""Wrappers of Keras layers, ``<KerasClass>QuantizeWrapper``, and the bases for new ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from qat_lib.quantize_wrappers.attention import (
     EinsumDenseQuantizeWrapper,
     MultiHeadAttentionQuantizeWrapper,
 )
-from qat_lib.quantize_wrappers.base import (
-    BaseQuantizeWrapper,
-    NonWeightedBaseQuantizeWrapper,
-    WeightedBaseQuantizeWrapper,
-)
+from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper, NonWeightedBaseQuantizeWrapper
 from qat_lib.quantize_wrappers.composite import CompositeQuantizeWrapper
 from qat_lib.quantize_wrappers.convolution import (
     Conv1DQuantizeWrapper,
@@ -75,6 +71,7 @@ from qat_lib.quantize_wrappers.separable import (
     SeparableConv1DQuantizeWrapper,
     SeparableConv2DQuantizeWrapper,
 )
+from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper
 
 __all__ = [
     "REGISTRY",

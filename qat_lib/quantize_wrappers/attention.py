@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from keras import layers
 
-from qat_lib.quantize_wrappers.base import WeightedBaseQuantizeWrapper, options_for
+from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper, options_for
 
 
 def output_axes(equation: str) -> tuple[int, ...]:
@@ -27,7 +27,7 @@ class EinsumDenseQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
 
 class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
-    """Quantize ``keras.layers.MultiHeadAttention``: its inputs, its four projections, and the attention's output.
+    """Quantize the inputs, the four projections and the output of MultiHeadAttention.
 
     The product of queries and keys, the softmax and the product with the values stay in float.
     """
@@ -94,10 +94,10 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
         value: Any,
         key: Any = None,
         training: bool | None = None,
-        mask: Any = None,
+        mask: Any = None,  # noqa: ARG002  the layer takes the masks of its inputs
         **kwargs: Any,
     ) -> Any:
-        """Call the layer on quantized queries, values and keys, ``(batch, length, features)`` each."""
+        """Call the layer on quantized queries, values, keys: ``(batch, length, features)`` each."""
         if self.input_quantizers:
             shared_key = key is None
             query, value, key = self.quantized_inputs(
@@ -110,6 +110,6 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
 
 def _renamed(layer: Any, name: str) -> Any:
-    """Give a projection a name that is unique in its model; Keras calls each attention's ones the same."""
+    """Give a projection a name that is unique in its model, which Keras does not."""
     layer.name = name
     return layer

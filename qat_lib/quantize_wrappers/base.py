@@ -1,18 +1,15 @@
-"""The three base wrappers: a Keras layer with fake-quantized inputs and weights."""
+"""The base of all wrappers: a Keras layer with fake-quantized inputs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 import keras
-import tensorflow as tf
 
 from qat_lib.errors import SpecError
 from qat_lib.quantize_wrappers.registry import REGISTRY, SUFFIX
-from qat_lib.quantize_wrappers.replacement import call_with_weights
 from qat_lib.quantizers import TensorQuantizer
 
 PACKAGE = "qat_lib"
@@ -51,7 +48,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     internal_names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, any_class: bool = False, **kwargs: Any) -> None:
-        """Register the subclass with Keras, for loading, and under the layer class that it serves, if it is one."""
+        """Register the subclass with Keras and under the layer class that it serves."""
         super().__init_subclass__(**kwargs)
         keras.saving.register_keras_serializable(package=PACKAGE)(cls)
         if not any_class:
@@ -71,7 +68,8 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     ) -> None:
         if not isinstance(layer, keras.layers.Layer) or isinstance(layer, keras.Model):
             raise SpecError(
-                f"A wrapper needs a Keras layer that is not a model. Received: {type(layer).__name__}."
+                "A wrapper needs a Keras layer that is not a model. Received: "
+                f"{type(layer).__name__}."
             )
         kwargs.setdefault("name", f"quant_{layer.name}")
         kwargs.setdefault("dtype", layer.dtype_policy)
@@ -103,7 +101,8 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         chosen = range(len(shapes)) if self.quantization_index is None else self.quantization_index
         if beyond := [i for i in chosen if i >= len(shapes)]:
             raise SpecError(
-                f"quantization_index {beyond[0]} of {self.layer.name!r} is out of range: it has {len(shapes)} inputs."
+                f"quantization_index {beyond[0]} of {self.layer.name!r} is out of range: it has "
+                f"{len(shapes)} inputs."
             )
         for i, shape in enumerate(shapes):
             quantizer = None
@@ -180,133 +179,12 @@ class NonWeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
     default_quantize_weight: ClassVar[bool] = False
 
 
-class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
-    """Base for layers whose weights are quantized, one range for each output channel.
-
-    Args:
-        layer: the layer to wrap.
-        kernel_type: attribute of the layer that holds the weight, or a list of such
-            attributes. Default: the class's ``kernel_types``, else ``"kernel"``.
-        **kwargs: see :class:`BaseQuantizeWrapper`.
-    """
-
-    kernel_types: ClassVar[Mapping[str, tuple[int, ...]] | None] = None
-
-    def __init__(
-        self,
-        layer: Any,
-        kernel_type: str | list[str] | tuple[str, ...] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(layer, **kwargs)
-        given = [kernel_type] if isinstance(kernel_type, str) else list(kernel_type or ())
-        own = dict(self.kernel_types or {"kernel": (-1,)})
-        usual = {
-            "kernel": (-1,),
-            "depthwise_kernel": (-2, -1),
-            "pointwise_kernel": (-1,),
-            "embeddings": None,
-        }
-        self.kernels: dict[str, Any] = (
-            {k: own.get(k, usual.get(k, (-1,))) for k in given} if given else own
-        )
-
-    def planned_weights(self) -> dict[str, tuple[int, ...] | None]:
-        """Return the name of each weight that is quantized, with the axes that keep a range (None = one range)."""
-        return {_leaf(kernel): axes for kernel, axes in self.kernels.items()}
-
-    def build(self, input_shape: Any = None, **shapes: Any) -> None:
-        """Build the layer and one quantizer for each of its weights."""
-        super().build(input_shape, **shapes)
-        if not self.quantize_weights or self.weight_quantizers:
-            return
-        for kernel, axes in self.kernels.items():
-            variable = self.kernel_variable(kernel)
-            options = {"channel_axes": axes, "range_policy": "current", "narrow_range": True}
-            options |= options_for(self.weight_options, _leaf(kernel))
-            quantizer = TensorQuantizer(
-                name=f"{self.layer.name}_{_leaf(kernel)}_quantizer", **options
-            )
-            quantizer.bind_weight(variable)
-            quantizer.build(tuple(variable.shape))
-            self.weight_quantizers.append(quantizer)
-
-    def kernel_variable(self, kernel: str) -> Any:
-        """Return the weight variable named ``kernel``.
-
-        Raises:
-            SpecError: the layer has no such weight.
-        """
-        # Keras 3 calls a depthwise layer's weight "kernel", Keras 2 called it "depthwise_kernel".
-        names = (f"_{kernel}", kernel, "kernel" if kernel == "depthwise_kernel" else kernel)
-        found = (getattr(self.layer, name, None) for name in names)
-        variable = next((v for v in found if isinstance(v, keras.Variable)), None)
-        if variable is None:
-            raise SpecError(
-                f"{type(self.layer).__name__} {self.layer.name!r} has no weight {kernel!r}: "
-                f"give {type(self).__name__} the kernel_type that names it."
-            )
-        return variable
-
-    def call_layer(
-        self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
-    ) -> Any:
-        """Call the wrapped layer with its weights replaced by the quantized ones."""
-        if not self.weight_quantizers:
-            return super().call_layer(*inputs, training=training, mask=mask, **kwargs)
-        run = partial(super().call_layer, *inputs, training=training, mask=mask, **kwargs)
-        return call_with_weights(self.layer, self.quantized_weights(training), run, self.add_loss)
-
-    def quantized_weights(self, training: bool | None) -> dict[int, Any]:
-        """Return each quantized weight under the id of its variable."""
-        weights = {}
-        for kernel, quantizer in zip(self.kernels, self.weight_quantizers, strict=True):
-            variable = self.kernel_variable(kernel)
-            weights[id(variable)] = quantizer(
-                tf.convert_to_tensor(variable.value), training=training
-            )
-        return weights
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        config = super().get_config()
-        if type(self) is WeightedBaseQuantizeWrapper:
-            config["kernel_type"] = list(self.kernels)
-        return config
-
-
-def options_for(options: Mapping[str, Any], weight: str) -> dict[str, Any]:
-    """Return the options that hold for one weight, from those for all and those by weight."""
-    common = {key: value for key, value in options.items() if not isinstance(value, Mapping)}
-    return {**common, **options.get(weight, {})}
-
-
-def _leaf(kernel: str) -> str:
-    return kernel.removeprefix("_")
-
-
 def _is_list_of_shapes(shape: Any) -> bool:
     return isinstance(shape, (list, tuple)) and bool(shape) and isinstance(shape[0], (list, tuple))
 
 
-def weighted(layer_class: type, *, default: bool = True, **kernels: tuple[int, ...] | None) -> Any:
-    """Return a wrapper class for ``layer_class``; ``kernels`` maps its weights to the axes that keep a range."""
-    return type(
-        f"{layer_class.__name__}{SUFFIX}",
-        (WeightedBaseQuantizeWrapper,),
-        {
-            "__doc__": f"Quantize the inputs and the weights of ``keras.layers.{layer_class.__name__}``.",
-            "__module__": "qat_lib.quantize_wrappers",
-            "layer_class": layer_class,
-            "kernel_types": kernels or {"kernel": (-1,)},
-            "default_quantize_input": default,
-            "default_quantize_weight": default,
-        },
-    )
-
-
 def unweighted(layer_class: type, *, default: bool = False) -> Any:
-    """Return a wrapper class for a layer without weights; ``default`` says whether its inputs are quantized unasked."""
+    """Return a wrapper class for a layer without weights."""
     return type(
         f"{layer_class.__name__}{SUFFIX}",
         (NonWeightedBaseQuantizeWrapper,),

@@ -1,4 +1,4 @@
-"""CompositeQuantizeWrapper: a layer that calls other layers, quantized where these read their inputs and weights."""
+"""CompositeQuantizeWrapper: a layer with other layers inside, which are quantized."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self.inputs_config = None if inputs is None else [dict(item) for item in inputs]
         self.hooked = False
 
-    def build(self, input_shape: Any = None, **shapes: Any) -> None:
-        """Make the quantizers; the composite itself is built by Keras, with the arguments of its first call."""
+    def build(self, input_shape: Any = None, **_shapes: Any) -> None:
+        """Make the quantizers; Keras builds the composite in its first call."""
         if self.weights_config is None or self.inputs_config is None:
             self._configure_alone(input_shape)
         for item in self.weights_config or ():
@@ -81,7 +81,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self.built = True
 
     def _has_inner_weights(self) -> bool:
-        """Whether the inner layers are there and built; that the composite is said to be built does not mean that."""
+        """Whether the inner layers are built, which ``built`` of the composite does not say."""
         inner = inner_layers(self.layer)
         paths = {item["weight"].rpartition("/")[0] for item in self.weights_config or ()}
         paths.update(path for item in self.inputs_config or () for path in item["readers"])
@@ -94,34 +94,36 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         inner = inner_layers(self.layer)
         if not inner:
             raise SpecError(
-                f"Expected a layer with weighted layers inside. Received: {type(self.layer).__name__}."
+                "Expected a layer with weighted layers inside. Received: "
+                f"{type(self.layer).__name__}."
             )
-        prefix = self.layer.name
         if self.weights_config is None:
-            planned = [
-                (path, k, axes)
-                for path, x in inner.items()
-                for k, axes in inner_wrapper(x).planned_weights().items()
-            ]
-            self.weights_config = [
-                {
-                    "weight": f"{path}/{kernel}",
-                    "name": quantizer_name(f"{prefix}/{path}/{kernel}"),
-                    "shape": list(inner_wrapper(inner[path]).kernel_variable(kernel).shape),
-                    "channel_axes": None if axes is None else list(axes),
-                    **self.weight_options,
-                }
-                for path, kernel, axes in (planned if self.quantize_weights else ())
-            ]
+            self.weights_config = self._all_weights(inner) if self.quantize_weights else []
         if self.inputs_config is None:
-            self.inputs_config = [
-                {
-                    "name": quantizer_name(f"{prefix}/{path}/input"),
-                    "readers": [path],
-                    "options": self.input_options,
-                }
-                for path in (inner if self.quantize_inputs else ())
-            ]
+            self.inputs_config = self._all_inputs(inner) if self.quantize_inputs else []
+
+    def _all_weights(self, inner: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for path, layer in inner.items():
+            wrapper = inner_wrapper(layer)
+            for kernel, axes in wrapper.planned_weights().items():
+                found.append(
+                    {
+                        "weight": f"{path}/{kernel}",
+                        "name": quantizer_name(f"{self.layer.name}/{path}/{kernel}"),
+                        "shape": list(wrapper.kernel_variable(kernel).shape),
+                        "channel_axes": None if axes is None else list(axes),
+                        **self.weight_options,
+                    }
+                )
+        return found
+
+    def _all_inputs(self, inner: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for path in inner:
+            name = quantizer_name(f"{self.layer.name}/{path}/input")
+            found.append({"name": name, "readers": [path], "options": self.input_options})
+        return found
 
     def _hook(self) -> None:
         """Give each inner layer that is quantized the ``call`` that quantizes what it reads."""
@@ -145,13 +147,14 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
     def _find(self, inner: Mapping[str, Any], path: str) -> Any:
         if path not in inner:
             raise SpecError(
-                f"{type(self.layer).__name__} {self.layer.name!r} has no weighted layer {path!r} inside. "
+                f"{type(self.layer).__name__} {self.layer.name!r} has no weighted layer {path!r} "
+                "inside. "
                 f"It has: {', '.join(inner) or 'none'}."
             )
         return inner[path]
 
     def prepare(self, args: Any, kwargs: Any) -> None:
-        """Build the composite, if it is not, as its first call would, so that its inner layers are there."""
+        """Build the composite and its inner layers, as its first call would."""
         if self.hooked:
             return
         if not self.layer.built or not self._has_inner_weights():
@@ -209,7 +212,7 @@ _seen: ContextVar[dict[Any, Any] | None] = ContextVar("qat_lib_seen", default=No
 
 @contextmanager
 def _one_call() -> Iterator[None]:
-    """Within the block, quantize each tensor once, however many inner layers read it: one tensor, one Q/DQ pair."""
+    """Within the block, quantize each tensor once for all its readers: one Q/DQ pair."""
     token = _seen.set({})
     try:
         yield
@@ -240,5 +243,5 @@ def _symbolic(x: Any) -> Any:
 
 
 def quantizer_name(tensor: str) -> str:
-    """Return the name of the quantizer of an inner tensor or weight, ``<layer>/<path>/<weight>``."""
+    """Return an inner quantizer's name, for ``<layer>/<path>/<weight>``."""
     return f"{tensor.replace('/', '_')}_quantizer"

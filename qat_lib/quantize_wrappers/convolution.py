@@ -1,10 +1,10 @@
-"""Wrappers of the convolutions. TensorRT's INT8 transposed convolutions are unreliable, so those are off by default."""
+"""Wrappers of the convolutions; transposed ones, unreliable in TensorRT, are off by default."""
 
 from __future__ import annotations
 
 from keras import layers
 
-from qat_lib.quantize_wrappers.base import weighted
+from qat_lib.quantize_wrappers.weighted import weighted
 
 Conv1DQuantizeWrapper = weighted(layers.Conv1D)
 Conv2DQuantizeWrapper = weighted(layers.Conv2D)

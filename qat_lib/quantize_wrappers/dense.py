@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import layers
 
-from qat_lib.quantize_wrappers.base import weighted
+from qat_lib.quantize_wrappers.weighted import weighted
 
 DenseQuantizeWrapper = weighted(layers.Dense)
 EmbeddingQuantizeWrapper = weighted(layers.Embedding, default=False, embeddings=None)

@@ -11,18 +11,15 @@ from typing import Any
 
 import keras
 
-from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper, WeightedBaseQuantizeWrapper
+from qat_lib.keras_graph import RECORDS, children_of
+from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.registry import REGISTRY
+from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
-
-# Attributes in which Keras keeps its records of the layers that others hold.
-_RECORDS = frozenset(
-    {"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"}
-)
 
 
 def inner_layers(layer: Any) -> dict[str, Any]:
-    """Return the layers with quantizable weights inside of a layer, by path, such as ``"attention/query_dense"``.
+    """Return a layer's quantizable inner layers by path, such as ``"attention/query_dense"``.
 
     The path leads from attribute to attribute, without leading underscores, in lists by number. A
     layer that makes its inner layers in ``build`` or in its first call has none before that.
@@ -72,15 +69,15 @@ def _reads_plain_weights(layer_class: type) -> bool:
 
 
 def _children(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each layer that a layer holds, with its label; in a model labels are names, which are unique there."""
+    """Yield each layer that a layer holds, with a label; in a model, its name."""
     labels: dict[int, str] = {}
     for name, value in vars(layer).items() if not isinstance(layer, keras.Model) else ():
-        if name in _RECORDS or name.startswith("_self_"):  # TensorFlow's own records
+        if name in RECORDS or name.startswith("_self_"):  # TensorFlow's own records
             continue
         for place, child in _layers_in(value, name.strip("_")):
             labels.setdefault(id(child), place)
     used: set[str] = set()
-    for child in layer._layers:
+    for child in children_of(layer):
         label = base = labels.get(id(child)) or _own_name(child)
         count = 1
         while label in used:

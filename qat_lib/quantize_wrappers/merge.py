@@ -1,4 +1,4 @@
-"""Wrappers of the layers that merge tensors and of those that move or repeat values; all are off by default."""
+"""Wrappers of layers that merge, move or repeat tensors; all are off by default."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ ResizingQuantizeWrapper = unweighted(layers.Resizing)
 
 
 class CustomScaleLayerQuantizeWrapper(NonWeightedBaseQuantizeWrapper):
-    """Quantize the inputs of the scaled residual Add in keras.applications' InceptionResNetV2, a class not public."""
+    """Quantize the inputs of InceptionResNetV2's scaled residual Add, a private class."""
 
     default_quantize_input: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Wrappers of the normalizations and activations: off by default, for the cases that need their inputs quantized."""
+"""Wrappers of normalizations and activations: off by default, for the cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrappers of the pooling layers. Averages are quantized by default; maxima pass ranges on and need nothing."""
+"""Wrappers of the pooling layers: averages are on by default, maxima keep the range."""
 
 from __future__ import annotations
 

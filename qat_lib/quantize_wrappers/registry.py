@@ -35,7 +35,7 @@ class WrapperRegistry:
             self._by_class[layer_class] = wrapper
 
     def find(self, layer_class: type) -> Any:
-        """Return the wrapper class for a layer class or its nearest base; None where there is none."""
+        """Return the wrapper of a layer class or its nearest base; None without one."""
         for base in layer_class.__mro__:
             if base is keras.layers.Layer:
                 break
@@ -48,7 +48,7 @@ class WrapperRegistry:
         return None
 
     def class_named(self, name: str) -> Any:
-        """Return the layer class, or for a user's own class its name, that ``name`` stands for if it has a wrapper."""
+        """Return the layer class with a wrapper, or a user's class's name, for ``name``."""
         found = keras_class(name)
         if found is not None:
             return found if self.find(found) is not None else None

@@ -11,7 +11,7 @@ import keras
 def call_with_weights(
     layer: Any, weights: Mapping[int, Any], run: Callable[[], Any], add_loss: Callable[[Any], None]
 ) -> Any:
-    """Return ``run()``, a call of ``layer``, in which the layer reads other values in place of some of its weights.
+    """Return ``run()``, in which ``layer`` reads other values in place of some weights.
 
     Args:
         layer: the layer; it stays as it is.

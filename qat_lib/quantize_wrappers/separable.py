@@ -1,4 +1,4 @@
-"""Wrappers of the separable convolutions: two in one layer, with a quantizer on the tensor between them."""
+"""Wrappers of separable convolutions, with a quantizer between their two halves."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import keras
 from keras import layers, ops
 
-from qat_lib.quantize_wrappers.base import WeightedBaseQuantizeWrapper
+from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
 
 
 class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
-    """Quantize the input, both kernels, and the tensor between the depthwise and the pointwise convolution."""
+    """Quantize the input, both kernels, and the tensor between the two convolutions."""
 
     kernel_types: ClassVar[Any] = {"depthwise_kernel": (-2, -1), "pointwise_kernel": (-1,)}
     internal_names: ClassVar[tuple[str, ...]] = ("depthwise",)
@@ -28,7 +28,11 @@ class _SeparableConvQuantizeWrapper(WeightedBaseQuantizeWrapper):
             self.internal_quantizers.append(quantizer)
 
     def call_layer(
-        self, *inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+        self,
+        *inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,  # noqa: ARG002  a convolution takes none
+        **kwargs: Any,  # noqa: ARG002
     ) -> Any:
         """Run the two convolutions one after the other, as the layer itself does in one call."""
         layer = self.layer

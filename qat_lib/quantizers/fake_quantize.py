@@ -21,7 +21,7 @@ AMAX_FLOOR = 127.0 * 2.0**-24
 def integer_bounds(
     num_bits: int, narrow_range: bool, unsigned: bool = False
 ) -> tuple[float, float]:
-    """Return the least and the greatest integer: for 8 bits -128 and 127, narrow -127 and 127, unsigned 0 and 255."""
+    """Return the least and greatest integer: for 8 bits -128, 127; narrow -127; unsigned 0, 255."""
     high = greatest_integer(num_bits, unsigned)
     if unsigned:
         return 0.0, high
@@ -116,7 +116,7 @@ def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
 
 
 def _inside(x: Any, amax: Any, low: float) -> Any:
-    """Return where a value is within the range, from ``low * amax`` to ``amax``, so that the gradient passes."""
+    """Return where a value lies from ``low * amax`` to ``amax``, so that its gradient passes."""
     return (x >= low * amax) & (x <= amax)
 
 

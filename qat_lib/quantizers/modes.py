@@ -13,10 +13,6 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-MARKER = "qdq__"
-"""Prefix of the name of the marker op that a quantizer emits in export mode; its own name
-follows."""
-
 
 class Collector(Protocol):
     """What calibration hands to the quantizers of a model."""
@@ -25,18 +21,24 @@ class Collector(Protocol):
         """Take note of ``tensor``, the float input of ``quantizer``."""
 
 
-_exporting: ContextVar[bool] = ContextVar("qat_lib_exporting", default=False)
+_markers: ContextVar[dict[str, str] | None] = ContextVar("qat_lib_markers", default=None)
 _collector: ContextVar[Collector | None] = ContextVar("qat_lib_collector", default=None)
 
 
 @contextmanager
-def export_mode() -> Iterator[None]:
-    """Make every enabled quantizer emit one marker op that carries its name, for the ONNX export."""
-    token = _exporting.set(True)
+def export_mode() -> Iterator[dict[str, str]]:
+    """Make every enabled quantizer emit one marker op, for the ONNX export.
+
+    Yields:
+        The name of each marker's tensor -> name of its quantizer; it fills while the model is
+        traced.
+    """
+    markers: dict[str, str] = {}
+    token = _markers.set(markers)
     try:
-        yield
+        yield markers
     finally:
-        _exporting.reset(token)
+        _markers.reset(token)
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def collecting(collector: Collector) -> Iterator[None]:
 
 def is_exporting() -> bool:
     """Whether the code runs inside :func:`export_mode`."""
-    return _exporting.get()
+    return _markers.get() is not None
 
 
 def active_collector() -> Collector | None:
@@ -59,6 +61,10 @@ def active_collector() -> Collector | None:
     return _collector.get()
 
 
-def export_marker(x: Any, name: str) -> Any:
-    """Return ``x`` through an Identity named after a quantizer, of which the export makes its Q/DQ pair."""
-    return tf.identity(x, name=MARKER + name)
+def export_marker(x: Any, quantizer: str) -> Any:
+    """Return ``x`` through an Identity that is noted as the quantizer's, for its Q/DQ pair."""
+    marked = tf.identity(x, name=quantizer)
+    markers = _markers.get()
+    if markers is not None and not tf.executing_eagerly():
+        markers[marked.name] = quantizer
+    return marked

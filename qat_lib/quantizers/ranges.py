@@ -1,4 +1,4 @@
-"""Shapes and units of a quantizer's range: which axes keep one of their own, and the step that stands for it."""
+"""Shapes and units of a quantizer's range: kept axes, and the least step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qat_lib.quantizers.fake_quantize import AMAX_FLOOR
 def range_shape(
     input_shape: Any, channel_axes: tuple[int, ...] | None, name: str
 ) -> tuple[int, ...]:
-    """Return the shape of a range: the sizes of the kept axes and 1 elsewhere; ``()`` for one range in all.
+    """Return a range's shape: the sizes of kept axes, 1 elsewhere; ``()`` for one range.
 
     Raises:
         SpecError: the tensor lacks a kept axis, or its size is unknown.

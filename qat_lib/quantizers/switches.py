@@ -14,7 +14,7 @@ ENABLED, TRACKING, CALIBRATED = 0, 1, 2
 
 
 class Switches:
-    """Part of a Keras layer: three switches in one variable, which take effect in traced and compiled models too."""
+    """Part of a Keras layer: three switches in a variable, effective in compiled models too."""
 
     name: str
     built: bool
@@ -71,5 +71,5 @@ class Switches:
             )
 
 
-def _initial_flags(shape: Any, dtype: Any) -> Any:
+def _initial_flags(_shape: Any, dtype: Any) -> Any:
     return tf.constant([1, 1, 0], dtype)

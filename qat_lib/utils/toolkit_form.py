@@ -11,7 +11,9 @@ from typing import Any
 
 import onnx
 
-RECORD = ("qatline.quantizers", "qatline.tensors")
+from qat_lib.roles import PAIR
+
+RECORD = ("qatline.quantizers", "qatline.tensors", "qatline.nodes")
 """Metadata that name the nodes and tensors of the original form."""
 
 
@@ -29,7 +31,7 @@ def to_toolkit_form(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [part for node in graph.node for part in _without_gemm(node)]
     nodes = _one_pair_per_reader(nodes, {value.name for value in graph.output})
     for number, node in enumerate(nodes):
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        if node.op_type in PAIR:
             kind = "Quant" if node.op_type == "QuantizeLinear" else "Dequant"
             node.name = f"{kind}LinearNode__{number}"
     del graph.node[:]

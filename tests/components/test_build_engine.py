@@ -12,6 +12,7 @@ import pytest
 from onnx import load as load_onnx
 from onnx import save as save_onnx
 from onnx.helper import set_model_props
+from reference_networks import ResidualNetwork, write_network
 
 from components.artifacts import Dataset, Exported
 from components.build_engine import _jobs, _warn_of_float, build_engine
@@ -20,7 +21,6 @@ from components.runtime.events import NullProgress
 from components.settings import EngineSettings
 from qat_lib.engines import BuildSpec, read_manifest
 from qat_lib.engines.backend import get_backend
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.errors import EngineBuildError
 from qat_lib.preprocessing import Preprocessing
 

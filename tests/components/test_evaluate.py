@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from reference_networks import ResidualNetwork, write_network
 
 from components.artifacts.evaluation import FileCheck
 from components.build_engine import build_engine
@@ -21,7 +22,6 @@ from components.settings import EngineSettings
 from qat_lib.engines.environment import cpu_device
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.engines.saturation import is_narrow
 from qat_lib.errors import DataError, EngineLoadError
 from qat_lib.preprocessing import Preprocessing

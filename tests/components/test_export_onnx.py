@@ -268,7 +268,7 @@ def test_an_engine_in_fp16_gets_its_graph(digits_dataset, steps, tmp_path, progr
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])
-def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(
+def test_float_precision_fp16_leaves_the_fp32_graph_as_it_is(
     digits_dataset, steps, tmp_path, progress, target
 ):
     import onnx
@@ -280,7 +280,7 @@ def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(
         out,
         progress,
         target=target,
-        remainder="fp16",
+        float_precision="fp16",
         engine={"backend": target, "fp16": "never"},
     )
     types = {
@@ -291,7 +291,7 @@ def test_a_remainder_in_fp16_leaves_the_fp32_graph_as_it_is(
     assert onnx.TensorProto.FLOAT not in types["qat"]
     assert onnx.TensorProto.FLOAT16 not in types["fp32"]
     summary = json.loads((out / "export.json").read_text())
-    assert [summary[name]["remainder"] for name in ("fp32", "ptq", "qat")] == [
+    assert [summary[name]["float_precision"] for name in ("fp32", "ptq", "qat")] == [
         "fp32",
         "fp16",
         "fp16",
@@ -309,7 +309,7 @@ def test_a_file_in_fp16_that_is_far_from_keras_stops_the_step(
 ):
     monkeypatch.setattr("components.runtime.export_parity.HALF_BOUND", 1e-9)
     with pytest.raises(VerificationError, match=r"ptq\.onnx in FP16 differs from Keras by up to"):
-        run(digits_dataset, steps, tmp_path / "onnx", progress, remainder="fp16")
+        run(digits_dataset, steps, tmp_path / "onnx", progress, float_precision="fp16")
 
 
 def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path, progress):

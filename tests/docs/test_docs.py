@@ -141,6 +141,16 @@ def test_every_public_name_of_the_migration_table_exists() -> None:
         assert hasattr(qat_lib.utils, name), name
 
 
+def test_every_code_of_a_finding_is_in_the_catalog() -> None:
+    from qat_lib.analysis import CATALOG
+
+    named = set()
+    for page in PAGES:
+        named |= set(re.findall(r"\b(?:V\d\d|H[1-9]|Q\d\d|C\d\d)\b", page.read_text()))
+    assert len(named) > 8
+    assert named <= set(CATALOG)
+
+
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None,
     reason="needs the group docs",

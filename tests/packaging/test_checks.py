@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 from collections import Counter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import tomllib
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -37,9 +39,25 @@ def test_every_hook_is_a_check_of_the_script_too() -> None:
         assert command in SCRIPT.read_text(), hook["id"]
 
 
-def test_modules_of_the_tests_have_names_of_their_own() -> None:
-    """The folders of the tests are no packages: pytest refuses two modules of one name in a run of all."""
+def helper_folders() -> list[Path]:
+    """The folders of the tests from which helpers are imported."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    return [ROOT / folder for folder in options["pythonpath"]]
+
+
+def test_helpers_of_the_tests_have_names_of_their_own() -> None:
+    """Helpers are found by the path: the first of two with one name would hide the second."""
     names = Counter(
-        path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"
+        path.name
+        for folder in helper_folders()
+        for path in folder.glob("*.py")
+        if not path.name.startswith(("test_", "conftest"))
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_folder_of_the_tests_hides_a_package() -> None:
+    """A folder on the path can be imported: one that is called tensorrt would stand for TensorRT."""
+    packages = {*packages_distributions(), "tensorrt", "cuda"}
+    found = [path.name for folder in helper_folders() for path in folder.iterdir() if path.is_dir()]
+    assert packages.isdisjoint(found)

@@ -69,6 +69,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     "plan.json": [
         ["export", "quantized.keras", "-o", "new.onnx", "--plan", "plan.json"],
         ["verify", "model.onnx", "--plan", "plan.json"],
+        ["analyze", "model.onnx", "--trace", "x", "--plan", "plan.json"],
     ],
     "spec.yaml": [["quantize", "model.keras", "--spec", "spec.yaml"]],
     "model.onnx": [

@@ -154,6 +154,23 @@ def test_analyze_shows_a_table_json_and_html(onnx_file: Path, tmp_path: Path) ->
     assert "layers found" in scored.stdout
 
 
+def test_analyze_traces_one_tensor(onnx_file: Path) -> None:
+    shown = runner.invoke(app, ["analyze", str(onnx_file), "--trace", "conv"])
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[:2] == [
+        "conv: Keras layer conv",
+        "  node conv (predicted float)",
+    ]
+    content = json.loads(
+        runner.invoke(app, ["analyze", str(onnx_file), "--trace", "conv", "--json"]).stdout
+    )
+    assert content["trace"]["nodes"][0]["predicted"] == "float"
+    assert content["layers"][0]["precision"] == "float"
+    failed = runner.invoke(app, ["analyze", str(onnx_file), "--trace", "cnv"])
+    assert failed.exit_code == 2
+    assert "Did you mean 'conv'?" in failed.stderr
+
+
 def test_an_engine_is_built_and_measured(onnx_file: Path, tmp_path: Path) -> None:
     engine = tmp_path / "model.engine"
     shapes = "x:1x3x8x8,2x...,4x..."

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from reference_networks import ResidualNetwork, write_network
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 
 
 def test_no_command_writes_over_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,17 @@ def test_unsigned_integers_on_request(folder: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
 
 
+def test_export_takes_the_old_name_of_float_precision(folder: Path, tmp_path: Path) -> None:
+    command = ["export", str(folder / "m.keras"), "-o"]
+    old = runner.invoke(app, [*command, str(tmp_path / "old.onnx"), "--remainder", "fp16"])
+    assert old.exit_code == 0, old.stderr
+    assert "--remainder is now --float-precision" in old.stderr
+    new = runner.invoke(app, [*command, str(tmp_path / "new.onnx"), "--float-precision", "fp16"])
+    assert new.exit_code == 0, new.stderr
+    assert "Warning" not in new.stderr
+    assert (tmp_path / "old.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
+
+
 def test_a_spec_and_a_case_are_honoured(folder: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("- name: logits\n  quantize_input: false\n  quantize_weight: false\n")

@@ -317,3 +317,9 @@ def test_the_work_of_planning_grows_linearly(
         plan_quantization(make(blocks), custom_qdq_cases=[case()])
         work.append(counting.count)
     assert work[2] - work[1] <= 2.2 * (work[1] - work[0])
+
+
+def test_save_and_load(model: keras.Model, tmp_path: Path) -> None:
+    plan = plan_quantization(model)
+    plan.save(str(tmp_path / "plan.json"))
+    assert QuantizationPlan.load(str(tmp_path / "plan.json")) == plan

@@ -105,3 +105,9 @@ def test_a_broken_file_is_named_as_such(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(DataError):
         Preprocessing.load(path)
+
+
+def test_save_and_load_take_text_paths(tmp_path: Path) -> None:
+    definition = Preprocessing(image_shape=(2, 2, 3), mean=(0.5,))
+    definition.save(str(tmp_path / "preprocessing.json"))
+    assert Preprocessing.load(str(tmp_path / "preprocessing.json")) == definition

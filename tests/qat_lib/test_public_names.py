@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import qat_lib
+
+SUBPACKAGES = (
+    *("analysis", "calibration", "custom_qdq_cases", "engines", "errors", "export", "plan"),
+    *("preprocessing", "quantize", "quantize_wrappers", "quantizers", "spec", "utils"),
+)
+
+
+def public_objects(name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the classes and functions that a module exports: its ``__all__``, or what it defines."""
+    module = importlib.import_module(f"qat_lib.{name}")
+    exported = getattr(module, "__all__", None)
+    for key in exported or vars(module):
+        value = getattr(module, key)
+        defined = exported or getattr(value, "__module__", "") == module.__name__
+        if defined and not key.startswith("_") and (inspect.isclass(value) or callable(value)):
+            yield key, value
+
+
+def public_functions(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a function, or the public methods and properties that a class defines itself."""
+    if inspect.isfunction(value):
+        yield value.__name__, value
+    for key, member in vars(value).items() if inspect.isclass(value) else ():
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+        written = inspect.isfunction(function) and function.__code__.co_filename != "<string>"
+        if written and (key == "__init__" or not key.startswith("_")):
+            yield f"{value.__name__}.{key}", function
+
+
+def untyped(function: Any) -> list[str]:
+    """Return the parameters without an annotation, and ``return`` if the result has none."""
+    signature = inspect.signature(function)
+    names = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.annotation is parameter.empty and parameter.name not in ("self", "cls")
+    ]
+    return names + ["return"] * (signature.return_annotation is signature.empty)
 
 
 def typed_imports() -> dict[str, str]:
@@ -39,6 +80,29 @@ def test_a_name_comes_from_where_type_checkers_see_it(name: str) -> None:
 @pytest.mark.parametrize("name", qat_lib.__all__)
 def test_a_name_has_a_docstring(name: str) -> None:
     assert (inspect.getdoc(getattr(qat_lib, name)) or "").strip()
+
+
+@pytest.mark.parametrize("name", SUBPACKAGES)
+def test_subpackage_exports_documented_names(name: str) -> None:
+    found = dict(public_objects(name))
+    assert found
+    assert [key for key, value in found.items() if not (value.__doc__ or "").strip()] == []
+    functions = [pair for value in found.values() for pair in public_functions(value)]
+    missing = {key for key, function in functions if not (function.__doc__ or "").strip()}
+    assert {key for key in missing if not key.endswith(".__init__")} == set()
+
+
+@pytest.mark.parametrize("name", SUBPACKAGES)
+def test_subpackage_exports_typed_names(name: str) -> None:
+    functions = [pair for _, value in public_objects(name) for pair in public_functions(value)]
+    assert {key: gaps for key, function in functions if (gaps := untyped(function))} == {}
+
+
+def test_untyped_finds_gaps() -> None:
+    def partly(a: int, b, *, c: int = 0):
+        return a + b + c
+
+    assert untyped(partly) == ["b", "return"]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

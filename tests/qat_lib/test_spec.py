@@ -202,3 +202,12 @@ def test_yaml_text_round_trips() -> None:
     assert QuantizationSpec.from_yaml(QuantizationSpec().to_yaml()) == QuantizationSpec()
     with pytest.raises(SpecError, match="The quantization spec, line"):
         QuantizationSpec.from_yaml("- [\n")
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [(".json", "["), (".yaml", "- ")])
+def test_save_and_load(tmp_path: Path, suffix: str, begin: str) -> None:
+    spec = QuantizationSpec().add("conv", quantization_index=[0, 2]).add("Add", True)
+    path = tmp_path / f"spec{suffix}"
+    spec.save(str(path))
+    assert QuantizationSpec.load(str(path)) == spec
+    assert path.read_text().startswith(begin)

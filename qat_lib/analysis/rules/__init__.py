@@ -1,5 +1,48 @@
-"""The rules: each module looks at a graph or at the predicted engine and yields findings."""
+"""The rules: one file for each group of codes, which declares them and checks a graph for them.
 
-from qat_lib.analysis.rules.parser import check_parser_rules
+A file of :data:`ENGINE_RULES` declares its codes as :class:`~qat_lib.analysis.findings.Rule`
+objects and has one function ``check_<file>``, which yields the findings in a predicted engine.
+"""
 
-__all__ = ["check_parser_rules"]
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from qat_lib.analysis.engine import PredictedEngine
+    from qat_lib.analysis.findings import Finding
+
+Check: TypeAlias = "Callable[[PredictedEngine], Iterable[Finding]]"
+
+#: What is checked in a predicted engine, in the order in which the findings of a node are listed.
+ENGINE_RULES = (
+    "scales",
+    "weighted",
+    "epilogue",
+    "residual",
+    "mixed",
+    "attention",
+    "borders",
+)
+#: What is checked in the graph itself, by :mod:`.parser` and :mod:`qat_lib.export.verify`.
+GRAPH_RULES = ("pair", "pair_axis", "pair_types", "parser", "record")
+
+
+def engine_checks() -> Iterator[Check]:
+    """Yield the check of each file of :data:`ENGINE_RULES`."""
+    for name in ENGINE_RULES:
+        yield getattr(_import(name), f"check_{name}")
+
+
+def rule_modules() -> list[ModuleType]:
+    """Return every module that declares codes."""
+    return [_import(name) for name in (*GRAPH_RULES, *ENGINE_RULES)]
+
+
+def _import(name: str) -> ModuleType:
+    # Not at the top: the flow of a graph, on which most rules stand, asks the parser's rules
+    # whether a Q or DQ is legal.
+    return import_module(f"{__name__}.{name}")

@@ -4,48 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
-from qat_lib.analysis.findings import Finding, make_finding
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.flow import Read
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import ARITHMETIC, onnx_operators
 
-_ON_THE_WAY = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Reshape", "Transpose", "Cast"})
+V23 = Rule("V23", "warning", "attention mask or Softmax input is quantized", "J", "M")
+
+#: As attention is exported: other operators move numbers as well.
 _MOVES = frozenset({"Reshape", "Transpose", "Cast"})
+_ON_THE_WAY = ARITHMETIC | _MOVES | {"Where"}
 _LONGEST_WAY = 8
 #: Products of two activations; Keras writes those of its attention as Einsum.
-_PRODUCTS = frozenset({"MatMul", "Einsum"})
+_PRODUCTS = onnx_operators("product")
 
 
-def check_attention(engine: Engine) -> Iterator[Finding]:
+def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield Softmax operators of an attention whose scores or mask are quantized."""
     for node in engine.flow.operators:
         if node.op != "Softmax" or not _weighs_values(engine, node):
             continue
-        quantized = next(
-            (read for read in _way_to_scores(engine, node) if read.scale is not None), None
+        quantized = _first_quantized(engine, node)
+        if quantized is None:
+            continue
+        layer = node.keras_layer
+        what = f"input of its {quantized.op} (mask or scale)"
+        if quantized is node:
+            what = "input of its Softmax"
+        yield V23.at(
+            quantized,
+            message=f"in the attention {layer!r} the {what} is quantized: the scores lose "
+            "accuracy and the fused attention kernel is lost.",
+            advice=f"Remove the quantizers between the two products of {layer!r}.",
+            layer=layer,
         )
-        if quantized is not None and quantized.node is not None:
-            layer = keras_layer(node.name)
-            what = (
-                "input of its Softmax"
-                if quantized.node is node
-                else f"input of its {quantized.node.op} (mask or scale)"
-            )
-            yield make_finding(
-                "V23",
-                quantized.node.name,
-                f"in the attention {layer!r} the {what} is quantized: the scores lose accuracy and the fused "
-                "attention kernel is lost.",
-                f"Remove the quantizers between the two products of {layer!r}.",
-                "M",
-                rule="J",
-                keras_layer=layer,
-            )
 
 
-def between_products(engine: Engine) -> frozenset[int]:
-    """Return the operators from the scores of an attention to its Softmax, by the index of their node.
+def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
+    """Return the first operator from the Softmax back to the scores that reads INT8."""
+    for read in _way_to_scores(engine, softmax):
+        if read.scale is not None:
+            return read.node
+    return None
+
+
+def between_products(engine: PredictedEngine) -> frozenset[int]:
+    """Return the indices of the nodes from the scores of an attention to its Softmax.
 
     They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
     scores is no residual.
@@ -66,8 +71,11 @@ def between_products(engine: Engine) -> frozenset[int]:
     return frozenset(found)
 
 
-def _weighs_values(engine: Engine, softmax: Node) -> bool:
-    """Return whether the Softmax's output, also moved or cast, is an operand of a product of two activations."""
+def _weighs_values(engine: PredictedEngine, softmax: Node) -> bool:
+    """Return whether the Softmax's output is an operand of a product of two activations.
+
+    It may be moved or cast on the way.
+    """
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):
         if not open_nodes:
@@ -80,11 +88,11 @@ def _weighs_values(engine: Engine, softmax: Node) -> bool:
     return False
 
 
-def _is_product(engine: Engine, node: Node) -> bool:
+def _is_product(engine: PredictedEngine, node: Node) -> bool:
     return node.op in _PRODUCTS and len(engine.flow.data_inputs(node)) == 2
 
 
-def _way_to_scores(engine: Engine, softmax: Node) -> Iterator[Read]:
+def _way_to_scores(engine: PredictedEngine, softmax: Node) -> Iterator[Read]:
     """Yield the reads from the Softmax back to the product that it normalizes."""
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
-from qat_lib.analysis.findings import Finding, make_finding
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import ARITHMETIC, onnx_operators
+
+V28 = Rule("V28", "error", "types of a DQ and of the operands that it meets differ", "M")
+H2 = Rule("H2", "info", "the input's Q is a kernel of its own", "L", "E")
+H3 = Rule("H3", "info", "the input is transposed inside the graph", "L", "E")
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16", "float64"})
 #: Operators whose operands have one type.
-_SAME_TYPE = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Concat",
-        "Max",
-        "Min",
-        "Sum",
-    }
-)
+_SAME_TYPE = onnx_operators("weighted") | ARITHMETIC | {"Concat", "Max", "Min", "Sum"}
 
 
-def check_borders(engine: Engine) -> Iterator[Finding]:
+def check_borders(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield hints about the graph's inputs and operands of different floating-point types."""
     inputs = set(engine.graph.inputs)
     for node in engine.flow.operators:
@@ -37,50 +26,38 @@ def check_borders(engine: Engine) -> Iterator[Finding]:
             inputs.update(node.outputs)
     for kernel in engine.kernels:
         if kernel.reason == "quantize" and kernel.values[0] in inputs:
-            yield make_finding(
-                "H2",
-                kernel.name,
-                f"the input {kernel.values[0]!r} is quantized by a kernel of its own.",
-                "Feed INT8 and remove the first Q if the caller can quantize, or accept one small kernel.",
-                "E",
-                rule="L",
-                keras_layer=keras_layer(kernel.name),
+            yield H2.at(
+                engine.graph.node_by_name.get(kernel.name, kernel.name),
+                message=f"the input {kernel.values[0]!r} is quantized by a kernel of its own.",
+                advice="Feed INT8 and remove the first Q if the caller can quantize, or accept one "
+                "small kernel.",
             )
     for node in engine.flow.operators:
         if node.op == "Transpose" and node.input(0) in inputs:
-            yield make_finding(
-                "H3",
-                node.name,
-                f"the input {node.input(0)!r} is transposed by a kernel of its own.",
-                "Export with a channels-first input if the caller can feed one.",
-                "E",
-                rule="L",
-                keras_layer=keras_layer(node.name),
+            yield H3.at(
+                node,
+                message=f"the input {node.input(0)!r} is transposed by a kernel of its own.",
+                advice="Export with a channels-first input if the caller can feed one.",
             )
         if node.op in _SAME_TYPE:
             yield from _check_types(engine, node)
 
 
-def _check_types(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_types(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     types = {}
     for read in engine.flow.inputs(node):
-        found = (
-            read.scale.float_type
-            if read.explicit and read.scale
-            else engine.graph.dtype(read.value)
-        )
+        found = engine.graph.dtype(read.value)
+        if read.explicit and read.scale:
+            found = read.scale.float_type
         if found in _FLOATS:
             types[read.position] = found
     if len(set(types.values())) > 1:
-        layer = keras_layer(node.name)
+        layer = node.keras_layer
         listed = ", ".join(f"input {position} {dtype}" for position, dtype in types.items())
-        yield make_finding(
-            "V28",
-            node.name,
-            f"the operands of {layer!r} have different types ({listed}); a DQ gives the type of its scale, and a "
-            "strongly typed network converts nothing by itself.",
-            f"Write the scales of {layer!r} in the type of its other operands, or cast those.",
-            "D",
-            rule="M",
-            keras_layer=layer,
+        yield V28.at(
+            node,
+            message=f"the operands of {layer!r} have different types ({listed}); a DQ gives the "
+            "type of its scale, and a strongly typed network converts nothing by itself.",
+            advice=f"Write the scales of {layer!r} in the type of its other operands, or cast "
+            "those.",
         )

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from qat_lib.analysis.engine import FLOAT_ONLY, INT8_ELEMENTWISE, Engine, is_average_pool
-from qat_lib.analysis.findings import Confidence, Finding, make_finding
-from qat_lib.analysis.flow import Read
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.findings import Finding, Rule
+from qat_lib.analysis.flow import Read, float_reads, list_scales
+from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.roles import onnx_operators
 
-_NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization"})
+V18 = Rule("V18", "warning", "elementwise operator with mixed precision", "F5 I", "I")
+V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G", "E")
+V20 = Rule("V20", "warning", "inputs or output of a Concat have different scales", "H", "M")
+V21 = Rule("V21", "warning", "Concat mixes quantized and floating-point inputs", "H", "M")
+V22 = Rule("V22", "warning", "Q/DQ around an operator that always runs in floating point", "I")
+
+_NORMALIZATIONS = onnx_operators("normalization")
 
 
-def check_mixed(engine: Engine) -> Iterator[Finding]:
-    """Yield pools, Concats and elementwise operators that mix precisions, and INT8 around what is always float."""
-    fused = {node.index for chain in engine.chains.values() for node in chain.nodes}
+def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
+    """Yield operators that mix precisions, and INT8 around what is always floating point."""
     in_attention = between_products(engine)
     rules = {placed.node.index: placed.rule for placed in engine.adds}
     means = _float_means(engine)
     for node in engine.flow.operators:
-        if node.index in fused or rules.get(node.index) == "F4":
+        fused = engine.kernel_of[node.index].kind == "weighted"
+        if fused or rules.get(node.index) == "F4":
             continue
         if node.index in in_attention and node.op in INT8_ELEMENTWISE:
             continue
@@ -35,139 +42,117 @@ def check_mixed(engine: Engine) -> Iterator[Finding]:
             yield from _check_island(engine, node)
 
 
-def _finding(
-    code: str, node: Node, rule: str, confidence: Confidence, message: str, advice: str
-) -> Finding:
-    return make_finding(
-        code, node.name, message, advice, confidence, rule=rule, keras_layer=keras_layer(node.name)
-    )
-
-
-def _check_pool(engine: Engine, node: Node) -> Iterator[Finding]:
-    quantized = all(read.scale is not None for read in engine.flow.data_inputs(node))
+def _check_pool(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
+    quantized = not float_reads(engine.flow.data_inputs(node))
     if quantized and not engine.runs_int8(node):
-        layer = keras_layer(node.name)
-        yield _finding(
-            "V19",
+        layer = node.keras_layer
+        yield V19.at(
             node,
-            "G",
-            "E",
-            f"{layer!r} reads INT8 and its output has no one INT8 scale: its input is dequantized by a separate "
-            "kernel and it runs in floating point.",
-            f"Quantize what reads the output of {layer!r}, or remove the Q on its input.",
+            message=f"{layer!r} reads INT8 and its output has no one INT8 scale: its input is "
+            "dequantized by a separate kernel and it runs in floating point.",
+            advice=f"Quantize what reads the output of {layer!r}, or remove the Q on its input.",
         )
 
 
-def _check_concat(engine: Engine, node: Node) -> Iterator[Finding]:
-    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
-    scales = {read.scale for read in reads}
+def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
+    reads, layer = engine.flow.data_inputs(node), node.keras_layer
+    scales = dict.fromkeys(read.scale for read in reads)
     if None in scales and len(scales) > 1:
-        floats = [repr(_source(engine, read.value)) for read in reads if read.scale is None]
-        yield _finding(
-            "V21",
+        floats = _sources(engine, float_reads(reads))
+        yield V21.at(
             node,
-            "H",
-            "M",
-            f"{layer!r} joins quantized tensors with {', '.join(floats)}, not quantized: all are dequantized.",
-            f"Quantize every input of {layer!r}, in one tied group.",
+            message=f"{layer!r} joins quantized tensors with {', '.join(floats)}, not quantized: "
+            "all are dequantized.",
+            advice=f"Quantize every input of {layer!r}, in one tied group.",
         )
         return
     written = engine.written.get(node.outputs[0])
     if len(scales) == 1 and written is not None and written not in scales:
-        yield _finding(
-            "V20",
+        yield V20.at(
             node,
-            "H",
-            "M",
-            f"the inputs of {layer!r} have another scale than its output: each is rescaled by a kernel.",
-            f"Tie the quantizers of the inputs and of the output of {layer!r} into one group that shares a range.",
+            message=f"the inputs of {layer!r} have another scale than its output: each is rescaled "
+            "by a kernel.",
+            advice=f"Tie the quantizers of the inputs and of the output of {layer!r} into one "
+            "group that shares a range.",
         )
     elif len(scales) > 1:
-        listed = ", ".join(f"{scale.largest:.6g}" for scale in scales if scale is not None)
-        yield _finding(
-            "V20",
+        listed = list_scales(filter(None, scales))
+        yield V20.at(
             node,
-            "H",
-            "M",
-            f"the inputs of {layer!r} have different scales ({listed}): each that differs is rescaled by a kernel.",
-            f"Tie the quantizers of the inputs of {layer!r} into one group that shares a range.",
+            message=f"the inputs of {layer!r} have different scales ({listed}): each that differs "
+            "is rescaled by a kernel.",
+            advice=f"Tie the quantizers of the inputs of {layer!r} into one group that shares a "
+            "range.",
         )
 
 
 def _check_elementwise(
-    engine: Engine, node: Node, rule: str, means: frozenset[str]
+    engine: PredictedEngine, node: Node, rule: str, means: frozenset[str]
 ) -> Iterator[Finding]:
-    reads, layer = engine.flow.data_inputs(node), keras_layer(node.name)
-    floats = [read for read in reads if read.scale is None]
+    reads, layer = engine.flow.data_inputs(node), node.keras_layer
+    floats = float_reads(reads)
     if len(floats) == len(reads) or engine.runs_int8(node) or _normalizes(reads, means):
         return
     if floats:
-        names = " and ".join(repr(_source(engine, read.value)) for read in floats)
-        yield _finding(
-            "V18",
+        names = " and ".join(_sources(engine, floats))
+        yield V18.at(
             node,
-            rule,
-            "I",
-            f"{layer!r} reads INT8 and floating point ({names} is not quantized), so it runs in floating point behind "
-            "a dequantize kernel.",
-            f"Quantize all inputs and the output of {layer!r}, or none of them.",
+            message=f"{layer!r} reads INT8 and floating point ({names} is not quantized), so it "
+            "runs in floating point behind a dequantize kernel.",
+            advice=f"Quantize all inputs and the output of {layer!r}, or none of them.",
+            rule=rule,
         )
     else:
-        yield _finding(
-            "V18",
+        yield V18.at(
             node,
-            rule,
-            "I",
-            f"{layer!r} reads INT8 but its output is not quantized by one scale, so it runs in floating point behind "
-            "dequantize kernels.",
-            f"Quantize what reads the output of {layer!r}, or remove the Q on its inputs.",
+            message=f"{layer!r} reads INT8 but its output is not quantized by one scale, so it "
+            "runs in floating point behind dequantize kernels.",
+            advice=f"Quantize what reads the output of {layer!r}, or remove the Q on its inputs.",
+            rule=rule,
         )
 
 
 def _normalizes(reads: Sequence[Read], means: frozenset[str]) -> bool:
-    """Return whether this is a step of a layer normalization in pieces, whose mean is taken of the same INT8 tensor.
+    """Return whether this is a step of a layer normalization in pieces.
 
-    It computes in floating point in any placement; a Q in front of it lets the kernel before write
-    INT8.
+    Its mean is taken of the same INT8 tensor. It computes in floating point in any placement; a Q
+    in front of it lets the kernel before write INT8.
     """
     return any(read.scale is not None and read.value in means for read in reads)
 
 
-def _float_means(engine: Engine) -> frozenset[str]:
+def _float_means(engine: PredictedEngine) -> frozenset[str]:
     """Return the values that a ReduceMean reads which is no average pool."""
-    return frozenset(
-        read.value
-        for node in engine.flow.operators
-        if node.op == "ReduceMean" and not is_average_pool(engine.graph, node)
-        for read in engine.flow.inputs(node)
-    )
+    found: set[str] = set()
+    for node in engine.flow.operators:
+        if node.op == "ReduceMean" and not is_average_pool(engine.graph, node):
+            found.update(read.value for read in engine.flow.inputs(node))
+    return frozenset(found)
 
 
-def _check_island(engine: Engine, node: Node) -> Iterator[Finding]:
+def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     reads = engine.flow.data_inputs(node)
     outputs = engine.flow.output_reads(node)
     if node.op in _NORMALIZATIONS and all(read.value in engine.written for read in reads):
         # Its Q lets the kernel before write INT8 (ModelOpt quantizes the input of a LayerNorm
         # behind a Conv)
         return
-    if (
-        not reads
-        or not outputs
-        or any(not read.explicit for read in reads)
-        or any(not r.explicit for r in outputs)
-    ):
+    on_both_sides = reads and outputs and all(read.explicit for read in (*reads, *outputs))
+    if not on_both_sides:
         return
-    layer = keras_layer(node.name)
-    yield _finding(
-        "V22",
+    layer = node.keras_layer
+    yield V22.at(
         node,
-        "I",
-        "D",
-        f"{layer!r} always computes in floating point; Q/DQ on both sides of it only cost conversions.",
-        f"Remove the Q on the input of {layer!r}.",
+        message=f"{layer!r} always computes in floating point; Q/DQ on both sides of it only cost "
+        "conversions.",
+        advice=f"Remove the Q on the input of {layer!r}.",
     )
 
 
-def _source(engine: Engine, value: str) -> str:
-    producer = engine.graph.producer(value)
-    return keras_layer(producer.name) if producer is not None else value
+def _sources(engine: PredictedEngine, reads: Iterable[Read]) -> list[str]:
+    """Return the quoted names of the layers, or graph inputs, that give what is read."""
+    names = []
+    for read in reads:
+        producer = engine.graph.producer(read.value)
+        names.append(repr(producer.keras_layer if producer is not None else read.value))
+    return names

@@ -10,29 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
-from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.rules.pair import DEQUANTIZE, QUANTIZE, check_pair, rule_finding
+from qat_lib.analysis.findings import Finding, Rule
+from qat_lib.analysis.rules.pair import check_pair
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE
+from qat_lib.roles import PAIR, onnx_operators
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]
 
-_INTEGER_OPS = frozenset(
-    {
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-        "DynamicQuantizeLinear",
-        "QGemm",
-        "QAttention",
-    }
-)
+V05 = Rule("V05", "error", "integer operator that TensorRT does not import", "P15")
+V07 = Rule("V07", "error", "the parser cannot take this node as it is meant", "P17 P18 P19 L")
+
+_INTEGER_OPS = onnx_operators("integer")
 
 
 def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> list[Finding]:
-    """Return every place of ``graph`` that TensorRT's ONNX parser refuses or reads differently than it is meant.
+    """Return every place of ``graph`` that TensorRT's ONNX parser refuses or misreads.
 
     Args:
         graph: the graph to check.
@@ -44,7 +38,7 @@ def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> lis
     """
     found: list[Finding] = []
     for node in graph.nodes:
-        if node.op in (QUANTIZE, DEQUANTIZE):
+        if node.op in PAIR:
             found.extend(check_pair(graph, node))
         for check in _CHECKS.get(node.op, ()):
             found.extend(check(graph, node))
@@ -56,12 +50,13 @@ def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> lis
 
 def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     if _reaches_output(graph, node):
-        yield rule_finding(
-            "V07",
+        yield V07.at(
             node,
-            "L",
-            "a QuantizeLinear is a graph output: TensorRT needs a DequantizeLinear behind it.",
-            f"Leave the output of {keras_layer(node.name)!r} in floating point, or end the graph with the DQ.",
+            message="a QuantizeLinear is a graph output: TensorRT needs a DequantizeLinear behind "
+            "it.",
+            advice=f"Leave the output of {node.keras_layer!r} in floating point, or end the "
+            "graph with the DQ.",
+            rule="L",
         )
 
 
@@ -70,29 +65,25 @@ def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
     copies, seen = [node], {node.index}
     while copies:
         outputs = copies.pop().outputs
-        if any(output in graph.output_names for output in outputs):
+        if not graph.output_names.isdisjoint(outputs):
             return True
-        readers = [
-            reader
-            for output in outputs
-            for reader in graph.consumers(output)
-            if reader.op == "Identity"
-        ]
-        copies.extend(reader for reader in readers if reader.index not in seen)
-        seen.update(reader.index for reader in readers)
+        for output in outputs:
+            for reader in graph.consumers(output):
+                if reader.op == "Identity" and reader.index not in seen:
+                    seen.add(reader.index)
+                    copies.append(reader)
     return False
 
 
 def _check_integer_operator(node: Node) -> Iterator[Finding]:
     name = node.op.rpartition(".")[2]
-    quantized_pair = name in (QUANTIZE, DEQUANTIZE) and node.op != name
+    quantized_pair = name in PAIR and node.op != name
     if name in _INTEGER_OPS or name.startswith("QLinear") or quantized_pair:
-        yield rule_finding(
-            "V05",
+        yield V05.at(
             node,
-            "P15",
-            f"TensorRT does not import {node.op}.",
-            "Quantize with Q/DQ pairs of the standard operator set; in ONNX Runtime QuantFormat.QDQ.",
+            message=f"TensorRT does not import {node.op}.",
+            advice="Quantize with Q/DQ pairs of the standard operator set; in ONNX Runtime "
+            "QuantFormat.QDQ.",
         )
 
 
@@ -100,39 +91,38 @@ def _check_kernel_shape(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     declared, weight = node.integers("kernel_shape"), graph.shape(node.input(1))
     if declared is None or weight is None:
         return
-    if any(
-        dim != size for dim, size in zip(weight[2:], declared, strict=False) if isinstance(dim, int)
-    ):
-        yield rule_finding(
-            "V07",
+    sizes = zip(weight[2:], declared, strict=False)
+    if any(isinstance(dim, int) and dim != size for dim, size in sizes):
+        yield V07.at(
             node,
-            "P18",
-            f"kernel_shape is {list(declared)} and the weight is {list(weight)}.",
-            "Export the model again; the file is not valid ONNX.",
+            message=f"kernel_shape is {list(declared)} and the weight is {list(weight)}.",
+            advice="Export the model again; the file is not valid ONNX.",
+            rule="P18",
         )
 
 
 def _check_batch_norm(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    if not all(graph.is_constant(name) for name in node.inputs[1:]):
-        yield rule_finding(
-            "V07",
+    if not all(map(graph.is_constant, node.inputs[1:])):
+        yield V07.at(
             node,
-            "P19",
-            "a parameter of the BatchNormalization is computed, so TensorRT takes it apart and can't fuse it.",
-            f"Export {keras_layer(node.name)!r} in inference mode, so that its parameters are constants.",
-            "warning",
+            message="a parameter of the BatchNormalization is computed, so TensorRT takes it apart "
+            "and can't fuse it.",
+            advice=f"Export {node.keras_layer!r} in inference mode, so that its parameters "
+            "are constants.",
+            rule="P19",
+            severity="warning",
         )
 
 
 def _check_weight_form(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     source = graph.producer(node.input(0))
     if source is None and graph.is_constant(node.input(0)):
-        yield rule_finding(
-            "V07",
+        yield V07.at(
             node,
-            "P17",
-            "the weight is stored as INT8; TensorRT 8 takes FP32 weights behind Q and DQ only.",
-            "Export with weights='qdq', or build with TensorRT 10.",
+            message="the weight is stored as INT8; TensorRT 8 takes FP32 weights behind Q and DQ "
+            "only.",
+            advice="Export with weights='qdq', or build with TensorRT 10.",
+            rule="P17",
         )
 
 

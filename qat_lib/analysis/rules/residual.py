@@ -5,103 +5,95 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qat_lib.analysis.chains import Chain
-from qat_lib.analysis.engine import FLOAT_ONLY, Engine
-from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.findings import Finding, Rule
+from qat_lib.analysis.flow import float_reads
+from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.analysis.rules.mixed import V18
+
+V15 = Rule("V15", "warning", "residual operand of a fused Add is floating point", "F2", "E")
+V16 = Rule("V16", "warning", "residual is quantized but the Add's output is not", "F3", "E")
+V17 = Rule("V17", "warning", "both operands of a residual Add are quantized", "F4")
 
 
-def check_adds(engine: Engine) -> Iterator[Finding]:
+def check_residual(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield what keeps the Adds of a graph from their best form."""
     in_attention = between_products(engine)
     for placed in engine.adds:
-        if placed.node.index not in in_attention:
-            yield from _check(engine, placed)
+        if placed.node.index in in_attention:
+            continue
+        if placed.chain is not None:
+            yield from _check_fused(engine, placed, placed.chain)
+        elif placed.branch is not None:  # F4
+            yield _between_quantized(placed, placed.branch)
 
 
-def _check(engine: Engine, placed: PlacedAdd) -> Iterator[Finding]:
-    name = keras_layer(placed.node.name)
-    if placed.chain is not None:
-        into = keras_layer(placed.chain.op.node.name)
-        residual = placed.chain.residual
-        if placed.chain.op.precision != "int8":
-            if residual is not None and residual.scale is not None:
-                yield _finding(
-                    "V18",
-                    placed,
-                    "E",
-                    f"the residual of {name!r} is quantized, but {into!r}, which it fuses into, is floating point.",
-                    f"Quantize {into!r}, or remove the Q on the residual.",
-                )
-        elif placed.rule == "F2":
-            yield _finding(
-                "V15",
-                placed,
-                "E",
-                f"the residual operand of {name!r} is floating point, so the kernel of {into!r} that it fuses into "
-                "writes floating point.",
-                f"Quantize the residual input of {name!r}{_residual_name(engine, placed)}.",
-                severity="info" if _ends_in_float(engine, placed.chain) else None,
+def _check_fused(engine: PredictedEngine, placed: PlacedAdd, chain: Chain) -> Iterator[Finding]:
+    """Yield what keeps an Add in the kernel of ``chain`` from INT8."""
+    name, into = placed.node.keras_layer, chain.op.node.keras_layer
+    if chain.op.precision != "int8":
+        if chain.residual is not None and chain.residual.scale is not None:
+            yield V18.at(
+                placed.node,
+                message=f"the residual of {name!r} is quantized, but {into!r}, which it fuses "
+                "into, is floating point.",
+                advice=f"Quantize {into!r}, or remove the Q on the residual.",
+                rule=placed.rule,
+                confidence="E",
             )
-        elif placed.rule == "F3":
-            yield _finding(
-                "V16",
-                placed,
-                "E",
-                f"the residual of {name!r} is quantized but not everything that reads its output is: a separate kernel "
-                f"dequantizes the residual and {into!r} writes floating point.",
-                f"Quantize what reads the output of {name!r} (often a global average pool or a Concat) with one scale.",
-                severity="info"
-                if _ends_in_float(engine, placed.chain) and _is_shared(engine, placed.chain)
-                else None,
-            )
-    elif placed.branch is not None:  # F4
-        branch = keras_layer(placed.branch.op.node.name)
-        yield _finding(
-            "V17",
-            placed,
-            "D",
-            f"both operands of {name!r} are quantized, so it does not fuse into {branch!r} but is a kernel of its own.",
-            f"Remove the Q on the output of {branch!r}; keep the one on the other operand.",
+    elif placed.rule == "F2":
+        yield V15.at(
+            placed.node,
+            message=f"the residual operand of {name!r} is floating point, so the kernel of "
+            f"{into!r} that it fuses into writes floating point.",
+            advice=f"Quantize the residual input of {name!r}{_residual_name(engine, chain)}.",
+            severity="info" if _ends_in_float(engine, chain) else None,
+        )
+    elif placed.rule == "F3":
+        unavoidable = _ends_in_float(engine, chain) and _is_shared(engine, chain)
+        yield V16.at(
+            placed.node,
+            message=f"the residual of {name!r} is quantized but not everything that reads its "
+            f"output is: a separate kernel dequantizes the residual and {into!r} writes floating "
+            "point.",
+            advice=f"Quantize what reads the output of {name!r} (often a global average pool or a "
+            "Concat) with one scale.",
+            severity="info" if unavoidable else None,
         )
 
 
-def _ends_in_float(engine: Engine, chain: Chain) -> bool:
-    """Return whether something reads the Add that no placement makes INT8: an output, or what is always float."""
-    floats = [read for read in engine.flow.readers(chain.end) if read.scale is None]
+def _between_quantized(placed: PlacedAdd, behind: Chain) -> Finding:
+    name, branch = placed.node.keras_layer, behind.op.node.keras_layer
+    return V17.at(
+        placed.node,
+        message=f"both operands of {name!r} are quantized, so it does not fuse into {branch!r} but "
+        "is a kernel of its own.",
+        advice=f"Remove the Q on the output of {branch!r}; keep the one on the other operand.",
+    )
+
+
+def _ends_in_float(engine: PredictedEngine, chain: Chain) -> bool:
+    """Return whether an output, or what is always floating point, reads the Add.
+
+    No placement makes that INT8.
+    """
+    floats = float_reads(engine.flow.readers(chain.end))
     return any(read.node is None or read.node.op in FLOAT_ONLY for read in floats)
 
 
-def _is_shared(engine: Engine, chain: Chain) -> bool:
-    """Return whether others read the residual in INT8 too, so that without its Q their kernel would write float."""
+def _is_shared(engine: PredictedEngine, chain: Chain) -> bool:
+    """Return whether others read the residual in INT8 too.
+
+    Without its Q their kernel would write floating point.
+    """
     residual = chain.residual
     others = engine.flow.readers(residual.value) if residual is not None else ()
     return any(read.scale is not None for read in others if read is not residual)
 
 
-def _residual_name(engine: Engine, placed: PlacedAdd) -> str:
-    residual = placed.chain.residual if placed.chain is not None else None
+def _residual_name(engine: PredictedEngine, chain: Chain) -> str:
+    residual = chain.residual
     source = engine.graph.producer(residual.value) if residual is not None else None
-    return f", which is the output of {keras_layer(source.name)!r}" if source is not None else ""
-
-
-def _finding(
-    code: str,
-    placed: PlacedAdd,
-    confidence: Confidence,
-    message: str,
-    advice: str,
-    severity: Severity | None = None,
-) -> Finding:
-    name = placed.node.name
-    return make_finding(
-        code,
-        name,
-        message,
-        advice,
-        confidence,
-        rule=placed.rule,
-        severity=severity,
-        keras_layer=keras_layer(name),
-    )
+    return f", which is the output of {source.keras_layer!r}" if source is not None else ""

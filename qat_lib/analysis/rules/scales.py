@@ -4,47 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qat_lib.analysis.engine import Engine
-from qat_lib.analysis.findings import Finding, make_finding
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.findings import Finding, Rule
+from qat_lib.analysis.flow import Scale, list_scales
+
+V08 = Rule("V08", "warning", "one tensor is quantized with several scales", "A", "E")
+V09 = Rule("V09", "warning", "requantization between two scales", "C", "I")
 
 
-def check_scales(engine: Engine) -> Iterator[Finding]:
+def check_scales(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield tensors with several scales and requantizations between two scales."""
     for value in engine.flow.values:
-        reads = [read for read in engine.flow.readers(value) if read.explicit]
-        scales = {read.explicit[0] for read in reads}
+        scales = {read.explicit[0] for read in engine.flow.readers(value) if read.explicit}
         if len(scales) > 1 and not engine.graph.is_constant(value):
-            listed = ", ".join(
-                f"{scale.largest:.6g}" for scale in sorted(scales, key=lambda scale: scale.largest)
-            )
-            layer = keras_layer(source_name(engine, value))
-            yield make_finding(
-                "V08",
-                source_name(engine, value),
-                f"the output of {layer!r} is quantized with {len(scales)} different scales ({listed}): each costs a "
-                "kernel of its own, and the layer cannot write INT8.",
-                f"Give the output of {layer!r} one quantizer that all its consumers share.",
-                "E",
-                rule="A",
-                keras_layer=layer,
-            )
+            yield _several_scales(engine, value, scales)
     for kernel in engine.kernels:
         if kernel.kind == "requantize" and kernel.reason == "requantize":
-            source = source_name(engine, kernel.values[0])
-            layer = keras_layer(source)
-            yield make_finding(
-                "V09",
-                kernel.name if kernel.name in engine.graph.node_by_name else source,
-                f"the INT8 output of {layer!r} is converted to another scale on its way; nothing computes in between.",
-                f"Share one quantizer between the output of {layer!r} and the tensor that it becomes.",
-                "I",
-                rule="C",
-                keras_layer=layer,
+            graph, value = engine.graph, kernel.values[0]
+            layer = graph.keras_layer(value)
+            yield V09.at(
+                graph.node_by_name.get(kernel.name) or graph.producer(value) or value,
+                message=f"the INT8 output of {layer!r} is converted to another scale on its way; "
+                "nothing computes in between.",
+                advice=f"Share one quantizer between the output of {layer!r} and the tensor that "
+                "it becomes.",
+                layer=layer,
             )
 
 
-def source_name(engine: Engine, value: str) -> str:
-    """Return the node that writes ``value``, or the value's own name when it is a graph input."""
-    producer = engine.graph.producer(value)
-    return producer.name if producer is not None else value
+def _several_scales(engine: PredictedEngine, value: str, scales: set[Scale]) -> Finding:
+    layer = engine.graph.keras_layer(value)
+    listed = list_scales(sorted(scales, key=lambda scale: scale.largest))
+    return V08.at(
+        engine.graph.producer(value) or value,
+        message=f"the output of {layer!r} is quantized with {len(scales)} different scales "
+        f"({listed}): each costs a kernel of its own, and the layer cannot write INT8.",
+        advice=f"Give the output of {layer!r} one quantizer that all its consumers share.",
+    )

@@ -1,22 +1,31 @@
-"""Weighted layers by themselves: operands, weight layout, shapes that suit INT8 (V04, V10 to V12, V24 to V27)."""
+"""Weighted layers by themselves: operands, weight layout, shapes (V04, V10 to V12, V24 to V27)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from qat_lib.analysis.engine import Engine
-from qat_lib.analysis.findings import Confidence, Finding, Severity, make_finding
+from qat_lib.analysis.engine import PredictedEngine
+from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.propagation import is_mover
+from qat_lib.analysis.rules.pair_axis import V04
+from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
-from qat_lib.onnx_view.graph import Node
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.shapes import fixed_sizes
+from qat_lib.roles import onnx_operators
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
+V11 = Rule("V11", "info", "weighted layer stays in floating point", "D")
+V12 = Rule("V12", "warning", "transpose or reshape between the weight's DQ and its layer", "D", "E")
+V24 = Rule("V24", "info", "layer is too small to gain from INT8", "J", "M")
+V25 = Rule("V25", "info", "channels are not a multiple of 16", "J", "E")
+V26 = Rule("V26", "warning", "transposed convolution in INT8 with per-channel weights", "K", "E")
+
+_CONTROL_FLOW = onnx_operators("control flow")
 _SMALL = 16
 
 
-def check_weighted(engine: Engine) -> Iterator[Finding]:
+def check_weighted(engine: PredictedEngine) -> Iterator[Finding]:
     """Yield findings about single weighted layers."""
     for op in engine.weighted.values():
         if _has_other_type(op):  # the parser rules have said what they say about FP8 and INT4
@@ -29,126 +38,89 @@ def check_weighted(engine: Engine) -> Iterator[Finding]:
             yield from _check_evidence(op)
     for node in engine.flow.operators:
         if node.op in _CONTROL_FLOW:
-            yield _finding(
-                "V27",
+            yield V27.at(
                 node,
-                f"the graphs inside of this {node.op} are not analyzed; they run as they are written.",
-                "Export without control flow: fixed shapes and inference mode usually remove it.",
-                "I",
+                message=f"the graphs inside of this {node.op} are not analyzed; they run as they "
+                "are written.",
+                advice="Export without control flow: fixed shapes and inference mode usually "
+                "remove it.",
             )
 
 
-def _finding(
-    code: str,
-    node: Node,
-    message: str,
-    advice: str,
-    confidence: Confidence,
-    rule: str = "K",
-    severity: Severity | None = None,
-) -> Finding:
-    layer = keras_layer(node.name)
-    return make_finding(
-        code,
-        node.name,
-        message,
-        advice,
-        confidence,
-        rule=rule,
-        severity=severity,
-        keras_layer=layer,
-    )
-
-
 def _has_other_type(op: WeightedOp) -> bool:
-    scales = [read.scale for read in op.activations] + (
-        [op.weight.scale] if op.weight is not None else []
-    )
+    scales = [read.scale for read in op.activations]
+    if op.weight is not None:
+        scales.append(op.weight.scale)
     return any(scale is not None and not scale.is_int8 for scale in scales)
 
 
 def _check_operands(op: WeightedOp) -> Iterator[Finding]:
-    layer = keras_layer(op.node.name)
+    layer = op.node.keras_layer
     if op.precision == "float":
-        yield _finding(
-            "V11",
+        yield V11.at(
             op.node,
-            f"{layer!r} has no quantized operand and runs in floating point.",
-            f"Quantize {layer!r} if it is not left out on purpose.",
-            "D",
-            "D",
+            message=f"{layer!r} has no quantized operand and runs in floating point.",
+            advice=f"Quantize {layer!r} if it is not left out on purpose.",
         )
     elif op.precision == "mixed" and op.weight is None and op.node.op in CONVOLUTIONS:
-        yield _finding(
-            "V10",
+        yield V10.at(
             op.node,
-            f"the weight of {layer!r} is computed, not constant: it runs in floating point, behind a loose Q/DQ.",
-            f"Make the weight of {layer!r} a constant, or remove the quantizers of its operands.",
-            "D",
-            "D",
+            message=f"the weight of {layer!r} is computed, not constant: it runs in floating "
+            "point, behind a loose Q/DQ.",
+            advice=f"Make the weight of {layer!r} a constant, or remove the quantizers of its "
+            "operands.",
         )
     elif op.precision == "mixed":
-        if op.weight is None:
-            lacking = "one of the two activations"
-        elif op.weight.scale is None:
-            lacking = "the weight"
-        else:
-            lacking = "the input"
-        yield _finding(
-            "V10",
+        lacking = _lacking_operand(op)
+        yield V10.at(
             op.node,
-            f"{lacking} of {layer!r} is not quantized: it runs in floating point, behind a loose Q/DQ.",
-            f"Quantize {lacking} of {layer!r} too, or neither.",
-            "D",
-            "D",
+            message=f"{lacking} of {layer!r} is not quantized: it runs in floating point, behind a "
+            "loose Q/DQ.",
+            advice=f"Quantize {lacking} of {layer!r} too, or neither.",
         )
+
+
+def _lacking_operand(op: WeightedOp) -> str:
+    if op.weight is None:
+        return "one of the two activations"
+    return "the weight" if op.weight.scale is None else "the input"
 
 
 def _check_weight(op: WeightedOp) -> Iterator[Finding]:
-    weight, layer = op.weight, keras_layer(op.node.name)
+    weight, layer = op.weight, op.node.keras_layer
     if weight is None or weight.scale is None:
         return
     if weight.layout_ops:
         names = ", ".join(node.op for node in weight.layout_ops)
-        yield _finding(
-            "V12",
+        yield V12.at(
             op.node,
-            f"{names} between the weight's DQ and {layer!r}: TensorRT finds no INT8 kernel for it.",
-            f"Store the weight of {layer!r} in the layout that {op.node.op} reads.",
-            "E",
-            "D",
+            message=f"{names} between the weight's DQ and {layer!r}: TensorRT finds no INT8 kernel "
+            "for it.",
+            advice=f"Store the weight of {layer!r} in the layout that {op.node.op} reads.",
         )
     if None not in (weight.axis, weight.out_axis) and weight.axis != weight.out_axis:
-        yield _finding(
-            "V04",
+        yield V04.at(
             op.node,
-            f"the weight of {layer!r} has its scales along axis {weight.axis}; the output channels of "
-            f"{op.node.op} are axis {weight.out_axis}.",
-            f"Quantize the weight of {layer!r} along its output channels.",
-            "D",
-            "D",
+            message=f"the weight of {layer!r} has its scales along axis {weight.axis}; the output "
+            f"channels of {op.node.op} are axis {weight.out_axis}.",
+            advice=f"Quantize the weight of {layer!r} along its output channels.",
+            rule="D",
         )
 
 
-def _check_gain(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
-    reason = (
-        _conv_limit(engine, op)
-        if op.node.op in ("Conv", "ConvTranspose")
-        else _matmul_limit(engine, op)
-    )
+def _check_gain(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
+    limit = _conv_limit if op.node.op in CONVOLUTIONS else _matmul_limit
+    reason = limit(engine, op)
     if reason:
-        layer = keras_layer(op.node.name)
-        yield _finding(
-            "V24",
+        layer = op.node.keras_layer
+        yield V24.at(
             op.node,
-            f"{layer!r} {reason}: INT8 is not expected to be faster.",
-            f"Leave {layer!r} in floating point if it measures no slower.",
-            "M",
-            "J",
+            message=f"{layer!r} {reason}: INT8 is not expected to be faster.",
+            advice=f"Leave {layer!r} in floating point if it measures no slower.",
         )
 
 
-def _conv_limit(engine: Engine, op: WeightedOp) -> str:
+def _conv_limit(engine: PredictedEngine, op: WeightedOp) -> str:
     shape = op.weight.shape if op.weight else None
     if shape is None or len(shape) < 3 or op.node.op != "Conv":
         return ""
@@ -161,15 +133,14 @@ def _conv_limit(engine: Engine, op: WeightedOp) -> str:
         fits = aligned and large and len(set(kernel)) == 1
     else:
         fits = filters % 8 == 0 and min(kernel) >= 3
-    return (
-        ""
-        if fits
-        else f"has {per_group * op.group} input and {filters} output channels in {op.group} groups"
-    )
+    if fits:
+        return ""
+    return f"has {per_group * op.group} input and {filters} output channels in {op.group} groups"
 
 
-def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
-    left, right = (engine.graph.shape(op.node.input(position)) for position in (0, 1))
+def _matmul_limit(engine: PredictedEngine, op: WeightedOp) -> str:
+    left = engine.graph.shape(op.node.input(0))
+    right = engine.graph.shape(op.node.input(1))
     result = engine.graph.shape(op.node.outputs[0])
     if not left or not right or not result or len(right) < 2:
         return ""
@@ -180,65 +151,57 @@ def _matmul_limit(engine: Engine, op: WeightedOp) -> str:
             return f"has {size} {what}"
     # A batch of products has no batch of rows.
     outer = result[:-1] if op.weight is not None else result[-2:-1]
-    rows = [dim for dim in outer if isinstance(dim, int)]
+    rows = fixed_sizes(outer)
     if len(rows) == len(outer) and prod(rows) == 1:
         return "multiplies one row"
     return ""
 
 
-def _check_channels(engine: Engine, op: WeightedOp) -> Iterator[Finding]:
+def _check_channels(engine: PredictedEngine, op: WeightedOp) -> Iterator[Finding]:
     shape = op.weight.shape if op.weight else None
     if op.node.op != "Conv" or shape is None or len(shape) < 3 or op.depthwise:
         return  # a depthwise kernel uses no tensor cores
     given, filters = shape[1] * op.group, shape[0]
-    odd = [n for n in dict.fromkeys((0 if _reads_input(engine, op) else given, filters)) if n % 16]
+    counts = (filters,) if _reads_input(engine, op) else (given, filters)
+    odd = [str(count) for count in dict.fromkeys(counts) if count % 16]
     if odd:
-        layer = keras_layer(op.node.name)
-        yield _finding(
-            "V25",
+        layer = op.node.keras_layer
+        yield V25.at(
             op.node,
-            f"{layer!r} has {' and '.join(map(str, odd))} channels: tensor cores work on 16 at a time.",
-            f"If the architecture is yours, round the channels of {layer!r} to a multiple of 16.",
-            "E",
-            "J",
+            message=f"{layer!r} has {' and '.join(odd)} channels: tensor cores work on 16 at a "
+            "time.",
+            advice=f"If the architecture is yours, round the channels of {layer!r} to a multiple "
+            "of 16.",
         )
 
 
 def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
-    layer, weight = keras_layer(op.node.name), op.weight
+    layer, weight = op.node.keras_layer, op.weight
     if weight is None or weight.scale is None:
         return
     if op.node.op == "ConvTranspose" and weight.scale.count > 1:
         grouped = f" in {op.group} groups" if op.group > 1 else ""
-        yield _finding(
-            "V26",
+        yield V26.at(
             op.node,
-            f"{layer!r} is a transposed convolution{grouped} with one scale for each channel, for which wrong "
-            "results, missing kernels and slow engines were reported.",
-            f"Leave {layer!r} in floating point, or give its weight one scale.",
-            "E",
+            message=f"{layer!r} is a transposed convolution{grouped} with one scale for each "
+            "channel, for which wrong results, missing kernels and slow engines were reported.",
+            advice=f"Leave {layer!r} in floating point, or give its weight one scale.",
         )
-    if (
-        op.node.op in ("Conv", "ConvTranspose")
-        and weight.shape is not None
-        and len(weight.shape) != 4
-    ):
-        yield _finding(
-            "V27",
+    if op.node.op in CONVOLUTIONS and weight.shape is not None and len(weight.shape) != 4:
+        yield V27.at(
             op.node,
-            f"{layer!r} is a convolution over {len(weight.shape) - 2} dimensions; no engine is known to show "
-            "that it runs in INT8.",
-            f"Measure {layer!r} in INT8 and in floating point.",
-            "I",
+            message=f"{layer!r} is a convolution over {len(weight.shape) - 2} dimensions; no "
+            "engine is known to show that it runs in INT8.",
+            advice=f"Measure {layer!r} in INT8 and in floating point.",
         )
 
 
-def _reads_input(engine: Engine, op: WeightedOp) -> bool:
+def _reads_input(engine: PredictedEngine, op: WeightedOp) -> bool:
     """Return whether an operand is a graph input, as it is, or only moved, padded or cast."""
     return any(_is_input(engine, read.value) for read in op.activations)
 
 
-def _is_input(engine: Engine, value: str) -> bool:
+def _is_input(engine: PredictedEngine, value: str) -> bool:
     producer = engine.graph.producer(value)
     while producer is not None and (producer.op == "Cast" or is_mover(engine.graph, producer)):
         value = engine.flow.trace(producer.input(0)).value

@@ -1,1 +1,5 @@
 """TensorRT 8.6, 10.12 and newer, and 11, behind the common engine interface."""
+
+from qat_lib.engines.tensorrt.backend import TensorRTBackend
+
+BACKEND = TensorRTBackend

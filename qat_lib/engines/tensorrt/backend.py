@@ -1,4 +1,4 @@
-"""The TensorRT backend: availability, build, refusal and loading, over one module and one device."""
+"""The TensorRT backend: availability, build, refusal and loading."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from qat_lib.engines.tensorrt.builder import build_plan
 from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.capabilities import Capabilities, capabilities_of
 from qat_lib.engines.tensorrt.cuda import CudaDevice, Device
-from qat_lib.engines.tensorrt.inspector import is_detailed, read_layers
+from qat_lib.engines.tensorrt.inspector import is_detailed, read_inspector
 from qat_lib.engines.tensorrt.library import import_tensorrt
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.tensorrt.runtime import TensorRTEngine
+
+DEVICE_KEYS: Mapping[str, type] = {"name": str, "compute_capability": str}
 
 
 class TensorRTBackend:
@@ -28,6 +30,9 @@ class TensorRTBackend:
         trt: the ``tensorrt`` module; None imports it when it is needed.
         device: the GPU; None is the first visible one.
     """
+
+    device_keys = DEVICE_KEYS
+    rebuilds = False  # that takes minutes
 
     def __init__(self, trt: Any = None, device: Device | None = None) -> None:
         self._trt = trt
@@ -48,7 +53,10 @@ class TensorRTBackend:
         return {"kind": "gpu", **asdict(self._device.info())}
 
     def float_precisions(self) -> tuple[str, ...]:
-        """Return fp32, and fp16 where it is a builder flag; strongly typed versions take FP16 from the graph."""
+        """Return fp32, and fp16 where it is a builder flag.
+
+        Strongly typed versions take FP16 from the graph.
+        """
         self._module()
         return ("fp32", "fp16") if self._capabilities().fp16_flags else ("fp32",)
 
@@ -63,7 +71,7 @@ class TensorRTBackend:
         inputs, outputs = plan.tensors()
         memory = int(getattr(plan.engine, self._capabilities().memory_property))
         plan.close()
-        layers = read_layers(
+        layers = read_inspector(
             description, nodes=request.graph.nodes, weighted=request.graph.weighted
         )
         warnings = log.warnings()
@@ -93,8 +101,8 @@ class TensorRTBackend:
                 return f"it needs an Ampere or newer GPU, here is {device['name']}."
         elif (device["name"], device["compute_capability"]) != (name, capability):
             return (
-                f"it was built for {name} (compute capability {capability}), here is {device['name']} "
-                f"({device['compute_capability']})."
+                f"it was built for {name} (compute capability {capability}), here is "
+                f"{device['name']} ({device['compute_capability']})."
             )
         return None
 

@@ -1,4 +1,4 @@
-"""Build a TensorRT engine: one sequence for every supported version, with the differences in the capability table."""
+"""Build a TensorRT engine: one sequence for every version, by the capability table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from qat_lib.engines.tensorrt.capabilities import Capabilities
 from qat_lib.engines.tensorrt.diagnosis import explain_failed_build, read_parser_errors
 from qat_lib.engines.tensorrt.library import make_entry
 from qat_lib.errors import ConfigError, EngineBuildError
+from qat_lib.mappings import map_values
 
 
 def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log: BuildLog) -> bytes:
@@ -43,7 +44,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
     del parser, monitor
     _stop_if(cancellation)
     if plan is None:
-        shapes = {name: str(profile) for name, profile in request.spec.shapes.items()}
+        shapes = map_values(str, request.spec.shapes)
         workspace = request.spec.workspace_bytes
         raise explain_failed_build(
             log.errors(), {"workspace": workspace or "the whole memory", "shapes": shapes}
@@ -63,13 +64,15 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
     weights, precision = request.graph.weights, request.spec.float_precision
     if weights is not None and weights not in capabilities.weights:
         raise ConfigError(
-            f"TensorRT {version} takes quantized weights as {' or '.join(capabilities.weights)} (FP32 + Q + DQ); "
-            f"{request.onnx} stores them as {weights} (INT8 + DQ). Export with weights=qdq."
+            f"TensorRT {version} takes quantized weights as {' or '.join(capabilities.weights)} "
+            f"(FP32 + Q + DQ); {request.onnx} stores them as {weights} (INT8 + DQ). Export with "
+            "weights=qdq."
         )
     if capabilities.strongly_typed and precision != "fp32":
         raise ConfigError(
-            f"TensorRT {version} takes every type from the ONNX graph, so float_precision must stay fp32. "
-            f"Received: {precision}. Export the graph with remainder=fp16 instead."
+            f"TensorRT {version} takes every type from the ONNX graph, so float_precision must "
+            f"stay fp32. Received: {precision}. Export the graph with float_precision=fp16 "
+            "instead."
         )
     if precision == "bf16":
         raise ConfigError(f"TensorRT {version} has no bf16. Use float_precision fp16 or fp32.")
@@ -105,12 +108,12 @@ def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: Buil
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
     profile = builder.create_optimization_profile()
     for name, shapes in spec.shapes.items():
-        sides = (shapes.minimum, shapes.optimum, shapes.maximum)
-        profile.set_shape(name, *(trt.Dims(list(shape)) for shape in sides))
+        sides = map(list, (shapes.minimum, shapes.optimum, shapes.maximum))
+        profile.set_shape(name, *map(trt.Dims, sides))
     if config.add_optimization_profile(profile) < 0:
-        shown = {name: str(shapes) for name, shapes in spec.shapes.items()}
         raise EngineBuildError(
-            f"TensorRT refuses the shapes {shown}. They must lie within what the graph allows."
+            f"TensorRT refuses the shapes {map_values(str, spec.shapes)}. They must lie within "
+            "what the graph allows."
         )
     timing_cache.attach(config, spec.timing_cache)
     return config

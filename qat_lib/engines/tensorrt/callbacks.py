@@ -37,10 +37,10 @@ class BuildLog:
         for level, message in self.messages:
             if level == "WARNING":
                 counts[message] = counts.get(message, 0) + 1
-        return tuple(
-            message if count == 1 else f"{message} ({count} times)"
-            for message, count in counts.items()
-        )
+        warnings = []
+        for message, count in counts.items():
+            warnings.append(message if count == 1 else f"{message} ({count} times)")
+        return tuple(warnings)
 
 
 def make_logger(trt: Any, log: BuildLog) -> Any:
@@ -58,7 +58,7 @@ def make_logger(trt: Any, log: BuildLog) -> Any:
 
 
 class Cancellation:
-    """Whether a build was asked to stop: by its caller, or by the user's Ctrl-C inside a callback."""
+    """Whether a build was asked to stop, by its caller or by Ctrl-C inside a callback."""
 
     def __init__(self, asked: Callable[[], bool] | None) -> None:
         self._asked = asked
@@ -72,7 +72,7 @@ class Cancellation:
 def make_progress_monitor(
     trt: Any, on_progress: Callable[[str, int, int], None] | None, cancellation: Cancellation
 ) -> Any:
-    """Return a progress monitor that reports the outermost phases and stops the build when it is cancelled."""
+    """Return a monitor that reports the outermost phases and stops a cancelled build."""
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:

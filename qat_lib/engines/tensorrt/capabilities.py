@@ -1,4 +1,4 @@
-"""What differs between the supported TensorRT versions, in one table; the rest of the code asks the table.
+"""What differs between the supported TensorRT versions, in one table.
 
 Facts are read from the bindings' API surface (see the snapshots in the tests), not from release
 notes.
@@ -100,5 +100,6 @@ def capabilities_of(version: str, table: Sequence[Capabilities] = TABLE) -> Capa
         if len(numbers) == 2 and numbers[0] == row.major and numbers >= row.minimum:
             return row
     raise BackendUnavailableError(
-        f"TensorRT {version} is installed; supported are 8.6, 10.12 and newer, and 11. Install one of these."
+        f"TensorRT {version} is installed; supported are 8.6, 10.12 and newer, and 11. Install one "
+        "of these."
     )

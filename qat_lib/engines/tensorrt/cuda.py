@@ -39,7 +39,10 @@ class DeviceInfo:
 
 
 class Device(Protocol):
-    """A GPU. Addresses, streams, events and graphs are integers, as the CUDA runtime hands them out."""
+    """A GPU.
+
+    Addresses, streams, events and graphs are integers, as the CUDA runtime hands them out.
+    """
 
     def info(self) -> DeviceInfo:
         """Describe the GPU; raise BackendUnavailableError where there is none."""
@@ -66,7 +69,7 @@ class Device(Protocol):
         """Wait until all work on ``stream`` is done."""
 
     def spin(self, stream: int) -> None:
-        """Wait likewise, but by asking over and over: it costs a CPU core and saves the time to wake up."""
+        """Wait by polling: it costs a CPU core and saves the time to wake up."""
 
     def to_device(self, address: int, source: Bytes, stream: int) -> None:
         """Copy page-locked memory to the device, in stream order."""
@@ -100,7 +103,10 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """The first visible GPU, through cuda-python (``cuda.bindings.runtime``), which takes handles as numbers."""
+    """The first visible GPU, through cuda-python, which takes handles as numbers.
+
+    The module is ``cuda.bindings.runtime``.
+    """
 
     def info(self) -> DeviceInfo:
         """Describe the GPU."""
@@ -108,8 +114,9 @@ class CudaDevice:
         status, count = runtime.cudaGetDeviceCount()
         if status != runtime.cudaError_t.cudaSuccess or not count:
             raise BackendUnavailableError(
-                f"TensorRT needs an NVIDIA GPU and its driver; CUDA says: {_text(runtime, status)}. "
-                "Check nvidia-smi, and in a container that the GPU is passed in."
+                "TensorRT needs an NVIDIA GPU and its driver; CUDA says: "
+                f"{_text(runtime, status)}. Check nvidia-smi, and in a container that the GPU is "
+                "passed in."
             )
         properties = self._call("cudaGetDeviceProperties", 0)
         supported = self._call("cudaDriverGetVersion")
@@ -215,8 +222,9 @@ class CudaDevice:
         status, *result = getattr(runtime, function)(*arguments)
         if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
             raise EngineError(
-                f"The GPU is out of memory ({function} of {arguments[0]} bytes). "
-                "Close other programs on the GPU, or build the engine with a smaller largest batch or workspace."
+                f"The GPU is out of memory ({function} of {arguments[0]} bytes). Close other "
+                "programs on the GPU, or build the engine with a smaller largest batch or "
+                "workspace."
             )
         if status != runtime.cudaError_t.cudaSuccess:
             raise EngineError(f"CUDA failed in {function}: {_text(runtime, status)}.")

@@ -106,13 +106,14 @@ def explain_failed_build(errors: Sequence[str], context: Mapping[str, Any]) -> E
         match = _NO_KERNEL.search(message)
         if match:
             return EngineBuildError(
-                f"TensorRT has no kernel for {match['node']} on this GPU. Leave that layer out of quantization (a spec "
-                f"entry with quantize: false), or raise the workspace limit. TensorRT: {reasons}"
+                f"TensorRT has no kernel for {match['node']} on this GPU. Leave that layer out of "
+                "quantization (a spec entry with quantize: false), or raise the workspace limit. "
+                f"TensorRT: {reasons}"
             )
     if any(_OUT_OF_MEMORY.search(message) for message in errors):
         return EngineBuildError(
-            f"The build ran out of GPU memory (workspace limit {context['workspace']}, shapes {context['shapes']}). "
-            "Close other programs on the GPU, lower the workspace limit or the largest batch, or lower the "
-            f"optimization level. TensorRT: {reasons}"
+            f"The build ran out of GPU memory (workspace limit {context['workspace']}, shapes "
+            f"{context['shapes']}). Close other programs on the GPU, lower the workspace limit or "
+            f"the largest batch, or lower the optimization level. TensorRT: {reasons}"
         )
     return EngineBuildError(f"TensorRT built no engine. {reasons}")

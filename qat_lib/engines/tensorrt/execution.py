@@ -1,11 +1,13 @@
-"""One request on the GPU: an execution context with a stream of its own and buffers for the largest batch."""
+"""One request on the GPU: an execution context, its stream, buffers for the largest batch."""
 
 from __future__ import annotations
 
 import logging
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from qat_lib.engines.spec import ShapeProfile
 from qat_lib.engines.tensorrt.callbacks import BuildLog, make_profiler
 from qat_lib.engines.tensorrt.cuda import Bytes, Device
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
-from qat_lib.engines.values import Array, TensorInfo
+from qat_lib.engines.values import Array, TensorInfo, names_of
 from qat_lib.errors import EngineError
+from qat_lib.mappings import map_values
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +92,7 @@ class Execution:
         self.context = self._plan.create_context()
         self._stream = self._device.create_stream()
         self._resources.callback(self._device.destroy_stream, self._stream)
-        self._plan.set_shapes(
-            self.context, {name: profile.maximum for name, profile in self._profiles.items()}
-        )
+        self._plan.set_shapes(self.context, map_values(attrgetter("maximum"), self._profiles))
         self._buffers = {}
         for info in (*self._inputs, *self._outputs):
             count = math.prod(self.context.get_tensor_shape(info.name))
@@ -101,16 +102,15 @@ class Execution:
             self._buffers[info.name] = buffer
 
     def _set_shapes(self, values: list[Array]) -> None:
-        shape = tuple(value.shape for value in values)
+        shape = tuple(map(np.shape, values))
         if shape != self._shape:
-            shapes = {
-                info.name: value.shape for info, value in zip(self._inputs, values, strict=True)
-            }
-            self._plan.set_shapes(self.context, shapes)
+            self._plan.set_shapes(
+                self.context, dict(zip(names_of(self._inputs), shape, strict=True))
+            )
             self._shape = shape
-            self._output_shapes = {
-                info.name: tuple(self.context.get_tensor_shape(info.name)) for info in self._outputs
-            }
+            self._output_shapes = {}
+            for name in names_of(self._outputs):
+                self._output_shapes[name] = tuple(self.context.get_tensor_shape(name))
 
     def _copy_in(self, values: list[Array]) -> None:
         for info, value in zip(self._inputs, values, strict=True):
@@ -124,7 +124,7 @@ class Execution:
             raise EngineError(f"TensorRT failed on the batch. {' '.join(self._log.errors()[-3:])}")
 
     def _copy_out(self) -> dict[str, int]:
-        counts = {name: math.prod(shape) for name, shape in self._output_shapes.items()}
+        counts = map_values(math.prod, self._output_shapes)
         for name, count in counts.items():
             buffer = self._buffers[name]
             self._device.to_host(buffer.part(count), buffer.address, self._stream)
@@ -204,9 +204,7 @@ class Execution:
 
     def layer_times(self) -> dict[str, float]:
         """Return the mean milliseconds of each layer over some runs with a profiler attached."""
-        self._plan.set_shapes(
-            self.context, {name: profile.optimum for name, profile in self._profiles.items()}
-        )
+        self._plan.set_shapes(self.context, map_values(attrgetter("optimum"), self._profiles))
         self._shape = ()
         collected: dict[str, list[float]] = {}
         profiler = self.context.profiler = make_profiler(self._plan.trt, collected)
@@ -219,4 +217,4 @@ class Execution:
         del profiler
         for name, buffer in self._buffers.items():
             self.context.set_tensor_address(name, buffer.address)
-        return {name: sum(times) / len(times) for name, times in collected.items()}
+        return map_values(statistics.fmean, collected)

@@ -1,4 +1,4 @@
-"""Read the engine inspector's JSON: layers with the ONNX nodes in them and the precision they run in.
+"""Read the engine inspector's JSON: layers with their ONNX nodes and precision.
 
 ``trtexec --exportLayerInfo`` writes the same format. Precision is read from the text of
 "Format/Datatype" and from the weights' type; ONNX nodes from the "Metadata" that newer versions
@@ -27,7 +27,7 @@ _TYPES: tuple[tuple[str, str], ...] = (
 _NOT_WEIGHTED = frozenset({"Reformat", "NoOp", "Constant", "Shuffle", "Slice"})
 
 
-def read_layers(
+def read_inspector(
     description: Mapping[str, Any],
     *,
     nodes: Mapping[str, str],
@@ -75,13 +75,13 @@ class _Ordered(dict[str, None]):
     """Names in the order in which they came, with the set operation that is needed here."""
 
     def isdisjoint(self, others: Collection[str]) -> bool:
-        return not any(name in others for name in self)
+        return self.keys().isdisjoint(others)
 
 
 def _fused(item: Mapping[str, Any], nodes: Mapping[str, str]) -> _Ordered:
     shown = _ONNX_LAYER.findall(str(item.get("Metadata", "")))
     if not shown:
-        shown = [part.strip() for part in re.split(r" \+ |\|\|", str(item.get("Name", "")))]
+        shown = list(map(str.strip, re.split(r" \+ |\|\|", str(item.get("Name", "")))))
     known = set(nodes.values())
     return _Ordered.fromkeys(
         nodes.get(name, name) for name in shown if name in nodes or name in known
@@ -89,7 +89,10 @@ def _fused(item: Mapping[str, Any], nodes: Mapping[str, str]) -> _Ordered:
 
 
 def _weights(item: Mapping[str, Any]) -> str | None:
-    """Return the type of the layer's weights; ConvActPool and the like put a prefix before the key."""
+    """Return the type of the layer's weights.
+
+    ConvActPool and the like put a prefix before the key.
+    """
     for key, value in item.items():
         if key.endswith("Weights") and isinstance(value, Mapping) and value.get("Count"):
             return _type(str(value.get("Type", "")))
@@ -97,7 +100,10 @@ def _weights(item: Mapping[str, Any]) -> str | None:
 
 
 def _precision(item: Mapping[str, Any], *, weighted: bool) -> str:
-    """Return what a layer computes in: its weights' and its input's type if it has weights, else its output's."""
+    """Return what a layer computes in.
+
+    It is the type of the weights and the input if it has weights, else that of the output.
+    """
     read, written = _tensors(item, "Inputs"), _tensors(item, "Outputs")
     if not weighted:
         return written or read or "unknown"

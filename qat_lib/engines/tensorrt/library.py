@@ -35,14 +35,18 @@ def import_tensorrt() -> Any:
             return importlib.import_module("tensorrt")
     except ImportError as error:
         raise BackendUnavailableError(
-            f"The tensorrt backend needs NVIDIA's tensorrt package ({error}). Install tensorrt-cu12 (10.12 or newer), "
-            "tensorrt-cu13 (11), or on Python 3.10 tensorrt==8.6.0 with nvidia-cublas-cu12 and nvidia-cudnn-cu12<9; "
-            "and qatline[tensorrt] for device memory."
+            f"The tensorrt backend needs NVIDIA's tensorrt package ({error}). Install "
+            "tensorrt-cu12 (10.12 or newer), tensorrt-cu13 (11), or on Python 3.10 tensorrt==8.6.0 "
+            "with nvidia-cublas-cu12 and nvidia-cudnn-cu12<9; and qatline[tensorrt] for device "
+            "memory."
         ) from error
 
 
 def _preload_cuda_wheels(error: ImportError) -> bool:
-    """Load CUDA's libraries from their wheels where a missing one of them is the reason; return whether any was."""
+    """Load CUDA's libraries from their wheels where a missing one of them is the reason.
+
+    Return whether any was.
+    """
     if "libcu" not in str(error):
         return False
     package = importlib.util.find_spec("nvidia")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from qat_lib.engines.spec import ShapeProfile
@@ -12,6 +13,7 @@ from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.library import make_entry
 from qat_lib.engines.values import TensorInfo
 from qat_lib.errors import EngineError, EngineLoadError
+from qat_lib.mappings import map_values
 
 
 class LoadedPlan:
@@ -52,9 +54,9 @@ class LoadedPlan:
             context = self.engine.create_execution_context()
         if context is None:
             raise EngineLoadError(
-                f"TensorRT can't make an execution context, most often for lack of GPU memory. "
-                f"{' '.join(self._log.errors()[-3:])} Close other programs on the GPU, or build with a smaller largest "
-                "batch."
+                "TensorRT can't make an execution context, most often for lack of GPU memory. "
+                f"{' '.join(self._log.errors()[-3:])} Close other programs on the GPU, or build "
+                "with a smaller largest batch."
             )
         return context
 
@@ -81,7 +83,7 @@ class LoadedPlan:
 
     def describe(self, context: Any, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
         """Return the inspector's description, for the shapes that the engine is optimized for."""
-        self.set_shapes(context, {name: profile.optimum for name, profile in profiles.items()})
+        self.set_shapes(context, map_values(attrgetter("optimum"), profiles))
         inspector = self.engine.create_engine_inspector()
         inspector.execution_context = context
         description: dict[str, Any] = json.loads(

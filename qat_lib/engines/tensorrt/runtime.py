@@ -15,10 +15,11 @@ from qat_lib.engines.spec import parse_profile
 from qat_lib.engines.tensorrt.callbacks import BuildLog
 from qat_lib.engines.tensorrt.cuda import Device
 from qat_lib.engines.tensorrt.execution import Execution
-from qat_lib.engines.tensorrt.inspector import read_layers
+from qat_lib.engines.tensorrt.inspector import read_inspector
 from qat_lib.engines.tensorrt.loaded_plan import LoadedPlan
 from qat_lib.engines.timing import Measured, time_requests, warm_up
 from qat_lib.engines.values import Array, EngineLayer
+from qat_lib.mappings import map_values
 
 # The second context copies while the first one computes. It takes the device memory of one more
 # context, and is made only when two threads ask at the same time.
@@ -41,12 +42,15 @@ class TensorRTEngine(Engine):
         version_compatible = bool(manifest.spec.get("version_compatible"))
         self._plan = LoadedPlan(trt, data, log, version_compatible=version_compatible)
         check_tensors(manifest, *self._plan.tensors())
-        profiles = {name: parse_profile(text) for name, text in manifest.spec["shapes"].items()}
+        profiles = map_values(parse_profile, manifest.spec["shapes"])
         make = partial(Execution, self._plan, device, manifest, profiles, log)
         self._open_requests(make, _PARALLEL, limits)
 
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
-        """Measure as ``trtexec`` does: warm-up, then compute timed by events, from a CUDA graph where possible."""
+        """Measure as ``trtexec`` does.
+
+        After a warm-up, events time what is computed, from a CUDA graph where possible.
+        """
         values = self._checked(batch)
         compute: list[float] = []
         with self._pool.lend() as execution, ExitStack() as stack:
@@ -67,7 +71,7 @@ class TensorRTEngine(Engine):
         description = request.describe()
         times = request.layer_times() if timed else {}
         nodes = self.manifest.nodes
-        return read_layers(
+        return read_inspector(
             description, nodes=nodes, weighted=self.manifest.weighted_nodes, times=times
         )
 

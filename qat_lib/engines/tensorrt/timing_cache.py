@@ -1,4 +1,4 @@
-"""TensorRT's timing cache on disk: read before a build, merged with what others wrote meanwhile, written whole."""
+"""TensorRT's timing cache on disk: read before a build, merged and written after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def attach(config: Any, path: Path | None) -> None:
-    """Give the build configuration a timing cache, from ``path`` where that holds one for this device."""
+    """Give the build a timing cache, from ``path`` where that has one for this device."""
     if path is None:
         return
     cache = _read(config, path)
@@ -27,7 +27,9 @@ def attach(config: Any, path: Path | None) -> None:
 
 
 def save(config: Any, path: Path | None) -> None:
-    """Merge the build's timings into ``path``. Two builders that end together both find theirs in it.
+    """Merge the build's timings into ``path``.
+
+    Two builders that end together both find theirs in it.
 
     Raises:
         EngineBuildError: it can't be written; the old file is kept.
@@ -45,7 +47,7 @@ def save(config: Any, path: Path | None) -> None:
 
 
 def _read(config: Any, path: Path) -> Any:
-    """Return the cache in ``path``; an empty one if there is no file, None if TensorRT does not take it.
+    """Return the cache in ``path``: an empty one without a file, None if TensorRT refuses it.
 
     Raises:
         EngineBuildError: it can't be read.

@@ -28,20 +28,17 @@ from qat_lib.export.ranges import LearnedRange
 
 
 def find_range(name: str, ranges: Mapping[str, LearnedRange]) -> LearnedRange:
-    """Return the range of a marker, whose name TensorFlow may have made unique with a number.
+    """Return the range of a quantizer.
 
     Raises:
-        ExportError: no quantizer has that name.
+        ExportError: the model has no quantizer of that name.
     """
-    if name in ranges:
-        return ranges[name]
-    stem, _, number = name.rpartition("_")
-    if number.isdigit() and stem in ranges:
-        return ranges[stem]
-    raise ExportError(
-        f"Expected the marker of a known quantizer. Received: {name!r}; the model has {sorted(ranges)[:8]}. "
-        "Quantizers must keep the names they were built with."
-    )
+    if name not in ranges:
+        raise ExportError(
+            f"Expected the marker of a known quantizer. Received: {name!r}; the model has {sorted(ranges)[:8]}. "
+            "Quantizers must keep the names they were built with."
+        )
+    return ranges[name]
 
 
 def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
@@ -89,5 +86,4 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
             for index, value in enumerate(constants[learned.name], start=1):
                 node.replace_input_with(index, value)
             set_int(node, "axis", 1)
-            node.meta[QUANTIZER] = learned.name
         quantize.outputs[0].dtype = ir.DataType.UINT8 if learned.unsigned else ir.DataType.INT8

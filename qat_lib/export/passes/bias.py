@@ -16,9 +16,10 @@ from qat_lib.export.graph import (
     rank,
     replace,
 )
+from qat_lib.roles import onnx_operators
 
-CONVOLUTIONS = ("Conv", "ConvTranspose")
-WEIGHTED = (*CONVOLUTIONS, "Gemm", "MatMul")
+CONVOLUTIONS = onnx_operators("convolution")
+WEIGHTED = onnx_operators("weighted")
 
 
 def weight_shape(node: ir.Node) -> tuple[int, ...] | None:

@@ -26,8 +26,9 @@ from qat_lib.export.graph import (
     scalar,
 )
 from qat_lib.export.passes.transposes import has_many_scales, transposed_from
+from qat_lib.roles import PAIR, onnx_operators
 
-PASSES = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity")
+PASSES = PAIR | onnx_operators("rectifier") | {"Identity"}
 
 
 @lowering_pass

@@ -11,15 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, replace
+from qat_lib.roles import PAIR, onnx_operators
 
-KEEP = (
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-)
+KEEP = PAIR | onnx_operators("random")
 LARGEST_GROWTH = 1 << 20
 """Elements up to which a constant may be larger than what it is computed from (a Tile or Expand
 stays a node)."""
@@ -36,12 +30,12 @@ def _reshape(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
     return data.reshape(target)
 
 
-def _squeeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+def _squeeze(_: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
     data, *axes = inputs
     return np.squeeze(data, *map(tuple, axes))
 
 
-def _unsqueeze(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
+def _unsqueeze(_: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
     data, axes = inputs
     return np.expand_dims(data, tuple(axes))
 
@@ -61,19 +55,19 @@ def _concat(node: ir.Node, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 FOLDS: dict[str, Fold] = {
-    "Identity": lambda node, x: np.array(*x),
+    "Identity": lambda _, x: np.array(*x),
     "Cast": _cast,
     "Reshape": _reshape,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Transpose": _transpose,
     "Concat": _concat,
-    "Add": lambda node, x: np.add(*x),
-    "Sub": lambda node, x: np.subtract(*x),
-    "Mul": lambda node, x: np.multiply(*x),
-    "Sqrt": lambda node, x: np.sqrt(*x),
-    "Reciprocal": lambda node, x: np.reciprocal(*x),
-    "Neg": lambda node, x: np.negative(*x),
+    "Add": lambda _, x: np.add(*x),
+    "Sub": lambda _, x: np.subtract(*x),
+    "Mul": lambda _, x: np.multiply(*x),
+    "Sqrt": lambda _, x: np.sqrt(*x),
+    "Reciprocal": lambda _, x: np.reciprocal(*x),
+    "Neg": lambda _, x: np.negative(*x),
 }
 """The operators that make up nearly all constant subgraphs; the others go through ONNX's reference
 evaluator."""

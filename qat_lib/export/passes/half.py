@@ -39,7 +39,7 @@ def _is_float(value: ir.Value | None) -> bool:
 
 
 @lowering_pass
-def convert_remainder_to_half(model: ir.Model) -> None:
+def convert_float_to_half(model: ir.Model) -> None:
     """Convert float32 initializers and operators to float16; inputs and outputs of the graph stay float32.
 
     Raises:
@@ -76,7 +76,7 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
         greatest = np.abs(array[np.isfinite(array)]).max()
         raise ExportError(
             f"Expected constants within float16's range (+-65504). Received {greatest:g} in "
-            f"{value.name!r}, read by {uses[0].node.name!r}. Export with remainder='fp32'."
+            f"{value.name!r}, read by {uses[0].node.name!r}. Export with float_precision='fp32'."
         )
     half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)
     if any(is_op(use.node, "QuantizeLinear", "DequantizeLinear") and use.idx == 1 for use in uses):

@@ -31,6 +31,7 @@ from qat_lib.export.passes.transposes import (
     put_in_front,
     transposed_from,
 )
+from qat_lib.roles import ARITHMETIC, PAIR, onnx_operators
 
 
 @lowering_pass
@@ -84,8 +85,7 @@ def _share(graph: ir.Graph) -> None:
             graph.remove(node, safe=True)
 
 
-LIFTED = ("QuantizeLinear", "DequantizeLinear", "Cast", "Relu", "Clip", "Identity")
-ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+LIFTED = PAIR | onnx_operators("rectifier") | {"Cast", "Identity"}
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:

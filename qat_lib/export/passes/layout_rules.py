@@ -38,30 +38,14 @@ from qat_lib.export.passes.transposes import (
     put_in_front,
     transposed_from,
 )
+from qat_lib.roles import PAIR, onnx_operators
 
 Rule = Callable[[ir.Node], None]
 
-# fmt: off
-UNARY = (
-    "Relu", "LeakyRelu", "Elu", "Selu", "Celu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Exp", "Log",
-    "Sqrt", "Reciprocal", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign", "Softplus", "Softsign", "Mish", "Gelu",
-    "ThresholdedRelu", "Cast", "Identity", "Clip", "Not", "Sin", "Cos", "IsNaN", "QuantizeLinear", "DequantizeLinear",
-)
-BROADCASTING = (
-    "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Equal", "Greater", "GreaterOrEqual",
-    "Less", "LessOrEqual", "And", "Or", "Mod", "PRelu",
-)
-# fmt: on
-AXIS = ("Softmax", "LogSoftmax", "Hardmax", "Concat", "Split")
-REDUCE = (
-    "ReduceMean",
-    "ReduceSum",
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceL2",
-    "ReduceSumSquare",
-)
+UNARY = onnx_operators("unary") | PAIR
+BROADCASTING = onnx_operators("broadcasting")
+AXIS = onnx_operators("axis")
+REDUCE = onnx_operators("reduction")
 
 
 def sink_rule(node: ir.Node) -> Rule | None:

@@ -5,9 +5,12 @@ TensorRT's inspector, OpenVINO's execution graph and the reports are joined by t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import onnx_ir as ir
 
-from qat_lib.export.graph import LAYER, QUANTIZER, is_op, lowering_pass
+from qat_lib.export.graph import LAYER, ORIGIN, QUANTIZER, is_op, lowering_pass
 
 ROLES = {
     "QuantizeLinear": ("weight", "scale", "zero_point"),
@@ -28,17 +31,26 @@ def owner(node: ir.Node) -> str:
     """Return what a node is named after: its quantizer, else its layer, else the layer of a neighbour."""
     if is_op(node, "QuantizeLinear", "DequantizeLinear") and QUANTIZER in node.meta:
         return str(node.meta[QUANTIZER])
-    if LAYER in node.meta:
-        return str(node.meta[LAYER])
-    for neighbour in (*node.predecessors(), *node.successors()):
-        if LAYER in neighbour.meta:
-            return str(neighbour.meta[LAYER])
-    return "graph"
+    return str(_nearest(node).get(LAYER, "graph"))
+
+
+def origin(node: ir.Node) -> str:
+    """Return the Keras layer that a node stands for, as plan and reports name it."""
+    meta = _nearest(node)
+    return str(meta.get(ORIGIN, meta.get(LAYER, "graph")))
+
+
+def _nearest(node: ir.Node) -> Mapping[str, Any]:
+    """Return what is known of a node that came from no layer: what is known of a neighbour."""
+    for candidate in (node, *node.predecessors(), *node.successors()):
+        if LAYER in candidate.meta:
+            return candidate.meta
+    return node.meta
 
 
 @lowering_pass
 def name_canonically(model: ir.Model) -> None:
-    """Rename nodes, their outputs and the initializers; inputs and outputs of the graph keep their names."""
+    """Rename nodes, their outputs and the initializers; those of the graph's border keep theirs."""
     graph = model.graph
     kept = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
     taken = set(kept)
@@ -58,6 +70,13 @@ def name_canonically(model: ir.Model) -> None:
         value.name = f"rename__value__{index}"
     for value, name in renamed:
         value.name = name
+        _forget_names_of_dimensions(value)
+
+
+def _forget_names_of_dimensions(value: ir.Value) -> None:
+    """Leave open dimensions without the numbered names of tf2onnx, which count a process's exports."""
+    if value.shape is not None:
+        value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
 
 
 def _initializer_name(value: ir.Value) -> str:

@@ -25,18 +25,11 @@ from qat_lib.export.graph import (
     set_int,
     set_ints,
 )
+from qat_lib.roles import onnx_operators
 
-NON_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs", "Softplus", "Exp")
-KEEPS_SIGN = (
-    "MaxPool",
-    "AveragePool",
-    "GlobalAveragePool",
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "Reshape",
-    "Flatten",
-)
-KEEPS_SIGN_OF_ALL = ("Concat", "Add", "Mul", "Max")
+NON_NEGATIVE = onnx_operators("non-negative")
+KEEPS_SIGN_OF_ALL = onnx_operators("sign preserving", "merge")
+KEEPS_SIGN = onnx_operators("sign preserving") - KEEPS_SIGN_OF_ALL
 
 
 def is_non_negative(value: ir.Value | None) -> bool:

@@ -33,8 +33,9 @@ from qat_lib.export.graph import (
 )
 from qat_lib.export.passes.activation_ranges import find_range, quantizer_pairs
 from qat_lib.export.ranges import LearnedRange
+from qat_lib.roles import onnx_operators
 
-MOVES = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+MOVES = onnx_operators("layout") | {"Identity"}
 
 
 @dataclass(frozen=True)

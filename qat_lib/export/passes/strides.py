@@ -29,23 +29,16 @@ from qat_lib.export.graph import (
     set_ints,
 )
 from qat_lib.export.passes.transposes import has_many_scales
+from qat_lib.roles import PAIR, onnx_operators
 
 UNARY = (
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "Relu",
-    "Clip",
-    "LeakyRelu",
-    "Sigmoid",
-    "HardSwish",
-    "BatchNormalization",
-    "Identity",
+    PAIR | onnx_operators("after add") | {"Sigmoid", "HardSwish", "BatchNormalization", "Identity"}
 )
 BINARY = ("Add", "Sub", "Mul")
 
 
 @lowering_pass
-def pull_strides_up(model: ir.Model) -> None:
+def hoist_strides(model: ir.Model) -> None:
     """Move strides of 1x1 convolutions up as far as they go."""
     graph = model.graph
     # What a move asks of the tensors in front is met further on.

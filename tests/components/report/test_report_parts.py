@@ -30,6 +30,7 @@ from components.report.ranges import range_rows
 from components.report.sources import read_run
 from components.report.speed import speed_table
 from components.settings import GateSettings
+from qat_lib.onnx_view.identity import Identities
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,19 @@ def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
     assert output is not None
     assert output.range() == "0…5.02"  # 255 steps where signed integers have 127 over ±2.5
     assert "Q/DQ 0…5.02" in draw_graph(found, {})
+
+
+def test_a_layer_is_titled_as_the_file_says_it(tmp_path: Path) -> None:
+    proto = sample_graph()
+    known = {"quant_stem/Conv": "backbone/stem"}
+    for key, text in Identities(layers=known).to_metadata().items():
+        proto.metadata_props.add(key=f"qatline.{key}", value=text)
+    (tmp_path / "qat.onnx").write_bytes(proto.SerializeToString())
+    found = read_view(tmp_path / "qat.onnx")
+    assert found is not None
+    assert [node.names for node in found.nodes if node.title == "backbone/stem"] == [
+        ("quant_stem/Conv", "quant_stem/Relu")
+    ]
 
 
 def test_the_table_of_ranges_says_which_are_unsigned(folders: ReportFolders) -> None:

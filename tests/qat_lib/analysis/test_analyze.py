@@ -11,7 +11,8 @@ from onnx_graphs import GraphBuilder
 
 from qat_lib.analysis import FusionReport, analyze_graph, analyze_onnx
 from qat_lib.analysis.analyze import kernel_name
-from qat_lib.analysis.engine import Kernel, predict
+from qat_lib.analysis.engine import predict_engine
+from qat_lib.analysis.kernels import Kernel
 from qat_lib.errors import ExportError
 
 
@@ -121,7 +122,7 @@ def test_a_mean_over_the_image_is_a_pool(axes: Any, op: str, expected: int) -> N
 
 
 def test_kernel_name() -> None:
-    nodes = predict(network().graph()).graph.nodes
+    nodes = predict_engine(network().graph()).graph.nodes
     kernel = Kernel(kind="other", nodes=tuple(nodes[:2]), reads="float", writes="float", name="own")
     assert kernel_name(kernel) == " + ".join(node.name for node in nodes[:2])
     assert kernel_name(Kernel(kind="reformat", reads="float", writes="int8", name="own")) == "own"

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from onnx_graphs import GraphBuilder, image
 
 from qat_lib.analysis.chains import gate_of, joins, match_gate
-from qat_lib.analysis.engine import predict
+from qat_lib.analysis.engine import predict_engine
 from qat_lib.analysis.flow import Flow
 from qat_lib.onnx_view.graph import OnnxGraph
 
@@ -185,7 +185,7 @@ def pooled_kernel(
     g.output(g.conv(g.qdq(y), 16, 16, name="next") if quantized else y)
     if outputs == 2:
         g.output(next(node.output[1] for node in g.nodes if node.op_type == "MaxPool"))
-    engine = predict(g.graph())
+    engine = predict_engine(g.graph())
     return [node.op for node in next(iter(engine.chains.values())).nodes]
 
 
@@ -213,7 +213,7 @@ def kernel_of(op: str, behind: str, *, outputs: int = 1, quantized: bool = True)
     for index in range(1, outputs):
         g.nodes[-1].output[index] = ""
     g.output(g.conv(g.qdq(g.op("Relu", [y]) if parameters else y), 16, 16, name="next"))
-    engine = predict(g.graph())
+    engine = predict_engine(g.graph())
     chain = next(iter(engine.chains.values()))
     return [node.op for node in chain.nodes] + ["int8"] * (
         chain.output_scale(engine.flow) is not None

@@ -10,7 +10,7 @@ import pytest
 from onnx_graphs import GraphBuilder
 
 from qat_lib.analysis import FusionReport, analyze_graph, compare
-from qat_lib.analysis.comparison import read_layers
+from qat_lib.analysis.comparison import read_layer_info
 
 INT8, FP32 = "Int8 NC/32HW32", "Row major linear FP32"
 
@@ -40,9 +40,9 @@ def layer(name: str, reads: str = INT8, writes: str = INT8, **fields: Any) -> di
         ("", set()),
     ],
 )
-def test_read_layers_splits_names(name: str, nodes: set[str]) -> None:
+def test_read_layer_info_splits_names(name: str, nodes: set[str]) -> None:
     for entry in (name, {"Name": name}):
-        (found,) = read_layers([entry])
+        (found,) = read_layer_info([entry])
         assert found.nodes == nodes
         assert found.name == name
 
@@ -69,8 +69,8 @@ def test_read_layers_splits_names(name: str, nodes: set[str]) -> None:
         ({"name": "reformat a", "nodes": [], "kind": "Convolution"}, True),
     ],
 )
-def test_read_layers_knows_what_converts(entry: Any, expected: bool) -> None:
-    (found,) = read_layers([entry])
+def test_read_layer_info_knows_what_converts(entry: Any, expected: bool) -> None:
+    (found,) = read_layer_info([entry])
     assert found.is_reformat is expected
 
 
@@ -78,12 +78,12 @@ def test_read_layers_knows_what_converts(entry: Any, expected: bool) -> None:
     ("precision", "expected"),
     [("int8", True), ("INT8", False), ("fp32", False), ("uint8", False), ("", None), (None, None)],
 )
-def test_read_layers_of_our_own_engine_builds(precision: Any, expected: bool | None) -> None:
-    (found,) = read_layers(
+def test_read_layer_info_of_our_own_engine_builds(precision: Any, expected: bool | None) -> None:
+    (found,) = read_layer_info(
         [{"name": "a", "nodes": ["b", 3], "precision": precision, "output_precision": "int8"}]
     )
     assert (found.reads_int8, found.writes_int8, found.nodes) == (expected, True, {"b", "3"})
-    (found,) = read_layers(
+    (found,) = read_layer_info(
         [{"name": "a", "nodes": (), "precision": "int8", "output_precision": precision}]
     )
     assert (found.reads_int8, found.writes_int8) == (True, expected)
@@ -100,16 +100,16 @@ def test_read_layers_of_our_own_engine_builds(precision: Any, expected: bool | N
         ([{"Datatype": "Int8"}, {"Datatype": "Float"}], True, False),
     ],
 )
-def test_read_layers_of_tensors(tensors: Any, reads: bool | None, writes: bool | None) -> None:
-    (found,) = read_layers({"layers": [{"Name": "a", "Inputs": tensors, "Outputs": tensors}]})
+def test_read_layer_info_of_tensors(tensors: Any, reads: bool | None, writes: bool | None) -> None:
+    (found,) = read_layer_info({"layers": [{"Name": "a", "Inputs": tensors, "Outputs": tensors}]})
     assert (found.reads_int8, found.writes_int8) == (reads, writes)
 
 
-def test_read_layers_takes_a_file_that_has_a_name_twice(tmp_path: Path) -> None:
+def test_read_layer_info_takes_a_file_that_has_a_name_twice(tmp_path: Path) -> None:
     """Other programs write these files; that is no reason to refuse one."""
     path = tmp_path / "layers.json"
     path.write_text('{"Layers": [{"Name": "a", "Name": "b"}]}')
-    assert [found.name for found in read_layers(path)] == ["b"]
+    assert [found.name for found in read_layer_info(path)] == ["b"]
 
 
 def small() -> FusionReport:

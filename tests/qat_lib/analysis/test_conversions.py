@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.engine import Engine, Kernel, predict, standalone
+from qat_lib.analysis.engine import PredictedEngine, predict_engine
+from qat_lib.analysis.kernels import Kernel, standalone
 
 Build = Callable[[GraphBuilder, str], list[str]]
 
 
-def engine(build: Build) -> Engine:
+def engine(build: Build) -> PredictedEngine:
     """Predict the engine of what is built behind a Tanh that is called ``t``."""
     g = GraphBuilder()
     g.output(*build(g, g.op("Tanh", [g.input()], "t")))
-    return predict(g.graph())
+    return predict_engine(g.graph())
 
 
-def conversions(found: Engine) -> list[str]:
+def conversions(found: PredictedEngine) -> list[str]:
     """Return the kernels without nodes, as the reason, what they read and write, and the name."""
     return [f"{k.reason} {k.reads} {k.writes} {k.name}" for k in found.kernels if not k.nodes]
 
@@ -124,7 +125,7 @@ def test_what_arrives_as_int8_is_not_quantized(cast: bool, quantized: bool) -> N
     x = g.dq(x, name="a")
     g.output(conv(g, x) if quantized else g.op("Exp", [x]))
     expected = [] if quantized else ["dequantize int8 float a/DequantizeLinear"]
-    assert conversions(predict(g.graph())) == expected
+    assert conversions(predict_engine(g.graph())) == expected
 
 
 def joined(*scales: float, written: float | None) -> Build:

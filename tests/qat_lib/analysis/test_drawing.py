@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis import analyze_graph
+from qat_lib.analysis import CATALOG, analyze_graph
 from qat_lib.analysis.drawing import Drawing, draw
-from qat_lib.analysis.engine import predict
-from qat_lib.analysis.findings import make_finding
+from qat_lib.analysis.engine import predict_engine
 
 
 def drawing(g: GraphBuilder) -> Drawing:
-    return draw(predict(g.graph()))
+    return draw(predict_engine(g.graph()))
 
 
 def block() -> GraphBuilder:
@@ -85,7 +84,7 @@ def test_edges_and_anchors() -> None:
     ],
 )
 def test_box_of_a_finding(node: str, layer: str, expected: int) -> None:
-    finding = make_finding("V11", node, "What.", "Do.", "D", keras_layer=layer)
+    finding = CATALOG["V11"].at(node, message="What.", advice="Do.", layer=layer)
     assert drawing(block()).box_of(finding) == expected
 
 

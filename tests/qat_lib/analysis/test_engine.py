@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.engine import is_average_pool, predict
+from qat_lib.analysis.engine import predict_engine
+from qat_lib.analysis.operators import is_average_pool
 
 
 def chain(g: GraphBuilder, x: str, *ops: str) -> str:
@@ -26,7 +27,7 @@ def kernels(build: Callable[[GraphBuilder, str], list[str]]) -> list[str]:
     """Return the compute kernels of a graph, each as its kind, what it reads and writes, and its operators."""
     g = GraphBuilder()
     g.output(*build(g, g.input()))
-    found = [kernel for kernel in predict(g.graph()).kernels if kernel.nodes]
+    found = [kernel for kernel in predict_engine(g.graph()).kernels if kernel.nodes]
     return [
         f"{k.kind} {k.reads} {k.writes}: {' '.join(node.op for node in k.nodes)}" for k in found
     ]

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from onnx_graphs import GraphBuilder
@@ -13,24 +14,85 @@ from resnet50_graph import resnet50
 from rich.console import Console
 
 import qat_lib.analysis
-from qat_lib.analysis import CATALOG, analyze_graph, analyze_onnx, by_severity, fail_on
-from qat_lib.analysis.findings import make_finding
+from qat_lib.analysis import CATALOG, analyze_graph, analyze_onnx, by_severity, fail_on, rules
+from qat_lib.analysis.catalog import collect_rules
+from qat_lib.analysis.findings import Rule, Severity
 from qat_lib.analysis.table import render
 from qat_lib.errors import ConfigError
-from qat_lib.onnx_view.names import keras_layer
+from qat_lib.onnx_view.graph import Node
+
+RULE = Rule("X1", "warning", "an example", "P5 D", "E")
 
 
-def test_catalog_has_every_code_and_only_codes_that_rules_use() -> None:
-    assert set(CATALOG) == {f"V{number:02d}" for number in range(1, 29)} | {"H1", "H2", "H3"}
-    source = "".join(
-        path.read_text() for path in Path(qat_lib.analysis.__file__).parent.rglob("rules/*.py")
+def test_catalog_has_every_code() -> None:
+    numbered = {f"V{number:02d}" for number in range(1, 29)}
+    verified = {"C01", "Q01", "Q02", "Q03", "Q04", "Q05"}
+    assert list(CATALOG) == sorted(numbered | verified | {"H1", "H2", "H3"})
+    assert all(rule.code == code and rule.title for code, rule in CATALOG.items())
+
+
+def test_each_file_of_rules_is_registered() -> None:
+    files = {path.stem for path in Path(rules.__file__).parent.glob("*.py")}
+    assert files == {"__init__", *rules.ENGINE_RULES, *rules.GRAPH_RULES}
+    assert len(list(rules.engine_checks())) == len(rules.ENGINE_RULES)
+
+
+def test_collect_rules_refuses_a_code_declared_twice() -> None:
+    first, again = ModuleType("first"), ModuleType("again")
+    vars(first).update(X1=RULE)
+    vars(again).update(X1=RULE, X2=Rule("X2", "info", "another"))
+    assert collect_rules([first, again]) == {"X1": RULE, "X2": again.X2}
+    vars(again).update(X1=Rule("X1", "warning", "an example", "P5 D", "E"))
+    with pytest.raises(ValueError, match="X1 again in again; the first is 'an example'"):
+        collect_rules([first, again])
+
+
+def test_rule_at_a_node_has_the_defaults_of_its_code() -> None:
+    node = Node(
+        index=0,
+        name="q/QuantizeLinear",
+        op="QuantizeLinear",
+        inputs=(),
+        outputs=(),
+        keras_layer="conv1",
+        quantizer="q",
     )
-    assert set(re.findall(r'"([VH]\d+)"', source)) == set(CATALOG)
+    assert RULE.at(node, message="What.", advice="Do.").to_dict() == {
+        "code": "X1",
+        "severity": "warning",
+        "node": "q/QuantizeLinear",
+        "message": "What.",
+        "advice": "Do.",
+        "confidence": "E",
+        "rule": "P5",
+        "keras_layer": "conv1",
+        "quantizer": "q",
+    }
 
 
-def some(*severities: str) -> list[qat_lib.analysis.Finding]:
-    codes = {"error": "V01", "warning": "V15", "info": "V11"}
-    return [make_finding(codes[severity], "node", "What.", "Do.", "D") for severity in severities]
+def test_rule_at_a_node_takes_what_differs() -> None:
+    found = RULE.at(
+        "model.onnx",
+        message="What.",
+        advice="Do.",
+        rule="D",
+        severity="info",
+        confidence="I",
+        layer="",
+    )
+    assert (found.node, found.rule, found.severity) == ("model.onnx", "D", "info")
+    assert (found.confidence, found.keras_layer) == ("I", "")
+
+
+def test_rule_without_others_behind_it_is_its_own() -> None:
+    found = Rule("X2", "error", "another").at("node", message="What.", advice="Do.")
+    assert (found.rule, found.confidence) == ("X2", "D")
+
+
+def some(*severities: Severity) -> list[qat_lib.analysis.Finding]:
+    return [
+        RULE.at("node", message="What.", advice="Do.", severity=severity) for severity in severities
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,22 +114,6 @@ def test_severe_findings_come_first() -> None:
         "warning",
         "info",
     ]
-
-
-@pytest.mark.parametrize(
-    ("node", "layer"),
-    [
-        ("quant_conv1/Conv", "conv1"),
-        ("conv1/Conv", "conv1"),
-        ("relu_quantizer/QuantizeLinear", "relu"),
-        ("/layer1/layer1.0/conv1/Conv", "layer1/layer1.0/conv1"),
-        ("/Relu", "Relu"),
-        ("Conv_12", "Conv_12"),
-        ("quant_", "quant_"),
-    ],
-)
-def test_keras_layer(node: str, layer: str) -> None:
-    assert keras_layer(node) == layer
 
 
 def test_report_is_plain_json(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qat_lib.analysis import to_html
+from qat_lib.analysis import CATALOG, to_html
 from qat_lib.analysis.drawing import Box, Drawing, Edge
-from qat_lib.analysis.findings import Finding, make_finding
+from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.report import (
     AddVerdict,
     FusionReport,
@@ -67,8 +67,13 @@ def kernel(kind: str, detail: str = "") -> KernelVerdict:
 
 
 def finding(code: str, layer: str = "", severity: Any = None) -> Finding:
-    return make_finding(
-        code, "node", f"{code} is so.", "Mend it.", "D", keras_layer=layer, severity=severity
+    return CATALOG[code].at(
+        "node",
+        message=f"{code} is so.",
+        advice="Mend it.",
+        severity=severity,
+        confidence="D",
+        layer=layer,
     )
 
 

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from reference_networks import ResidualNetwork, write_network
 
 from qat_lib.engines import BuildSpec, EngineArtifact, build_engine, layers_path, manifest_path
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 
 NETWORK = ResidualNetwork(blocks=(1, 1), widths=(8, 16), image=(1, 8, 8), stem=8)
 

@@ -14,9 +14,9 @@ import pytest
 from engine_answers import assert_same_answer
 from fake_gpu import FakeDevice, FakeTensorRT
 from fake_tensorrt import VERSIONS
+from reference_networks import ResidualNetwork, write_network
 
 from qat_lib.engines import BuildSpec, Engine, RequestLimits, build_engine, load_engine
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.engines.tensorrt import backend as backend_module
 from qat_lib.errors import EngineBusyError, EngineError, EngineLoadError
 

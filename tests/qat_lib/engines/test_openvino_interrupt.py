@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
+from reference_networks import ResidualNetwork, write_network
 
 SCRIPT = """
 import gc, os, signal, sys

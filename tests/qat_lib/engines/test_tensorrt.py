@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from fake_gpu import GPU, FakeDevice, FakeTensorRT
 from fake_tensorrt import VERSIONS, Script, load_snapshot, make_fake
+from reference_networks import ResidualNetwork, write_network
 
 from qat_lib.engines import BuildSpec, EngineArtifact, build_engine, load_engine, parse_shapes
 from qat_lib.engines.manifest import seal
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.engines.tensorrt import backend as backend_module
 from qat_lib.engines.tensorrt.backend import TensorRTBackend
 from qat_lib.engines.tensorrt.capabilities import TABLE, capabilities_of

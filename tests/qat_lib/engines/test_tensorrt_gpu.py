@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference_networks import ResidualNetwork, write_network
 
 from qat_lib.engines import BuildSpec, build_engine, load_engine
 from qat_lib.engines.check import check_engine
 from qat_lib.engines.onnxruntime import reference_session
-from qat_lib.engines.reference_networks import ResidualNetwork, write_network
 from qat_lib.engines.tensorrt.backend import TensorRTBackend
 from qat_lib.errors import BackendUnavailableError, EngineError
 

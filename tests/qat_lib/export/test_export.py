@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from keras import layers
 from onnx.reference import ReferenceEvaluator
 
 from qat_lib import TensorQuantizer, export_onnx
-from qat_lib.analysis.findings import Finding
+from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import export
-from qat_lib.export.metadata import read_metadata
+from qat_lib.export import export, passes
+from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
-from qat_lib.export.verify_ranges import problem
+from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.plan import QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 
@@ -28,22 +29,22 @@ PASSES = [
     "fold_constants", "remove_identities", "use_output_padding", "fix_reshape_targets", "fix_resize_scales",
     "merge_einsum", "write_activation_ranges", "store_quantized_weights", "embed_preprocessing",
     "use_nearest_resize", "recover_prelu", "merge_batched_dense", "remove_transposes", "fold_constants",
-    "use_global_pools", "reorder_flattened_weights", "remove_thin_reshapes", "recover_batchnorm",
+    "use_global_pools", "reorder_flattened_weights", "eliminate_singleton_reshapes", "recover_batchnorm",
     "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "quantize_before_max_pools",
-    "pull_strides_up", "quantize_unsigned", "let_quantizers_clamp", "take_channels_first", "store_float_weights",
-    "convert_remainder_to_half", "name_canonically",
+    "hoist_strides", "quantize_unsigned", "remove_redundant_clamps", "convert_inputs_to_nchw", "store_float_weights",
+    "convert_float_to_half", "name_canonically",
 ]  # fmt: skip
 OPENVINO = {
     "quantize_before_max_pools",
-    "pull_strides_up",
+    "hoist_strides",
     "quantize_unsigned",
-    "let_quantizers_clamp",
+    "remove_redundant_clamps",
 }
 OPTIONAL = {
     "embed_preprocessing",
-    "take_channels_first",
+    "convert_inputs_to_nchw",
     "store_float_weights",
-    "convert_remainder_to_half",
+    "convert_float_to_half",
 } | OPENVINO
 IMAGES = Preprocessing(image_shape=(4, 4, 1))
 
@@ -57,9 +58,9 @@ IMAGES = Preprocessing(image_shape=(4, 4, 1))
         ({"embed_preprocessing": True}, IMAGES, {"embed_preprocessing"}),
         ({"target": "openvino"}, None, OPENVINO),
         ({"target": "onnxruntime"}, None, set()),
-        ({"channels_first_input": True}, None, {"take_channels_first"}),
+        ({"channels_first_input": True}, None, {"convert_inputs_to_nchw"}),
         ({"weights": "qdq"}, None, {"store_float_weights"}),
-        ({"remainder": "fp16"}, None, {"convert_remainder_to_half"}),
+        ({"float_precision": "fp16"}, None, {"convert_float_to_half"}),
     ],
 )
 def test_lower_runs_the_passes_that_the_options_ask_for(
@@ -67,11 +68,9 @@ def test_lower_runs_the_passes_that_the_options_ask_for(
 ) -> None:
     ran: list[str] = []
     for name in set(PASSES):
-        monkeypatch.setattr(
-            export.passes, name, lambda model, *_, name=name: ran.append(name) or model
-        )
+        monkeypatch.setattr(passes, name, lambda model, *_, name=name: ran.append(name) or model)
     graph = ir.Model(ir.Graph([], [], nodes=[]), ir_version=8)
-    assert export.lower(graph, {}, ExportOptions(**options), preprocessing) is graph
+    assert lower(graph, {}, ExportOptions(**options), preprocessing) is graph
     assert ran == [name for name in PASSES if name not in OPTIONAL - more]
 
 
@@ -110,13 +109,15 @@ def test_export_has_the_defaults_that_it_documents() -> None:
         "target": "tensorrt",
         "opset": 17,
         "weights": "int8",
-        "remainder": "fp32",
+        "float_precision": "fp32",
         "channels_first_input": False,
         "batch": None,
         "preprocessing": None,
         "embed_preprocessing": False,
         "metadata": None,
         "plan": None,
+        "options": None,
+        "remainder": None,
     }
 
 
@@ -136,7 +137,11 @@ def test_export_reports_what_it_wrote(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("options", "opset"),
-    [({"opset": 18}, 18), ({"remainder": "fp16"}, 19), ({"remainder": "fp16", "opset": 21}, 21)],
+    [
+        ({"opset": 18}, 18),
+        ({"float_precision": "fp16"}, 19),
+        ({"float_precision": "fp16", "opset": 21}, 21),
+    ],
 )
 def test_export_raises_the_operator_set_for_half_precision_only(
     tmp_path: Path, options: dict[str, Any], opset: int
@@ -144,7 +149,34 @@ def test_export_raises_the_operator_set_for_half_precision_only(
     assert export_onnx(dense(), tmp_path / "model.onnx", **options).opset == opset
     assert {each.version for each in onnx.load(tmp_path / "model.onnx").opset_import} == {opset}
     recorded = json.loads(metadata_of(tmp_path / "model.onnx")["quantizers"])
-    assert recorded["half"] is (options.get("remainder") == "fp16")
+    assert recorded["half"] is (options.get("float_precision") == "fp16")
+
+
+def test_export_takes_the_old_name_of_float_precision(tmp_path: Path) -> None:
+    model = dense()
+    with pytest.warns(DeprecationWarning, match="remainder is now float_precision") as warned:
+        export_onnx(model, tmp_path / "old.onnx", remainder="fp16")
+    assert warned[0].filename == __file__
+    export_onnx(model, tmp_path / "new.onnx", float_precision="fp16")
+    assert (tmp_path / "old.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_export_names_the_open_dimensions_of_its_border(tmp_path: Path, precision: Any) -> None:
+    export_onnx(dense(), tmp_path / "model.onnx", float_precision=precision)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    first = [value.type.tensor_type.shape.dim[0] for value in (*graph.input, *graph.output)]
+    assert [dim.dim_param for dim in first] == ["batch", "batch"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_export_gives_the_same_bytes_each_time(tmp_path: Path, precision: Any) -> None:
+    x = keras.Input((None, None, 3), name="image")
+    y = layers.ReLU(name="relu")(layers.Conv2D(4, 3, name="conv")(x))
+    model = keras.Model(x, layers.GlobalAveragePooling2D(name="pool")(y))
+    for name in ("one.onnx", "two.onnx"):
+        export_onnx(model, tmp_path / name, float_precision=precision)
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 
 
 def test_export_records_what_the_file_is(tmp_path: Path) -> None:
@@ -231,7 +263,8 @@ def test_export_records_the_plan(tmp_path: Path) -> None:
 
 
 def finding(severity: Any, code: str) -> Finding:
-    return problem(code, "node", f"{code} is wrong.", "Mend it.", severity)
+    rule = Rule(code, severity, "wrong")
+    return rule.at("node", message=f"{code} is wrong.", advice="Mend it.")
 
 
 def verification(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[Any]:
@@ -333,3 +366,22 @@ def test_export_gives_the_models_answers(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     (y,) = ReferenceEvaluator(proto).run(None, {"x": x})
     np.testing.assert_allclose(y, model(x), rtol=1e-5)
+
+
+def test_export_keywords_have_the_defaults_of_the_options() -> None:
+    parameters = inspect.signature(export_onnx).parameters
+    defaults = {field.name: field.default for field in fields(ExportOptions)}
+    keywords = {name: parameters[name].default for name in defaults if name in parameters}
+    assert keywords.items() <= defaults.items()
+    assert len(keywords) == 7
+
+
+def test_export_takes_options_as_one_value(tmp_path: Path) -> None:
+    options = ExportOptions(opset=18, batch=3)
+    report = export_onnx(dense(), tmp_path / "model.onnx", options=options)
+    assert report.opset == 18
+    (given,) = onnx.load(tmp_path / "model.onnx").graph.input
+    assert given.type.tensor_type.shape.dim[0].dim_value == 3
+    with pytest.raises(ExportError, match="as one value or as keywords, not both"):
+        export_onnx(dense(), tmp_path / "other.onnx", options=options, batch=3)
+    assert not (tmp_path / "other.onnx").exists()

@@ -11,7 +11,8 @@ import pytest
 
 import qat_lib
 from qat_lib.errors import ExportError, PlanError, UnsupportedModelError, VerificationError
-from qat_lib.export.metadata import Recorded, read_metadata
+from qat_lib.export.metadata import Recorded
+from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.preprocessing import Preprocessing
 
 keras = pytest.importorskip("keras")
@@ -191,11 +192,11 @@ def test_every_option_gives_the_same_answers(quantized, plan, images, tmp_path, 
     assert (dim.dim_value or dim.dim_param) == options.get("batch", "batch")
 
 
-def test_a_half_remainder_halves_and_agrees_within_halfs_rounding(
+def test_float_precision_fp16_halves_and_agrees_within_halfs_rounding(
     quantized, plan, images, tmp_path
 ):
     path = tmp_path / "half.onnx"
-    report = qat_lib.export_onnx(quantized, path, plan=plan, remainder="fp16")
+    report = qat_lib.export_onnx(quantized, path, plan=plan, float_precision="fp16")
     assert report.opset == 19
     assert qat_lib.verify_onnx(path, plan) == []
     kinds = {t.data_type for t in onnx.load(path).graph.initializer}

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import onnx
 import pytest
 
 from qat_lib.errors import ExportError
@@ -12,8 +11,6 @@ from qat_lib.export.metadata import (
     RecordedWeight,
     integer_digest,
     pack,
-    read_metadata,
-    read_names,
     unpack,
 )
 
@@ -58,7 +55,6 @@ def test_recorded_says_its_version() -> None:
 def test_recorded_takes_the_last_of_two_entries() -> None:
     text = '{"activations": {"x": 1}, "activations": {"x": 2}, "weights": {}}'
     assert Recorded.from_json(text).activations == {"x": 2.0}
-    assert read_names({"layout": '{"x": "NHWC", "x": "NCHW"}'}, "layout") == {"x": "NCHW"}
 
 
 def test_recorded_keeps_names_only() -> None:
@@ -82,17 +78,6 @@ def test_recorded_keeps_names_only() -> None:
 def test_recorded_refuses_what_is_no_record(text: str) -> None:
     with pytest.raises(ExportError, match=r"qatline\.quantizers"):
         Recorded.from_json(text)
-
-
-def test_read_names_takes_a_missing_entry_as_empty() -> None:
-    assert read_names({"layout": '{"x": "NCHW"}'}, "layout") == {"x": "NCHW"}
-    assert read_names({}, "layout") == {}
-
-
-@pytest.mark.parametrize("text", ["", "3", "[]", '{"x": 3}', "[" * 50_000])
-def test_read_names_refuses_another_form(text: str) -> None:
-    with pytest.raises(ExportError, match=r"qatline\.layout"):
-        read_names({"layout": text}, "layout")
 
 
 def test_recorded_reads_a_weight_without_factor_and_axis() -> None:
@@ -138,10 +123,3 @@ def test_integer_digest_takes_channels_of_factor_zero_as_zeros(axis: int) -> Non
 
 def test_integer_digest_takes_a_scalar() -> None:
     assert integer_digest(np.int8(3), np.float32([0]), 0) == integer_digest(np.int8(3), None, 0)
-
-
-def test_read_metadata_takes_the_entries_of_this_project() -> None:
-    proto = onnx.ModelProto()
-    for key, value in (("qatline.target", "tensorrt"), ("author", "x"), ("notqatline.y", "z")):
-        proto.metadata_props.add(key=key, value=value)
-    assert read_metadata(proto) == {"target": "tensorrt"}

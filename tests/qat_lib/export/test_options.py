@@ -10,7 +10,7 @@ from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET, ExportOptions
 
 def test_export_options_by_default() -> None:
     options = ExportOptions()
-    assert (options.target, options.opset, options.weights, options.remainder) == (
+    assert (options.target, options.opset, options.weights, options.float_precision) == (
         "tensorrt",
         17,
         "int8",
@@ -30,7 +30,7 @@ def test_export_options_by_default() -> None:
     [
         *({"target": target} for target in ("tensorrt", "openvino", "onnxruntime")),
         *({"weights": weights} for weights in ("int8", "qdq")),
-        *({"remainder": remainder} for remainder in ("fp32", "fp16")),
+        *({"float_precision": precision} for precision in ("fp32", "fp16")),
         *({"batch": batch} for batch in (None, 1, 2, 65536)),
     ],
 )
@@ -44,7 +44,7 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
     [
         ({"target": "tvm"}, "target to be one of tensorrt, openvino, onnxruntime. Received: 'tvm'"),
         ({"weights": "fp8"}, "weights to be one of int8, qdq. Received: 'fp8'"),
-        ({"remainder": "bf16"}, "remainder to be one of fp32, fp16. Received: 'bf16'"),
+        ({"float_precision": "bf16"}, "float_precision to be one of fp32, fp16. Received: 'bf16'"),
         *(
             ({"batch": batch}, f"from 1 to 65536.*{batch!r}")
             for batch in (0, -1, 65537, True, False)
@@ -54,3 +54,14 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
 def test_export_options_refuse(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ExportError, match=message):
         ExportOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "opset"), [({}, 17), ({"float_precision": "fp16"}, 19), ({"opset": 13}, 13)]
+)
+def test_float16_raises_the_opset(given: dict[str, Any], opset: int) -> None:
+    assert ExportOptions(**given).opset == opset
+
+
+def test_float16_keeps_a_newer_opset() -> None:
+    assert ExportOptions(float_precision="fp16", opset=21).opset == 21

@@ -188,12 +188,12 @@ def test_freezable_weights_are_those_that_no_quantizer_reads() -> None:
             tf.compat.v1.placeholder(tf.float32, (3,), name=name) for name in ("a", "b", "c")
         ]
         with tf.name_scope("L0/"):
-            marked = tf.identity(weights[0], name="qdq__kernel_quantizer")
+            marked = tf.identity(weights[0], name="kernel_quantizer")
             plain = tf.identity(weights[1], name="plain")
         return x * marked * plain * tf.nn.relu(weights[2])
 
     values = {f"{name}:0": np.float64([index, 1, 2]) for index, name in enumerate("abc")}
-    found = freezable(graph_of(build), values)
+    found = freezable(graph_of(build), values, {"L0/kernel_quantizer:0"})
     assert {name: array.tolist() for name, array in found.items()} == {
         "b": [1, 1, 2],
         "c": [2, 1, 2],

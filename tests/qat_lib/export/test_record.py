@@ -6,9 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import FACTOR, LEARNED, ORIGINAL, QUANTIZER, TENSOR
-from qat_lib.export.metadata import integer_digest, read_metadata
+from qat_lib.export.metadata import integer_digest
 from qat_lib.export.ranges import LearnedRange
 from qat_lib.export.record import keras_tensors, record_quantizers, write_metadata
+from qat_lib.onnx_view.metadata import read_metadata
 
 X = {"x": np.float32([[1, 2]])}
 INTEGERS = np.int8([[1, 2], [3, 4]])

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from qat_lib import TensorQuantizer
+from qat_lib import TensorQuantizer, WeightedBaseQuantizeWrapper
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.export.trace import Trace, trace_model
 
@@ -198,13 +198,50 @@ def test_trace_marks_quantizers_and_leaves_their_variables_out() -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Dense(2, name="dense")(TensorQuantizer(name="x_quantizer")(x)))
     trace = trace_model(model)
-    markers = [node.name for node in trace.graph_def.node if "qdq__" in node.name]
-    assert [(name.split("/")[0], name.split("/")[-1]) for name in markers] == [
-        ("L0", "qdq__x_quantizer")
-    ]
+    ((marker, quantizer),) = trace.markers.items()
+    assert (marker.split("/")[0], quantizer) == ("L0", "x_quantizer")
+    (marked,) = (node for node in trace.graph_def.node if f"{node.name}:0" == marker)
+    assert marked.op == "Identity"
     assert [v.path for v in trace.weights.values()] == ["dense/kernel", "dense/bias"]
     values = normal(2, 4)
     np.testing.assert_allclose(run(trace, values)[0], model.get_layer("dense")(values), rtol=1e-5)
+
+
+def test_trace_tells_the_markers_of_like_named_quantizers_apart() -> None:
+    class Twice(layers.Layer):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.first = TensorQuantizer(name="q")
+            self.second = TensorQuantizer(name="q_1")
+
+        def call(self, x: Any) -> Any:
+            # TensorFlow calls the second marker of "q" what the first of "q_1" would be called.
+            return self.first(x) + self.first(-x) + self.second(2 * x)
+
+    x = keras.Input((4,), name="x")
+    trace = trace_model(keras.Model(x, Twice(name="twice")(x)))
+    assert list(trace.markers.values()) == ["q", "q", "q_1"]
+
+
+def test_trace_knows_the_float_layer_behind_wrappers_and_quantizers() -> None:
+    x = keras.Input((4,), name="x")
+    shared = WeightedBaseQuantizeWrapper(layers.Dense(4, name="d"), quantize_inputs=False)
+    quantizer = TensorQuantizer(name="q")
+    y = shared(quantizer(shared(quantizer(x))))
+    inner = keras.Model(x, y, name="inner")
+    outer = keras.Input((4,), name="outer")
+    z = layers.Dropout(0.5, name="drop")(inner(outer))
+    model = keras.Model(outer, layers.Dense(2, name="end")(TensorQuantizer(name="z_quantizer")(z)))
+    trace = trace_model(model)
+    assert list(zip(trace.scopes.values(), trace.origins.values(), strict=True)) == [
+        ("inner/q", "outer"),
+        ("inner/quant_d", "inner/d"),
+        ("inner/q", "inner/d"),
+        ("inner/quant_d", "inner/d"),
+        ("drop", "drop"),
+        ("z_quantizer", "drop"),
+        ("end", "end"),
+    ]
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_an_export_marker_is_an_op_named_after_the_quantizer() -> None:
         y = export_marker(tf.zeros((2, 3), tf.float16), "x_quantizer")
     assert (y.op.type, y.op.name, y.dtype, y.shape) == (
         "Identity",
-        "qdq__x_quantizer",
+        "x_quantizer",
         tf.float16,
         (2, 3),
     )
@@ -158,3 +158,13 @@ def test_export_mode_ends_with_its_block() -> None:
             assert is_exporting()
         assert is_exporting()
     assert not is_exporting()
+
+
+def test_export_mode_notes_the_tensor_of_each_marker() -> None:
+    with tf.Graph().as_default(), export_mode() as markers:
+        for name in ("q", "q", "q_1"):
+            export_marker(tf.zeros((2,)), name)
+    assert markers == {"q:0": "q", "q_1:0": "q", "q_1_1:0": "q_1"}
+    with export_mode() as markers:
+        export_marker(tf.zeros((2,)), "q")
+    assert markers == {}

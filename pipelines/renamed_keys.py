@@ -1,0 +1,38 @@
+"""Config keys that have a new name: the old one works for one release."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from qat_lib.errors import ConfigError
+
+RENAMED = {("export", "remainder"): "float_precision"}
+"""Section and old key -> new key of the same section."""
+
+logger = logging.getLogger("qatline")
+
+
+def with_new_keys(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """Return the values with each old key under its new name, and log a warning for it.
+
+    Raises:
+        ConfigError: both names are given.
+    """
+    renamed = dict(values)
+    for (section, old), new in RENAMED.items():
+        content = renamed.get(section)
+        if not isinstance(content, Mapping) or old not in content:
+            continue
+        if new in content:
+            raise ConfigError(
+                f"{source}: expected {section}.{new} alone. Received {section}.{old}, its old name, "
+                f"as well. Remove {section}.{old}."
+            )
+        logger.warning(
+            "%s: %s.%s is now %s.%s; the old name goes with the next release.",
+            *(source, section, old, section, new),
+        )
+        renamed[section] = {new if key == old else key: value for key, value in content.items()}
+    return renamed

@@ -1,0 +1,100 @@
+"""The kernels that only convert: what changes a precision or a scale between two kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.kernels import Kernel, KernelKind, KernelPrecision
+
+#: What a conversion is called for, with its kind, what it reads and what it writes.
+_CONVERSIONS: dict[str, tuple[KernelKind, KernelPrecision, KernelPrecision]] = {
+    "quantize": ("reformat", "float", "int8"),
+    "requantize": ("requantize", "int8", "int8"),
+    "dequantize": ("reformat", "int8", "float"),
+}
+
+
+def find_conversions(
+    flow: Flow, kernel_of: Mapping[int, Kernel], written: Mapping[str, Scale], dequantized: set[int]
+) -> Iterator[Kernel]:
+    """Yield the kernels that do nothing but change a precision or a scale.
+
+    Args:
+        flow: the propagated flow.
+        kernel_of: the kernels that compute, by node index.
+        written: scale in which a value is written, for those that are written as INT8.
+        dequantized: ids of the reads that a kernel of its own dequantizes in any case.
+    """
+    for value in flow.values:
+        if flow.graph.is_constant(value):
+            continue
+        yield from _rescales(value, flow, written, kernel_of)
+        given = written.get(value)
+        arrives_int8 = flow.graph.dtype(value) == "int8"  # behind an input or a Cast
+        seen: set[tuple[str, Scale]] = set()
+        for read in flow.readers(value):
+            if _is_inside(flow, kernel_of, read):
+                continue
+            steps = _entry_steps(read, given, arrives_int8)
+            if read.scale is not None and (
+                id(read) in dequantized or _reads_float(kernel_of, read)
+            ):
+                steps.append(("dequantize", read.scale))
+            for step in steps:
+                if step not in seen:
+                    seen.add(step)
+                    yield _conversion(read, step[0])
+
+
+def _conversion(read: Read, reason: str) -> Kernel:
+    kind, reads, writes = _CONVERSIONS[reason]
+    name = read.quantizers[0] if read.quantizers else read.value
+    return Kernel(
+        kind=kind, values=(read.value,), reads=reads, writes=writes, reason=reason, name=name
+    )
+
+
+def _is_inside(flow: Flow, kernel_of: Mapping[int, Kernel], read: Read) -> bool:
+    """Return whether the kernel that reads a value is the one that computes it."""
+    producer = flow.graph.producer(read.value)
+    if producer is None or read.node is None:
+        return False
+    kernel = kernel_of.get(producer.index)
+    return kernel is not None and kernel is kernel_of.get(read.node.index)
+
+
+def _rescales(
+    value: str, flow: Flow, written: Mapping[str, Scale], kernel_of: Mapping[int, Kernel]
+) -> Iterator[Kernel]:
+    """Yield the rescaling of a Concat's inputs to the scale that it writes."""
+    for read in flow.readers(value):
+        kernel = kernel_of.get(read.node.index) if read.node is not None else None
+        if kernel is None or kernel.kind != "concat" or kernel.reads == "float":
+            continue
+        if read.scale != written.get(kernel.values[0]):
+            yield Kernel(
+                kind="requantize",
+                values=(value,),
+                reads="int8",
+                writes="int8",
+                reason="rescale",
+                name=value,
+            )
+
+
+def _reads_float(kernel_of: Mapping[int, Kernel], read: Read) -> bool:
+    kernel = kernel_of.get(read.node.index) if read.node is not None else None
+    return kernel is None or kernel.reads == "float"
+
+
+def _entry_steps(read: Read, given: Scale | None, arrives_int8: bool) -> list[tuple[str, Scale]]:
+    """Return what brings a tensor, written in the scale ``given``, into the scale of a read."""
+    if read.entry is None:
+        return []
+    steps = [("requantize", scale) for scale in read.explicit[1:]]
+    if given is None and not arrives_int8:
+        return [("quantize", read.entry), *steps]
+    if given is not None and given != read.entry:
+        return [("requantize", read.entry), *steps]
+    return steps

@@ -1,0 +1,56 @@
+"""Leave a ReLU to the unsigned quantizer behind it, whose integers begin at zero and saturate there.
+
+``Q(relu(x))`` and ``Q(x)`` are the same integers, bit for bit; so are ``Q(min(relu(x), c))`` and
+``Q(x)`` where ``c`` is at the top of the range or beyond it. The convolution in front then writes
+its bytes with no clamp in between.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    constant,
+    is_op,
+    lowering_pass,
+    only_consumer,
+    operand,
+    producer,
+    scalar,
+)
+
+TOP = 255
+UNBOUNDED = ((1, -np.inf), (2, np.inf))
+"""Input of a Clip -> the bound where it has none."""
+
+
+@lowering_pass
+def remove_redundant_clamps(model: ir.Model) -> None:
+    """Remove each Relu, and each Clip that cuts nothing else off, whose only reader is an unsigned Q."""
+    for quantize in list(model.graph):
+        if not is_op(quantize, "QuantizeLinear") or quantize.outputs[0].dtype != ir.DataType.UINT8:
+            continue
+        clamp = producer(quantize.inputs[0])
+        scale = constant(operand(quantize, 1))
+        if (
+            clamp is None
+            or scale is None
+            or scale.size != 1
+            or only_consumer(clamp.outputs[0]) is not quantize
+        ):
+            continue
+        if is_op(clamp, "Relu") or (is_op(clamp, "Clip") and _is_beyond(clamp, scale.reshape(()))):
+            # Which is another tensor of the Keras model than the clamped one.
+            quantize.replace_input_with(0, clamp.inputs[0])
+
+
+def _is_beyond(clip: ir.Node, scale: np.ndarray) -> bool:
+    """Whether a Clip's bounds are those of the integers, or farther out; no bound that is computed is."""
+    low, high = (
+        scalar(value) if (value := operand(clip, i)) is not None else bound
+        for i, bound in UNBOUNDED
+    )
+    if low is None or high is None or low > 0:
+        return False
+    return float(np.rint(np.float32(high) / scale.astype(np.float32))) >= TOP

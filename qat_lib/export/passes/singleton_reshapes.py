@@ -1,0 +1,198 @@
+"""Remove reshapes that only add, drop or move axes of size 1, as squeeze-and-excite blocks are full of.
+
+Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes
+Flatten, Reshape and Transpose. Such an operator moves no data. It sinks below pointwise operators,
+joins with its neighbours, and vanishes where the shapes in front and behind are equal. One between
+a DQ and a matrix product goes up instead.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import numpy as np
+import onnx_ir as ir
+
+from qat_lib.export.graph import (
+    TENSOR,
+    add_constant,
+    attribute,
+    constant,
+    dims,
+    insert_before,
+    is_op,
+    lowering_pass,
+    new_node,
+    only_consumer,
+    operand,
+    producer,
+    rank,
+    replace,
+    scalar,
+)
+from qat_lib.export.passes.layout_axes import single_axis
+from qat_lib.roles import ARITHMETIC, PAIR, onnx_operators
+
+RESHAPES = onnx_operators("reshape")
+
+
+def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
+    """Whether a node keeps the order of its elements: a reshape, or a Transpose that only moves axes of size 1."""
+    if not is_op(node, "Transpose"):
+        return is_op(node, *RESHAPES)
+    shape, perm = dims(operand(node, 0)), attribute(node, "perm")
+    if shape is None or perm is None:
+        return False
+    kept = [axis for axis in perm if shape[axis] != 1]
+    return kept == sorted(kept)
+
+
+@lowering_pass
+def eliminate_singleton_reshapes(model: ir.Model) -> None:
+    """Sink reshapes below Q/DQ, join chains of them, and drop those that end in the shape they began with."""
+    graph = model.graph
+    changed = True
+    while changed:
+        changed = False
+        for node in list(graph):
+            if (
+                node.graph is graph
+                and is_reshape(node)
+                and (_join(graph, node) or _sink(graph, node) or _lift(graph, node))
+            ):
+                changed = True
+
+
+def _join(graph: ir.Graph, node: ir.Node) -> bool:
+    """Join a reshape with the one in front of it."""
+    first, output = producer(node.inputs[0]), node.outputs[0]
+    if not is_reshape(first) or output.is_graph_output():
+        return False
+    source = first.inputs[0]
+    before, after = dims(source), dims(output)
+    if source is None or after is None or after.count(None) > 1:
+        return False
+    if before == after:
+        replace(output, source)
+    elif 0 not in after:
+        shape = np.asarray([-1 if d is None else d for d in after], np.int64)
+        target = add_constant(graph, shape, f"{node.name}/shape")
+        joined = new_node("Reshape", [source, target], origin=node, shape=output.shape)
+        replace(output, insert_before(node, joined))
+    else:
+        return False
+    graph.remove(node, safe=True)
+    if not first.outputs[0].uses() and not first.outputs[0].is_graph_output():
+        graph.remove(first, safe=True)
+    return True
+
+
+POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardSigmoid", "Tanh"}
+
+
+def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
+    """Whether a node treats each element of ``value`` alike: per-tensor Q/DQ, an activation, a scalar's Add or Mul."""
+    if not is_op(node, *POINTWISE) or node.inputs[0] is not value:
+        return False
+    others = [x for x in node.inputs[1:] if x is not None]
+    return all(scalar(x) is not None and rank(x) in (0, 1) for x in others)
+
+
+def _sink(graph: ir.Graph, node: ir.Node) -> bool:
+    """Move a reshape below the pointwise operator that reads it."""
+    value, source = node.outputs[0], node.inputs[0]
+    below = only_consumer(value)
+    if below is None or source is None or below.outputs[0].is_graph_output():
+        return False
+    spread = _spread_constant(node, below)
+    if spread is None and not _is_passable(below, value):
+        return False
+    if not _worth_sinking(below) and (spread is None or not _is_behind_conv(source)):
+        return False
+    output = below.outputs[0]
+    if spread is not None:
+        index, array = spread
+        below.replace_input_with(index, add_constant(graph, array, f"{below.name}/constant"))
+    below.replace_input_with(list(below.inputs).index(value), source)
+    moved = ir.node(node.op_type, [output, *node.inputs[1:]], dict(node.attributes))
+    moved.meta.update(node.meta)
+    result = moved.outputs[0]
+    result.shape, output.shape = output.shape, source.shape
+    result.type = output.type
+    output.replace_all_uses_with(result)
+    moved.replace_input_with(0, output)
+    graph.insert_after(below, moved)
+    graph.remove(node, safe=True)
+    return True
+
+
+def _is_behind_conv(value: ir.Value) -> bool:
+    """Whether only constants are added or multiplied between a convolution and ``value``."""
+    node = producer(value)
+    while is_op(node, *ARITHMETIC):
+        data = [x for x in node.inputs if constant(x) is None]
+        node = producer(*data) if len(data) == 1 else None
+    return is_op(node, "Conv")
+
+
+def _spread_constant(node: ir.Node, below: ir.Node) -> tuple[int, np.ndarray] | None:
+    """Return the constant of an Add or Mul behind a Squeeze as it broadcasts in front of it, and which operand it is.
+
+    That is what a bias or a normalization behind a one-dimensional convolution looks like.
+    """
+    value = node.outputs[0]
+    shape = dims(value)
+    if (
+        not is_op(node, "Squeeze")
+        or not is_op(below, *ARITHMETIC)
+        or shape is None
+        or dims(below.outputs[0]) != shape
+    ):
+        return None
+    axis, index = single_axis(node, len(shape) + 1), 1 - list(below.inputs).index(value)
+    array = constant(below.inputs[index])
+    if axis is None or array is None:
+        return None
+    full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    return index, np.expand_dims(full, axis)
+
+
+def _worth_sinking(node: ir.Node) -> bool:
+    """Whether a pointwise operator leads to another reshape, which the sinking one then joins."""
+    value = node.outputs[0]
+    reader = only_consumer(value)
+    while _is_passable(reader, value):
+        value = reader.outputs[0]
+        reader = only_consumer(value)
+    return is_reshape(reader)
+
+
+def _lift(graph: ir.Graph, node: ir.Node) -> bool:
+    """Move the reshape between a DQ and a matrix product above the Q, so that the DQ feeds the product directly."""
+    output, dequantize = node.outputs[0], producer(node.inputs[0])
+    reader = only_consumer(output)
+    if not is_op(reader, "Gemm", "MatMul") or reader.inputs[0] is not output:
+        return False
+    if not _is_private(dequantize, "DequantizeLinear", node):
+        return False
+    quantize = producer(dequantize.inputs[0])
+    if not _is_private(quantize, "QuantizeLinear", dequantize):
+        return False
+    replace(output, dequantize.outputs[0])
+    graph.remove(node, safe=False)
+    node.replace_input_with(0, quantize.inputs[0])
+    graph.insert_before(quantize, node)
+    quantize.replace_input_with(0, output)
+    for moved in (quantize.outputs[0], dequantize.outputs[0]):
+        moved.shape = output.shape
+        moved.meta.pop(TENSOR, None)
+    return True
+
+
+def _is_private(node: ir.Node | None, op_type: str, reader: ir.Node) -> TypeGuard[ir.Node]:
+    """Whether a node is a Q or DQ of one scale that ``reader`` alone reads."""
+    return (
+        is_op(node, op_type)
+        and scalar(operand(node, 1)) is not None
+        and only_consumer(node.outputs[0]) is reader
+    )

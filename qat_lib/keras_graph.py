@@ -1,0 +1,88 @@
+"""Keras's records of a model's graph, which have no public view, read in this module only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from qat_lib.errors import UnsupportedModelError
+
+RECORDS = frozenset(
+    {"_layers", "_metrics", "_operations", "_tracker", "_inbound_nodes", "_outbound_nodes"}
+)
+"""Attributes in which Keras keeps its records of the layers that others hold."""
+
+
+def has_graph(model: Any) -> bool:
+    """Return whether a model is a Functional or Sequential one, built or not."""
+    return isinstance(model, keras.Sequential) or hasattr(model, "_nodes_by_depth")
+
+
+def functional_of(model: Any) -> Any:
+    """Return the Functional graph of a model.
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    if not isinstance(model, keras.Model):
+        raise UnsupportedModelError(f"Expected a keras.Model. Received: {type(model).__name__}.")
+    if isinstance(model, keras.Sequential):
+        if getattr(model, "_functional", None) is None:
+            raise UnsupportedModelError(
+                f"The Sequential model {model.name!r} is not built, so its graph is not known. "
+                "Give it an input shape: put keras.Input(shape) first, or call it on data once."
+            )
+        return model._functional
+    if not has_graph(model):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} {model.name!r} is a subclassed model, whose graph is not "
+            "known. "
+            "Build a Functional model: `inputs = keras.Input(shape); "
+            "model = keras.Model(inputs, subclassed.call(inputs))` does it where `call` uses "
+            "layers and keras.ops only "
+            "and does not branch on `training`."
+        )
+    return model
+
+
+def graph_nodes(function: Any) -> Iterator[Any]:
+    """Yield the nodes of a Functional graph, each after those that make what it reads."""
+    for depth in sorted(function._nodes_by_depth, reverse=True):
+        yield from function._nodes_by_depth[depth]
+
+
+def input_structure(function: Any) -> Any:
+    """Return the structure of tensors that a Functional graph takes; None for other models."""
+    return getattr(function, "_inputs_struct", None)
+
+
+def output_structure(function: Any) -> Any:
+    """Return the nested structure of tensors that a Functional graph gives."""
+    return function._outputs_struct
+
+
+def maker_of(tensor: Any) -> Any:
+    """Return the layer or operation that makes a tensor of a graph."""
+    return tensor._keras_history.operation
+
+
+def count_calls(layer: Any) -> int:
+    """Return how many calls of a layer are recorded, in all graphs."""
+    return len(layer._inbound_nodes)
+
+
+def children_of(layer: Any) -> list[Any]:
+    """Return the layers that a layer holds itself."""
+    return list(layer._layers)
+
+
+def layers_of(layer: Any) -> list[Any]:
+    """Return a layer or model and all layers inside, at any depth."""
+    return list(layer._flatten_layers())
+
+
+def layers_inside(layer: Any) -> list[Any]:
+    """Return all layers inside of a layer or model, at any depth."""
+    return list(layer._flatten_layers(include_self=False))

@@ -1,0 +1,164 @@
+"""LayerConfig: one entry of a quantization spec, checked whenever it is set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, fields
+from numbers import Integral
+from typing import Any, get_args
+
+from qat_lib.errors import SpecError
+from qat_lib.options import CalibratorName, RangePolicy, WeightRangePolicy
+
+CALIBRATORS = get_args(CalibratorName)
+RANGE_POLICIES = get_args(RangePolicy)
+WEIGHT_RANGE_POLICIES = get_args(WeightRangePolicy)
+
+
+ALL = "all"
+"""What ``quantization_index`` says for every input, where None says nothing."""
+
+
+@dataclass(repr=False)
+class LayerConfig:
+    """One entry of a :class:`QuantizationSpec`: which layers, and what of them is quantized.
+
+    An attribute that is set later is checked as the constructor checks it.
+
+    Attributes:
+        name: a layer's name, a Keras class's name, or a regular expression for layer names.
+        is_keras_class: whether ``name`` is a class, such as ``"Add"``; subclasses and Keras's
+            aliases count.
+        is_regex: whether ``name`` is a regular expression that must match the whole layer name.
+        quantize_input: whether the layer's inputs are quantized.
+        quantize_weight: whether its weights are (layers without weights ignore it).
+        quantization_index: which inputs, of a layer with several; None or ``["all"]`` = all.
+        num_bits: width of the integers, 2 to 16; None = 8. TensorRT and OpenVINO run 8.
+        per_channel: whether weights get one range for each output channel; None = yes.
+        calibrator: calibrator of the layer's inputs; None = the one given to ``calibrate``.
+        range_policy: what training does to the ranges of the layer's inputs; None = the quantizer's
+            default.
+        weight_range_policy: what it does to those of its weights: ``"current"`` they are always the
+            weights' own, ``"learned"`` they begin there and are trained, ``"frozen"`` they stay
+            there; None = ``"current"``.
+    """
+
+    name: str
+    is_keras_class: bool = False
+    quantize_input: bool = True
+    quantize_weight: bool = True
+    quantization_index: Sequence[int | str] | None = None
+    _: KW_ONLY
+    is_regex: bool = False
+    num_bits: int | None = None
+    per_channel: bool | None = None
+    calibrator: str | None = None
+    range_policy: str | None = None
+    weight_range_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value once."""
+        if not isinstance(self.name, str) or not self.name:
+            raise SpecError(
+                "A spec entry needs the name of a layer or class, as a string. Received: "
+                f"{self.name!r}."
+            )
+        for key in ("is_keras_class", "is_regex", "quantize_input", "quantize_weight"):
+            if not isinstance(getattr(self, key), bool):
+                raise SpecError(
+                    f"{key} of {self.name!r} must be true or false. Received: "
+                    f"{getattr(self, key)!r}."
+                )
+        if self.is_keras_class and self.is_regex:
+            raise SpecError(
+                f"{self.name!r} can't be a class and a regular expression at once: choose one."
+            )
+        self.__dict__["quantization_index"] = _index_tuple(self.name, self.quantization_index)
+        if self.num_bits is not None and not (
+            isinstance(self.num_bits, int) and 2 <= self.num_bits <= 16
+        ):
+            raise SpecError(
+                f"num_bits of {self.name!r} must be an integer from 2 to 16. Received: "
+                f"{self.num_bits!r}."
+            )
+        if self.per_channel is not None and not isinstance(self.per_channel, bool):
+            raise SpecError(
+                f"per_channel of {self.name!r} must be true or false. Received: "
+                f"{self.per_channel!r}."
+            )
+        _check_choice(self.name, "calibrator", self.calibrator, CALIBRATORS)
+        _check_choice(self.name, "range_policy", self.range_policy, RANGE_POLICIES)
+        _check_choice(
+            self.name, "weight_range_policy", self.weight_range_policy, WEIGHT_RANGE_POLICIES
+        )
+        if self.is_regex:
+            try:
+                re.compile(self.name)
+            except re.error as error:
+                raise SpecError(f"{self.name!r} is not a regular expression: {error}.") from error
+
+    def __repr__(self) -> str:
+        """Return the entry without what is at its default."""
+        given = [f"{key}={value!r}" for key, value in self.to_dict().items()]
+        return f"LayerConfig({', '.join(given)})"
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Set an attribute to a checked value.
+
+        Raises:
+            SpecError: the value is wrong, and nothing is changed.
+            AttributeError: an entry has no such attribute.
+        """
+        known = [f.name for f in fields(self)]
+        if key not in known:
+            raise AttributeError(f"Expected an attribute of {', '.join(known)}. Received: {key!r}.")
+        is_complete = len(self.__dict__) == len(known)
+        changed = (
+            LayerConfig(**{**self.__dict__, key: value}).__dict__[key] if is_complete else value
+        )
+        self.__dict__[key] = changed
+
+    @property
+    def inputs(self) -> tuple[int, ...] | None:
+        """Numbers of the inputs that are quantized, in order; None = all."""
+        chosen = [i for i in self.quantization_index or () if isinstance(i, int)]
+        return tuple(chosen) or None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as plain data, without what is at its default."""
+        plain = {
+            key: value
+            for key, value in asdict(self).items()
+            if value != _DEFAULTS.get(key, object())
+        }
+        if "quantization_index" in plain:
+            plain["quantization_index"] = list(plain["quantization_index"])
+        return plain
+
+
+_DEFAULTS = {f.name: f.default for f in fields(LayerConfig) if f.name != "name"}
+
+
+def _index_tuple(name: str, value: Any) -> tuple[int | str, ...] | None:
+    if value is None:
+        return None
+    if value == ALL or (isinstance(value, Sequence) and list(value) == [ALL]):
+        return (ALL,)
+    items = [value] if isinstance(value, Integral) and not isinstance(value, bool) else value
+    is_list = isinstance(items, Sequence) and not isinstance(items, str)
+    if not is_list or any(
+        isinstance(i, bool) or not isinstance(i, Integral) or int(i) < 0 for i in items
+    ):
+        raise SpecError(
+            f"quantization_index of {name!r} must be input numbers, counted from 0, or ['all']. "
+            f"Received: {value!r}."
+        )
+    return tuple(sorted({int(i) for i in items})) or None
+
+
+def _check_choice(name: str, key: str, value: Any, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise SpecError(
+            f"{key} of {name!r} must be one of {', '.join(choices)}. Received: {value!r}."
+        )

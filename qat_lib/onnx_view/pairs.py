@@ -1,0 +1,23 @@
+"""Words for Q/DQ pairs: which nodes quantize and dequantize, and to what type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node, OnnxGraph
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+def well_formed(node: Node) -> bool:
+    """Return whether a quantizer has a tensor, a scale and an output."""
+    return bool(node.input(0) and node.input(1) and node.outputs)
+
+
+def quantized_type(graph: OnnxGraph, node: Node) -> str:
+    """Return the type of the integers: the zero point's, else of what a DQ reads."""
+    integers = node.input(2)
+    if node.op == DEQUANTIZE:
+        integers = integers or node.input(0)
+    return graph.dtype(integers)

@@ -1,0 +1,51 @@
+"""Walk the messages of an ONNX file: its tensors, nodes and subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+
+
+def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor that a graph holds: initializers and attributes, subgraphs included."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+            for subgraph in subgraphs_of(attribute):
+                yield from tensors_of(subgraph)
+
+
+def subgraphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
+    """Return the graphs that an attribute holds (the branches of an If, the body of a Loop)."""
+    return [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
+
+
+def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and the nodes of the graphs inside of them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for subgraph in subgraphs_of(attribute):
+                yield from nodes_of(subgraph.node)
+
+
+def message_names(messages: Iterable[Any]) -> list[str]:
+    """Return the names of tensors, values or nodes."""
+    return [message.name for message in messages]
+
+
+def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    """Return the node that writes each tensor."""
+    found = {}
+    for node in nodes:
+        found.update(dict.fromkeys(node.output, node))
+    return found

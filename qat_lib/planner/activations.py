@@ -1,0 +1,158 @@
+"""The entries of quantized tensors between layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from qat_lib.layer_graph import Call, LayerGraph
+from qat_lib.plan import Consumer, QuantizerEntry
+from qat_lib.planner.agreement import agreed
+from qat_lib.planner.maxima import maximum_behind
+from qat_lib.planner.signs import non_negative_tensors
+from qat_lib.planner.ties import tied_groups
+from qat_lib.planner.wants import Wants
+from qat_lib.quantizers import TensorQuantizer
+from qat_lib.selection import Decision
+from qat_lib.spec import LayerConfig
+
+_DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
+
+
+def activation_entries(
+    wants: Wants, *, unsigned: bool = False, taken: Collection[str] = ()
+) -> Iterator[QuantizerEntry]:
+    """Yield one entry for each tensor with a quantizer, in the order of the model.
+
+    Args:
+        wants: who wants which tensor quantized.
+        unsigned: whether tensors that are never negative get unsigned quantizers, a tied group
+            where all of its are.
+        taken: names that no quantizer may get, beside those of the layers.
+
+    Raises:
+        SpecError: the readers of a tensor ask for different options.
+    """
+    found = _Tensors(wants)
+    names: dict[str, str] = {}
+    used = {name for name, _ in wants.graph.layers()} | set(taken)
+    for root in found.in_order():
+        key = found.key(root)
+        if key not in found.asked_for:
+            continue  # nothing but a quantizer of the model's own, which stays
+        if key not in names:
+            kept = found.kept.get(key)
+            names[key] = _free_name(root, used) if kept is None else kept.layer
+        yield found.entry(root, names[key], unsigned=unsigned)
+
+
+class _Tensors:
+    """The tensors with a quantizer, and what is known about each tied group of them.
+
+    A tensor in no group is known by its own name.
+    """
+
+    def __init__(self, wants: Wants) -> None:
+        self.graph: LayerGraph = wants.graph
+        self.groups = tied_groups(wants)
+        self.readers: dict[str, dict[Consumer, Decision | None]] = {}
+        self.kept: dict[str, Call] = {}
+        """Quantizers that the model has already."""
+        self.maxima: dict[str, str] = {}
+        self.signed: set[str] = set()
+        self.asked_for: set[str] = set()
+        """Groups of which a decision wants a tensor quantized."""
+        for tensor in wants.readers:
+            self._add_readers(wants, tensor)
+        non_negative = non_negative_tensors(self.graph)
+        for root, consumers in self.readers.items():
+            if any(consumers.values()):
+                self.asked_for.add(self.key(root))
+            if root not in non_negative:
+                self.signed.add(self.key(root))
+            maximum = maximum_behind(self.graph, consumers)
+            if maximum is not None:
+                self.maxima.setdefault(self.key(root), maximum)
+
+    def _add_readers(self, wants: Wants, tensor: str) -> None:
+        root = wants.root(tensor)
+        readers = self.readers.setdefault(root, {})
+        for consumer, decision in wants.path(root, tensor):
+            readers[consumer] = readers.get(consumer) or decision
+        for consumer, _ in wants.readers[tensor]:
+            call = self.graph.by_name[consumer.layer]
+            if isinstance(call.operation, TensorQuantizer):
+                self.kept.setdefault(self.key(root), call)
+
+    def key(self, root: str) -> str:
+        """Return the tied group of a tensor, or the tensor itself."""
+        return self.groups.get(root, root)
+
+    def in_order(self) -> list[str]:
+        """Return the tensors in the order of the model's calls."""
+        position: dict[str, int] = {}
+        for index, call in enumerate(self.graph.calls):
+            position.update(dict.fromkeys(call.outputs, index))
+        return sorted(self.readers, key=position.__getitem__)
+
+    def entry(self, root: str, name: str, *, unsigned: bool) -> QuantizerEntry:
+        """Return the entry of one tensor."""
+        key = self.key(root)
+        kept = self.kept.get(key)
+        options: Any = _DEFAULTS if kept is None else kept.operation
+        configs = [decision.config for decision in self.readers[root].values() if decision]
+        from_zero = self._is_unsigned(root, unsigned)
+        reasons = self._reasons(root)
+        if from_zero:
+            reasons.append("never negative: unsigned")
+        calibrator = agreed(configs, "calibrator", root) or options.calibrator
+        if calibrator is None and key in self.maxima:
+            calibrator = "max"
+            reasons.append(f"{self.maxima[key]} takes its maximum: not clipped")
+        return QuantizerEntry(
+            name=name,
+            kind="activation",
+            tensor=root,
+            consumers=tuple(self.readers[root]),
+            group=f"{key} (Concatenate)" if root in self.groups else None,
+            num_bits=agreed(configs, "num_bits", root) or options.num_bits,
+            unsigned=from_zero,
+            calibrator=calibrator,
+            range_policy=agreed(configs, "range_policy", root) or options.range_policy,
+            reason="; ".join(reasons) or "quantized already",
+        )
+
+    def _is_unsigned(self, root: str, unsigned: bool) -> bool:
+        """Return whether the tensor gets unsigned integers.
+
+        A quantizer that is there keeps its sign, unless it shall serve another tensor, too, which
+        may be negative.
+        """
+        kept = self.kept.get(self.key(root))
+        if kept is None:
+            return unsigned and self.key(root) not in self.signed
+        serves_it_alone = root not in self.groups
+        return bool(kept.operation.unsigned) and (
+            serves_it_alone or self.key(root) not in self.signed
+        )
+
+    def _reasons(self, root: str) -> list[str]:
+        """Return who asked for the quantizer, each once."""
+        reasons: dict[str, None] = {}
+        for consumer, decision in self.readers[root].items():
+            if decision is not None:
+                text = f"input {consumer.input} of {consumer.layer} ({decision.source})"
+                reasons[text] = None
+        return list(reasons)
+
+
+def _free_name(tensor: str, taken: set[str]) -> str:
+    """Return a quantizer's name, made of its tensor's, that is not ``taken``, and take it."""
+    call, _, index = tensor.rpartition(":")
+    base = call.replace("@", "_call") + (f"_{index}" if index != "0" else "")
+    name = f"{base}_quantizer"
+    suffix = 1
+    while name in taken:
+        name, suffix = f"{base}_quantizer_{suffix}", suffix + 1
+    taken.add(name)
+    return name

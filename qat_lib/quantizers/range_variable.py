@@ -1,0 +1,177 @@
+"""The variable of a quantizer's range: its largest magnitude or, if learned, its step."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from qat_lib.errors import SpecError
+from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, greatest_integer
+from qat_lib.quantizers.ranges import least_step, range_shape, reduced_axes
+from qat_lib.quantizers.switches import CALIBRATED, Switches
+
+INITIAL_AMAX = 6.0
+
+
+class RangeVariable(Switches, keras.layers.Layer):
+    """A layer with a range: that of the tensors that it sees, or of one weight."""
+
+    num_bits: int
+    unsigned: bool
+    channel_axes: tuple[int, ...] | None
+    range_policy: str
+    _range: Any
+    _weight_ref: Any
+
+    def _add_range(self, input_shape: Any) -> None:
+        # What LSQ trains is the step: an optimizer's steps on amax, 127 times as large, would
+        # hardly move it.
+        self._range = self.add_weight(
+            name="step" if self._learned else "amax",
+            shape=range_shape(input_shape, self.channel_axes, self.name),
+            initializer=self._initial_range,
+            trainable=self._learned,
+            # Below the floor a learned range would get no gradient, and stay there.
+            constraint=_StepFloor(self._unit) if self._learned else None,
+            dtype="float32",
+            aggregation="mean",
+        )
+
+    def _initial_range(self, shape: Any, dtype: Any) -> Any:
+        weight = None if self.range_policy == "current" else self._weight()
+        amax = (
+            tf.fill(shape, INITIAL_AMAX)
+            if weight is None
+            else self.range_of(tf.convert_to_tensor(weight))
+        )
+        return tf.cast(tf.maximum(amax, AMAX_FLOOR), dtype) / self._unit
+
+    @property
+    def _learned(self) -> bool:
+        return self.range_policy == "learned"
+
+    @property
+    def _high(self) -> float:
+        return greatest_integer(self.num_bits, self.unsigned)
+
+    @property
+    def _unit(self) -> float:
+        """The range in units of its variable: a learned range is kept as its step."""
+        return self._high if self._learned else 1.0
+
+    def _range_tensor(self) -> Any:
+        range_ = tf.convert_to_tensor(self._range)
+        return range_ * self._unit if self._learned else range_
+
+    def range_of(self, x: Any) -> Any:
+        """Return the largest magnitude of ``x``, or of each kept channel (1 in other axes)."""
+        magnitude = self.magnitude(x)
+        if self.channel_axes is None:
+            return tf.reduce_max(magnitude)
+        return tf.reduce_max(
+            magnitude, axis=reduced_axes(len(x.shape), self.channel_axes), keepdims=True
+        )
+
+    def magnitude(self, x: Any) -> Any:
+        """Return each element's float32 distance from zero, where there are integers for it."""
+        x = tf.cast(x, tf.float32)
+        return tf.nn.relu(x) if self.unsigned else tf.abs(x)
+
+    def bind_weight(self, variable: Any) -> None:
+        """Set the weight: its range comes first, and ``"current"`` follows it."""
+        self._weight_ref = weakref.ref(variable)
+
+    def _weight(self) -> Any:
+        return None if self._weight_ref is None else self._weight_ref()
+
+    @property
+    def of_weight(self) -> bool:
+        """Whether this quantizes a weight, whose range needs no data."""
+        return self._weight() is not None
+
+    def fit_weight(self) -> None:
+        """Set the range to that of the weight as it is now; with ``"current"`` it always is."""
+        if self.range_policy != "current":
+            self.amax = self.range_of(tf.convert_to_tensor(self._weight())).numpy()
+
+    @property
+    def amax(self) -> np.ndarray:
+        """The range: a float32 scalar, or one value per channel that broadcasts.
+
+        Never below ``AMAX_FLOOR``. Set it to set the range by hand, which counts as calibration.
+        """
+        if self.range_policy == "current" and (weight := self._weight()) is not None:
+            value = self.range_of(tf.convert_to_tensor(weight)).numpy()
+        else:
+            self._check_built()
+            value = keras.ops.convert_to_numpy(self._range) * np.float32(self._unit)
+        return np.maximum(np.asarray(value, np.float32), np.float32(AMAX_FLOOR))
+
+    @amax.setter
+    def amax(self, value: Any) -> None:
+        array = np.asarray(value, np.float32)
+        if not np.all(np.isfinite(array)) or np.any(array < 0):
+            raise SpecError(
+                f"A range must be finite and not negative. Received for {self.name!r}: {value!r}."
+            )
+        self._check_built()
+        shape = tuple(self._range.shape)
+        try:
+            array = np.broadcast_to(np.maximum(array, np.float32(AMAX_FLOOR)), shape)
+        except ValueError as error:
+            raise SpecError(
+                f"The range of {self.name!r} has the shape {shape}. Received: {array.shape}."
+            ) from error
+        self._assign_amax(array)
+        self._switch(CALIBRATED, True)
+
+    def _assign_amax(self, array: np.ndarray) -> None:
+        # Multiplied by its unit again, the step must not come out below the floor.
+        least = least_step(self._high) if self._learned else np.float32(AMAX_FLOOR)
+        self._range.assign(np.maximum(array / np.float32(self._unit), least))
+
+    @property
+    def scale(self) -> np.ndarray:
+        """Step between two quantized values: ``amax`` over the greatest integer, float32."""
+        return self.amax / np.float32(self._high)
+
+    def take_over(self, other: RangeVariable) -> None:
+        """Take the range and switches of another quantizer, whatever their policies."""
+        if other._unit == self._unit:
+            self._range.assign(other._range.value)
+        else:
+            self._assign_amax(other.amax)
+        self._flags.assign(other._flags.value)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the range as amax, and a learned one also as its step, which is exact."""
+        if not self._learned:
+            super().save_own_variables(store)
+            return
+        store["0"], store["1"] = self.amax, self._flags
+        store["step"] = self._range
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load a saved range, also of another policy or without a step."""
+        if not self._learned and "step" not in store:
+            super().load_own_variables(store)
+            return
+        if self._learned and "step" in store:
+            self._range.assign(store["step"])
+        else:
+            self._assign_amax(np.asarray(store["0"]))
+        self._flags.assign(store["1"])
+
+
+class _StepFloor(keras.constraints.Constraint):
+    """Keep a learned step, of which ``high`` make the range, at or above the least one."""
+
+    def __init__(self, high: float) -> None:
+        self.least = least_step(high)
+
+    def __call__(self, w: Any) -> Any:
+        return keras.ops.maximum(w, self.least)
