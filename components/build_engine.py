@@ -1,4 +1,7 @@
-"""Step build_engine: one engine per exported ONNX variant, each loaded again and compared with the ONNX graph."""
+"""Step build_engine: build one engine per exported ONNX variant.
+
+Each is loaded again and compared with its ONNX graph.
+"""
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
@@ -79,7 +82,10 @@ def build_engine(
 
 
 def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> Backend:
-    """Return the backend to build with; ``auto`` takes the one that the export was made for, where it works here."""
+    """Return the backend to build with.
+
+    ``auto`` takes the one that the export was made for, where it works here.
+    """
     graph = exported.graph(CANDIDATE_VARIANT)
     if engine.backend != "auto" or not graph.is_file():
         return choose_backend(engine.backend)
@@ -89,14 +95,15 @@ def _backend(engine: EngineSettings, exported: Exported, progress: Progress) -> 
         return best
     progress.warn(
         f"The graphs were exported for {target}, so {target} builds the engines, although {best} "
-        "works here too. "
-        f"For {best} set engine.backend={best} and run export_onnx again."
+        f"works here too. For {best} set engine.backend={best} and run export_onnx again."
     )
     return choose_backend(target)
 
 
 def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple[Path, BuildSpec]]:
-    """Return ONNX file and spec of each engine to build: the three variants, and FP16 where it can be had.
+    """Return ONNX file and spec of each engine to build.
+
+    The three variants, and FP16 where it can be had.
 
     Where FP16 is the backend's choice, the FP32 graph is built with it; else a graph in FP16 asks
     for it.
@@ -122,7 +129,7 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
 
 
 def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
-    """Say it where an FP16 engine computes in FP32, as CPU backends do without FP16 instructions."""
+    """Warn if an FP16 engine computes in FP32, as CPU backends do without FP16 instructions."""
     weighted = [layer for layer in artifact.layers if layer.weighted]
     if weighted and not any(layer.precision == "fp16" for layer in weighted):
         computed = ", ".join(sorted({layer.precision for layer in weighted}))
@@ -135,7 +142,7 @@ def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
 def build_spec(
     engine: EngineSettings, dataset: Path | None = None, *, backend: Backend | None = None
 ) -> BuildSpec:
-    """Return the build spec that the settings describe, for batches of 1 to ``engine.batch_size``."""
+    """Return the build spec of the settings, for batches of 1 to ``engine.batch_size``."""
     preprocessing: dict[str, Any] | None = None
     classes: tuple[str, ...] = ()
     if dataset is not None:
@@ -153,7 +160,7 @@ def build_spec(
 
 
 def _prediction(artifact: EngineArtifact, progress: Progress) -> dict[str, Any] | None:
-    """Join the engine's layers with the fusions that the analyzer predicts, and score the prediction."""
+    """Compare the engine's layers with the predicted fusions, and score the prediction."""
     from qat_lib.analysis import analyze_onnx
     from qat_lib.analysis.comparison import compare
 

@@ -1,4 +1,7 @@
-"""Whether a section's values can go where a config goes: to files, MLflow and Kubeflow, read by whoever reads those."""
+"""Whether a config's values can be stored and are no secrets.
+
+A config goes to files, MLflow and Kubeflow.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def evaluate(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Measure accuracy, agreement with FP32, latency, throughput and memory of each engine, and check its file.
+    """Measure accuracy, latency, throughput and memory of each engine, and check its file.
 
     Args:
         dataset: directory of prepare_data.
@@ -148,8 +148,7 @@ def _predict(
     if seen != len(reference) or not seen:
         raise DataError(
             f"The FP32 predictions are for {len(reference)} samples, the test part does not have "
-            "as many. "
-            "Run train_baseline again on this data set."
+            "as many. Run train_baseline again on this data set."
         )
     return (
         np.concatenate(labels),
@@ -161,7 +160,7 @@ def _predict(
 def _benchmark(
     classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
 ) -> dict[str, list[BatchTiming]]:
-    """Measure each engine at batch 1, at a middle batch and at the batch of the throughput figure."""
+    """Benchmark each engine at batch 1, at a middle batch and at ``engine.batch_size``."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
     groups: dict[int, dict[str, Engine]] = {}
     for row, classifier in classifiers.items():

@@ -1,4 +1,7 @@
-"""The fifth step: FP32, PTQ and QAT models as ONNX, and FP16 where the engine wants it; verified and analyzed."""
+"""The fifth step: export the FP32, PTQ and QAT models to ONNX, and FP16 if asked for.
+
+Each graph is verified, and that of the candidate analyzed.
+"""
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
 
@@ -94,7 +97,7 @@ def export_onnx(
 def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
-    """Export one model, compare it with Keras on the test part, and return what is known about it."""
+    """Export one model and compare it with Keras on the test part."""
     from components.runtime.export_parity import compare_with_keras
     from components.runtime.reader import load_split
 
@@ -130,7 +133,9 @@ def _export_variant(
 def _export_file(
     folder: ModelFolder, path: Path, export: ExportSettings, *, signed: bool = False, **about: Any
 ) -> tuple[Any, Any]:
-    """Export the model of a step's directory, verified against its plan; return the model and the report.
+    """Export the model of a step's directory, verified against its plan.
+
+    Return the model and the report.
 
     With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the
     same structure.

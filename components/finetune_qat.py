@@ -22,7 +22,9 @@ def finetune_qat(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Fine-tune the calibrated model; keep the best epoch only if it beats that model by more than noise.
+    """Fine-tune the calibrated model.
+
+    Keep the best epoch only if it beats that model by more than noise.
 
     Args:
         dataset: directory of the prepared data.

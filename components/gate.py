@@ -60,7 +60,7 @@ def judge(
 
 
 def speedup(row: ResultRow, reference: ResultRow) -> float | None:
-    """Return how many times faster ``row`` is at batch 1 than ``reference``, by median latency, or None."""
+    """Return the ratio of median latencies at batch 1, ``reference`` to ``row``, or None."""
     ours, theirs = row.latency_ms_p50, reference.latency_ms_p50
     return theirs / ours if ours and theirs else None
 
@@ -98,7 +98,7 @@ def _min_accuracy(row: ResultRow, bound: float) -> Reason:
     ours = row.accuracy
     passed = ours is not None and ours >= bound - _ROUNDING
     received = "not measured" if ours is None else f"{ours:.2%}"
-    message = f"Accuracy of the INT8 engine: {received}; asked for: at least {bound:.2%}."
+    message = f"Accuracy of the INT8 engine: {received}; required: at least {bound:.2%}."
     return Reason(
         check="min_accuracy",
         passed=passed,
@@ -113,7 +113,7 @@ def _int8_fraction(row: ResultRow, settings: GateSettings) -> Reason:
     bound = settings.min_int8_fraction
     expected = f"at least {bound:.0%} of the weighted layers in INT8"
     if int8 is None or not weighted:
-        message = "The engine does not say in which precision its layers run."
+        message = "The engine reports no precision of its layers."
         return Reason(
             check="int8_fraction",
             passed=False,

@@ -1,4 +1,7 @@
-"""The first step: images from anywhere -> checked, split, fingerprinted, with their preprocessing beside them."""
+"""The first step: check, split and fingerprint images from any source.
+
+Their preprocessing is written beside them.
+"""
 
 import shutil
 from pathlib import Path
@@ -88,9 +91,8 @@ def _write(
     if duplicates:
         progress.warn(
             f"{duplicates} images of the calibration, validation and test parts also occur, byte "
-            "for byte, in the "
-            "training part: the source holds them more than once, and accuracy is flattered by "
-            "them."
+            "for byte, in the training part: the source holds them more than once, which inflates "
+            "the accuracy."
         )
     counts = {split: len(samples.indices) for split, samples in dealt.items()}
     DatasetInfo(
@@ -107,8 +109,8 @@ def _write(
     if counts["calibration"] < data.calibration_samples:
         progress.warn(
             f"the calibration part has {counts['calibration']} samples instead of "
-            f"{data.calibration_samples}: the data "
-            "set is small, and at most a quarter of what is not for testing is set aside."
+            f"{data.calibration_samples}: the data set is small, and at most a quarter of the "
+            "samples outside of the test part is used for calibration."
         )
     settings = data.preprocessing
     preprocessing = Preprocessing(

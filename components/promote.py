@@ -117,7 +117,10 @@ def _metrics(verdict: Verdict, measured: Measurements) -> dict[str, float]:
 
 
 def _readable(read: Callable[[], _T], otherwise: _T) -> _T:
-    """Return what was read, or ``otherwise``: missing evidence makes the gate fail, not the step."""
+    """Return what was read, or ``otherwise``.
+
+    Missing evidence makes the gate fail, not the step.
+    """
     try:
         return read()
     except StepError:

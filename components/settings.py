@@ -76,9 +76,9 @@ class QuantizationSettings(Settings):
     unsigned: Switch = Field(
         "auto",
         description=(
-            "Use unsigned INT8 for non-negative activations, such as those behind a ReLU: 255 "
-            "steps instead of 127, and quicker kernels on a CPU, but no TensorRT. auto: unless "
-            "target or backend is tensorrt."
+            "Use unsigned INT8 for non-negative activations, such as those after a ReLU: 255 "
+            "levels instead of 127, and faster CPU kernels (not supported by TensorRT). auto: "
+            "unless target or backend is tensorrt."
         ),
     )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
@@ -94,7 +94,10 @@ class QuantizationSettings(Settings):
 
 
 class QATSettings(Settings):
-    """Quantization-aware fine-tuning: about 10% of the schedule at a few percent of the initial rate, cosine decay."""
+    """Quantization-aware fine-tuning: a short schedule at a low rate, with cosine decay.
+
+    About 10% of the epochs of the training at a few percent of its learning rate are usual.
+    """
 
     epochs: int = Field(6, ge=0, le=10_000)
     batch_size: Batch = 64
@@ -106,7 +109,9 @@ class QATSettings(Settings):
         0.5,
         ge=0,
         le=1,
-        description="Weight of the baseline's outputs as soft targets beside the labels; 0 = labels only.",
+        description=(
+            "Weight of the baseline's outputs as soft targets beside the labels; 0 = labels only."
+        ),
     )
 
 
@@ -116,7 +121,7 @@ class ExportSettings(Settings):
     target: BackendChoice = Field(
         "auto",
         description=(
-            "What the files are for; auto follows engine.backend. A tensorrt file runs in every "
+            "Backend that the files are for; auto: engine.backend. A tensorrt file runs in every "
             "backend."
         ),
     )
@@ -143,7 +148,7 @@ class EngineSettings(Settings):
 
     backend: BackendChoice = Field(
         "auto",
-        description="auto: TensorRT where a GPU and its library are, else OpenVINO, else ONNX Runtime.",
+        description="auto: TensorRT if a GPU and its library are found, else OpenVINO, else ONNX Runtime.",
     )
     fp16: Switch = Field(
         "auto",
@@ -152,11 +157,12 @@ class EngineSettings(Settings):
             "backend computes in FP16."
         ),
     )
-    batch_size: Batch = Field(32, description="The larger batch of the throughput figure.")
-    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all.")
-    benchmark_seconds: float = Field(
-        2.0, gt=0, le=3600, description="Time for each latency figure."
+    batch_size: Batch = Field(
+        32,
+        description="Batch size of the throughput benchmark, and the largest that the engines take.",
     )
+    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 = all.")
+    benchmark_seconds: float = Field(2.0, gt=0, le=3600, description="Seconds of each benchmark.")
     workspace_mib: int = Field(1024, ge=1, le=2**20)
     optimization_level: int = Field(3, ge=0, le=5)
 
@@ -175,12 +181,12 @@ class GateSettings(Settings):
     )
     min_accuracy: float | None = Field(None, ge=0, le=1)
     min_int8_fraction: float = Field(
-        0.5, ge=0, le=1, description="Least share of the weighted layers that must run in INT8."
+        0.5, ge=0, le=1, description="Minimum share of the weighted layers that run in INT8."
     )
     min_speedup: float | None = Field(
         None,
         gt=0,
-        description="Least ratio of the FP32 engine's median latency to the INT8 engine's.",
+        description="Minimum speedup over the FP32 engine, by median latency.",
     )
 
 
@@ -191,7 +197,7 @@ class TrackingSettings(Settings):
     experiment: str = Field("qatline", min_length=1, max_length=500)
     required: bool = Field(
         True,
-        description="Whether a tracking store that can't be reached fails the run, or is only a warning.",
+        description="Whether an unreachable tracking store fails the run; else it is a warning.",
     )
 
     @field_validator("uri")
@@ -204,7 +210,6 @@ class TrackingSettings(Settings):
         ):
             raise ValueError(
                 "tracking.uri: expected the address of a server or a database, such as "
-                "https://mlflow.example or "
-                "sqlite:////folder/mlflow.db, received something else"
+                "https://mlflow.example or sqlite:////folder/mlflow.db, received something else"
             )
         return uri

@@ -25,7 +25,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_stored(self) -> Settings:
-        """Refuse what the files and records that hold a config can't hold, and what none of them should."""
+        """Refuse values that can't be stored, and secrets."""
         if (found := value_problem(self)) is not None:
             raise PydanticCustomError(
                 "stored_value", "{path}: {problem}", {"path": found[0], "problem": found[1]}

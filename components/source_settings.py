@@ -68,7 +68,7 @@ class DataSettings(Settings):
     calibration_samples: int = Field(
         256,
         ge=1,
-        description="Samples set aside for calibration; never trained on, never tested on.",
+        description="Samples held out for calibration: used for neither training nor testing.",
     )
     limit: int | None = Field(
         None,
@@ -138,7 +138,10 @@ class ModelSettings(Settings):
     @field_validator("options", mode="before")
     @classmethod
     def _read_json(cls, options: Any) -> Any:
-        """Take a JSON object, too: the form in which a pipeline hands over options that hold a null."""
+        """Take a JSON object, too.
+
+        The form in which a pipeline hands over options that hold a null.
+        """
         is_json = isinstance(options, str) and options.startswith("{")
         return parse_json(options, "model.options", error=ConfigError) if is_json else options
 
@@ -155,7 +158,7 @@ class ModelSettings(Settings):
 
 
 def _name_problem(name: str) -> str | None:
-    """Return what was expected instead of a model's name that can't be one, whatever is installed."""
+    """Return what was expected instead of a name that no model can have."""
     if "://" in name:
         return "expected a .keras file on this machine"
     if name.endswith((".h5", ".hdf5")):

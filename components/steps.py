@@ -26,7 +26,9 @@ from components.variants import CANDIDATE_VARIANT
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedOutputs:
-    """Which files of a step's output directory are recorded, and as what. Each is a glob; a missing file is no error.
+    """Which files of a step's output directory are recorded, and as what.
+
+    Each is a glob; a missing file is no error.
 
     ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves.
     ``onnx`` are models with a signature. ``champion`` is a model to register under the name that
@@ -111,8 +113,7 @@ STEPS = (
         artifact="engines",
         machine_bound=True,
         help=(
-            "An accelerator here makes TensorRT of engine.backend=auto; evaluate needs the same "
-            "one."
+            "With an accelerator, engine.backend=auto means TensorRT; evaluate needs the same one."
         ),
         tracked=TrackedOutputs(
             artifacts=(Engines.ENGINES, Engines.MANIFESTS, Engines.LAYERS, Engines.SUMMARY),

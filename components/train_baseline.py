@@ -21,7 +21,7 @@ def train_baseline(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Train the model that the settings name and write it, its history and its test predictions into ``out``.
+    """Train the model that the settings name, and write it with its history and test predictions.
 
     Args:
         dataset: directory of the prepared data.

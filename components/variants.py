@@ -1,4 +1,7 @@
-"""The variants of a model that a run measures: which files each has, and which row of the results is its engine's."""
+"""The variants of a model that a run measures.
+
+Which files each has, and which row of the results is its engine's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Show how far an engine build is, on a terminal's stderr; elsewhere nothing, so that logs stay readable."""
+"""Show how far an engine build is, on a terminal's stderr.
+
+Elsewhere nothing, so that logs stay readable.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from rich.progress import Progress, TaskID
 
 @contextmanager
 def build_progress(console: Console | None = None) -> Iterator[Callable[[str, int, int], None]]:
-    """Give what ``build_engine`` calls with phase, steps done and steps in all; one bar for each phase.
+    """Give what ``build_engine`` calls with phase, steps done and steps in all.
+
+    One bar for each phase.
 
     The bars go when the build ends.
 

@@ -1,4 +1,4 @@
-"""Commands on single files: quantize, export, verify, analyze, build an engine, measure it.
+"""Commands on single files: export, verify and analyze; the others are registered here, too.
 
 Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in
 ``model_views``.
@@ -6,24 +6,17 @@ Each is a thin layer over one function of ``qat_lib``; the functions for the scr
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from pipelines.cli_engine import bench, build
 from pipelines.cli_errors import reported, say_renamed
+from pipelines.cli_options import DebugOption, JsonOption, OnnxFile, print_json
 from pipelines.cli_quantize import check_inputs, quantize
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
-from qat_lib.options import (
-    Backend,
-    BackendChoice,
-    EnginePrecision,
-    FloatPrecision,
-    Hint,
-    WeightForm,
-)
+from qat_lib.options import Backend, FloatPrecision, WeightForm
 
 if TYPE_CHECKING:
     from qat_lib.analysis.report import FusionReport
@@ -31,9 +24,6 @@ if TYPE_CHECKING:
 
 _PANEL = "Single files"
 
-OnnxFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file of any producer.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 TensorRT: TypeAlias = Literal["8", "10", "11"]
 FailOn: TypeAlias = Literal["never", "error", "warning"]
 
@@ -108,14 +98,14 @@ def export(
             parity = qat_lib.check_parity(network, output, inputs, layers=layers)
             content["parity"] = parity.to_dict()
         if json_:
-            _write_json(content)
+            print_json(content)
         else:
             model_views.show_export(report, parity)
         if parity is not None and not parity.passed:
             raise typer.Exit(1)
 
 
-def verify(
+def verify_file(
     model: OnnxFile,
     plan: Annotated[
         Path | None,
@@ -134,7 +124,7 @@ def verify(
         findings = verify_onnx(model, plan)
         failed = gate(findings, fail_on)
         if json_:
-            _write_json(
+            print_json(
                 {
                     "model": str(model),
                     "passed": not failed,
@@ -200,7 +190,7 @@ def analyze(
                 content["comparison"] = comparison.to_dict()
             if found is not None:
                 content["trace"] = found.to_dict()
-            _write_json(content)
+            print_json(content)
         elif found is not None:
             model_views.show_trace(found)
         else:
@@ -217,153 +207,14 @@ def _trace(
     return trace_tensor(name, model, plan, analysis=report, engine_layers=layers or ())
 
 
-def build_engine(
-    model: OnnxFile,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)
-    ] = None,
-    backend: Annotated[
-        BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")
-    ] = "auto",
-    shapes: Annotated[
-        str,
-        typer.Option(
-            help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False
-        ),
-    ] = "",
-    max_batch: Annotated[
-        int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")
-    ] = 32,
-    float_precision: Annotated[
-        EnginePrecision, typer.Option(help="Precision of non-quantized layers.")
-    ] = "fp32",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
-    hint: Annotated[
-        Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")
-    ] = "latency",
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property",
-            metavar="NAME=VALUE",
-            help="Property of the OpenVINO CPU plugin.",
-            show_default=False,
-        ),
-    ] = None,
-    workspace: Annotated[
-        str, typer.Option(help="TensorRT workspace size, such as 4GiB.", show_default=False)
-    ] = "",
-    optimization_level: Annotated[
-        int, typer.Option(min=0, max=5, help="0: fastest build; 5: fastest engine.")
-    ] = 3,
-    timing_cache: Annotated[
-        Path | None, typer.Option(help="TensorRT timing cache file.", show_default=False)
-    ] = None,
-    hardware_compatible: Annotated[
-        bool,
-        typer.Option(
-            "--hardware-compatible", help="TensorRT: portable across GPUs from Ampere on."
-        ),
-    ] = False,
-    version_compatible: Annotated[
-        bool,
-        typer.Option("--version-compatible", help="TensorRT: portable to later minor versions."),
-    ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Keep the data for per-layer timing.")
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify/--no-verify", help="Compare with ONNX Runtime before writing the engine."
-        ),
-    ] = True,
-    json_: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Build an engine from an ONNX file."""
-    with reported(debug=debug, as_json=json_):
-        from pipelines import model_views
-        from pipelines.build_progress import build_progress
-        from qat_lib import engines
-
-        spec = engines.BuildSpec(
-            backend=backend,
-            shapes=engines.parse_shapes(shapes) if shapes else {},
-            max_batch=max_batch,
-            float_precision=float_precision,
-            threads=threads,
-            hint=hint,
-            properties=engines.parse_properties(properties or []),
-            workspace_bytes=engines.parse_size(workspace) if workspace else None,
-            optimization_level=optimization_level,
-            timing_cache=timing_cache,
-            hardware_compatible=hardware_compatible,
-            version_compatible=version_compatible,
-            profile=profile,
-        )
-        with build_progress() as on_progress:
-            artifact = engines.build_engine(
-                model, spec, output=output, verify=verify, on_progress=on_progress
-            )
-        if json_:
-            _write_json(
-                {
-                    "path": str(artifact.path),
-                    **json.loads(artifact.manifest.to_json()),
-                    "warnings": list(artifact.warnings),
-                }
-            )
-        else:
-            model_views.show_engine(artifact)
-
-
-def bench_engine(
-    engine: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it."),
-    ],
-    batch_size: Annotated[
-        list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.01, max=3600, help="Seconds per batch size.")
-    ] = 2.0,
-    layers: Annotated[bool, typer.Option("--layers", help="Also time each layer.")] = False,
-    json_: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Measure latency and throughput of an engine."""
-    with reported(debug=debug, as_json=json_):
-        from pipelines import model_views
-        from qat_lib.engines import load_engine
-
-        with load_engine(engine) as loaded:
-            latencies = [
-                loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]
-            ]
-            timed = loaded.layers(timed=True) if layers else []
-            if json_:
-                content = {"latencies": [each.to_dict() for each in latencies]}
-                _write_json(
-                    {**content, "layers": [each.to_dict() for each in timed]} if layers else content
-                )
-            else:
-                model_views.show_latencies(loaded.manifest, latencies, timed)
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
     for name, command in (
         ("quantize", quantize),
         ("export", export),
-        ("verify", verify),
+        ("verify", verify_file),
         ("analyze", analyze),
-        ("build-engine", build_engine),
-        ("bench-engine", bench_engine),
+        ("build-engine", build),
+        ("bench-engine", bench),
     ):
         app.command(name, rich_help_panel=_PANEL)(command)
-
-
-def _write_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content) + "\n")

@@ -1,15 +1,17 @@
-"""``qatline quantize``: place quantizers in one Keras file and calibrate them; without ``--output``, show the plan."""
+"""``qatline quantize``: place quantizers in one Keras file and calibrate them.
+
+Without ``--output``, show the plan.
+"""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pipelines.cli_errors import reported
+from pipelines.cli_options import DebugOption, JsonOption, print_json
 from qat_lib.options import CalibratorName, Mode
 
 _BLOCK = 256  # samples looked at together
@@ -55,10 +57,8 @@ def quantize(
     plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
     with reported(debug=debug, as_json=json_):
@@ -75,8 +75,7 @@ def quantize(
         if (output is None) != (data is None):
             raise ConfigError(
                 "Expected --output and --data together: a quantized model gets its ranges from "
-                "data. "
-                "Give neither to see the plan."
+                "data. Give neither to see the plan."
             )
         if output is not None and output.suffix != ".keras":
             raise ConfigError(f"--output must end with .keras. Received: {output}.")
@@ -110,7 +109,7 @@ def quantize(
         if plan is not None:
             model_views.write_file(plan, found.to_json())
         if json_:
-            sys.stdout.write(json.dumps(content) + "\n")
+            print_json(content)
         else:
             model_views.show_quantization(found, output, report)
 
@@ -152,7 +151,10 @@ def check_inputs(model: Any, inputs: Any, path: Path) -> None:
 
 
 def _all_finite(inputs: Any) -> bool:
-    """Whether every value is a number in float32, in blocks: the array may be a file larger than the memory."""
+    """Whether every value is a number in float32, in blocks.
+
+    The array may be a file larger than the memory.
+    """
     import numpy as np
 
     blocks = (inputs[start : start + _BLOCK] for start in range(0, len(inputs), _BLOCK))

@@ -173,7 +173,10 @@ class Cluster:
         return str(self._client.create_experiment(name, namespace=self._namespace).experiment_id)
 
     def _version(self, text: str) -> tuple[str, str]:
-        """Return the ids of the pipeline and of the version with this content; upload what is missing."""
+        """Return the ids of the pipeline and of the version with this content.
+
+        Upload what is missing.
+        """
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         with tempfile.TemporaryDirectory() as folder:
             package = Path(folder) / "pipeline.yaml"
@@ -219,7 +222,9 @@ class Cluster:
 
 
 def connect(host: str, *, namespace: str = "", token: str | None = None) -> Cluster:
-    """Connect to a server, after a quick look whether it is there: the client itself would try for half a minute.
+    """Connect to a server, after a quick look whether it is there.
+
+    The client itself would try for half a minute.
 
     Args:
         host: Address of the API, such as ``http://localhost:8080``.
@@ -255,9 +260,8 @@ def _probe(address: str, token: str | None) -> None:
     except OSError as error:
         raise ClusterError(
             f"Expected a Kubeflow Pipelines server at {address}; nothing answers "
-            f"({getattr(error, 'reason', error)}). "
-            "Check the address; from outside the cluster: kubectl port-forward -n kubeflow "
-            "svc/ml-pipeline 8888"
+            f"({getattr(error, 'reason', error)}). Check the address; from outside the cluster: "
+            "kubectl port-forward -n kubeflow svc/ml-pipeline 8888"
         ) from error
     except ValueError as error:
         raise ClusterError(
@@ -267,7 +271,10 @@ def _probe(address: str, token: str | None) -> None:
 
 
 def _facts(job: Any) -> tuple[str, int, str, str, str]:
-    """What makes a schedule the same: when, how often at once, what, where, and whether it is on."""
+    """What makes a schedule the same.
+
+    When, how often at once, what, where, and whether it is on.
+    """
     cron = getattr(getattr(job.trigger, "cron_schedule", None), "cron", None) or ""
     version = getattr(job.pipeline_version_reference, "pipeline_version_id", None) or ""
     return (

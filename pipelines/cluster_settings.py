@@ -34,7 +34,10 @@ def _cpu(value: Any) -> str:
 
 
 def _memory(value: Any) -> str:
-    """Return a size as Kubernetes and kfp both take it: a bare number would be bytes, which nobody means."""
+    """Return a size as Kubernetes and kfp both take it.
+
+    A bare number would be bytes, which nobody means.
+    """
     if not re.fullmatch(r"\d+([KMGTPE]i|[MGTPE])", str(value)) or not _amount(str(value)):
         raise ValueError(
             "expected a whole number above 0 with a unit, such as 512Mi or 16Gi, received "
@@ -47,8 +50,7 @@ def _resource_name(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", value):
         raise ValueError(
             "expected the name of a resource of the nodes (kubectl describe node), such as "
-            "nvidia.com/gpu, "
-            f"received {value!r}"
+            f"nvidia.com/gpu, received {value!r}"
         )
     return value
 
@@ -82,7 +84,7 @@ Variable = Annotated[str, AfterValidator(_variable)]
 
 
 class Toleration(Settings):
-    """A taint that a pod may be put beside."""
+    """A taint of a node that a pod tolerates."""
 
     key: str
     operator: Literal["Exists", "Equal"] | None = Field(
@@ -98,8 +100,7 @@ class Toleration(Settings):
         if self.operator is not None and (self.operator == "Equal") is (self.value is None):
             raise ValueError(
                 "expected a value with the operator Equal and none with Exists, received "
-                f"{self.operator} "
-                f"with value {self.value!r}"
+                f"{self.operator} with value {self.value!r}"
             )
         return self
 
@@ -107,12 +108,10 @@ class Toleration(Settings):
 class StepResources(Settings):
     """What one step's pod asks for; a key that is left out takes the section's."""
 
-    cpu: Cpu | None = Field(None, description="CPUs that the pod is promised, such as 4 or 500m.")
-    cpu_limit: Cpu | None = Field(None, description="CPUs that it may use at most.")
-    memory: Memory | None = Field(
-        None, description="Memory that the pod is promised, such as 16Gi."
-    )
-    memory_limit: Memory | None = Field(None, description="Memory beyond which it is killed.")
+    cpu: Cpu | None = Field(None, description="CPU request, such as 4 or 500m.")
+    cpu_limit: Cpu | None = Field(None, description="CPU limit.")
+    memory: Memory | None = Field(None, description="Memory request, such as 16Gi.")
+    memory_limit: Memory | None = Field(None, description="Memory limit.")
     accelerator_type: ResourceName | None = Field(
         None, description="Name of the accelerator among a node's resources."
     )
@@ -120,16 +119,18 @@ class StepResources(Settings):
         None, ge=0, description="Accelerators of the pod; 0 = none."
     )
     node_selector: dict[str, str] | None = Field(
-        None, description="Labels that the node must have."
+        None, description="Node selector: labels of the node."
     )
     tolerations: list[Toleration] | None = Field(
         None,
-        description="Taints that the node may have, each with key, operator, value and effect.",
+        description="Tolerated taints of the node, each with key, operator, value and effect.",
     )
 
     secret_env: dict[Variable, SecretKey] | None = Field(
         None,
-        description="Environment variables from Kubernetes secrets: MLFLOW_TRACKING_PASSWORD: secret/key.",
+        description=(
+            "Environment variables from Kubernetes secrets: MLFLOW_TRACKING_PASSWORD: secret/key."
+        ),
         json_schema_extra=SECRET_REFERENCES,
     )
 
@@ -148,7 +149,10 @@ ClusterSteps = create_model(
 
 
 class ClusterSettings(StepResources):
-    """What the pods of a compiled pipeline ask for. Each step in ``steps`` takes the same keys, for itself."""
+    """Resources of the pods; each step in ``steps`` takes the same keys, for itself.
+
+    They apply to a compiled pipeline.
+    """
 
     accelerator_type: ResourceName = Field(
         "nvidia.com/gpu", description="Name of the accelerator among a node's resources."

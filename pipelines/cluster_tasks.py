@@ -1,4 +1,7 @@
-"""Turn the ``cluster`` section into what kfp compiles: settings of each task, and an engine backend for every pod."""
+"""Turn the ``cluster`` section into what kfp compiles.
+
+These are settings of each task, and one engine backend for all pods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from qat_lib.errors import ConfigError
 
 
 def for_pods(config: RunConfig) -> RunConfig:
-    """Return the config with ``engine.backend: auto`` decided where build_engine gets an accelerator.
+    """Return the config with ``engine.backend: auto`` resolved if build_engine gets an accelerator.
 
     Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would
     export for another backend than the one that the GPU of build_engine is for.
@@ -26,20 +29,17 @@ def for_pods(config: RunConfig) -> RunConfig:
     if build != evaluate:
         raise ConfigError(
             "Expected the same accelerator for build_engine and evaluate, which runs the engines "
-            "where they were "
-            f"built for; received {build or 'none'} and {evaluate or 'none'}. Set "
-            "accelerator_count for both under "
-            "cluster.steps, or engine.backend to openvino or onnxruntime."
+            f"where they were built for; received {build or 'none'} and {evaluate or 'none'}. Set "
+            "accelerator_count for both under cluster.steps, or engine.backend to openvino or "
+            "onnxruntime."
         )
     if build is None or config.engine.backend == "tensorrt":
         return config
     if config.export.target == "openvino":
         raise ConfigError(
             f"The accelerator {build} of build_engine makes TensorRT of engine.backend=auto: "
-            "expected export.target "
-            "auto, tensorrt or onnxruntime, received openvino. Change it, or set "
-            "engine.backend=openvino and ask for "
-            "no accelerator."
+            "expected export.target auto, tensorrt or onnxruntime, received openvino. Change it, "
+            "or set engine.backend=openvino and ask for no accelerator."
         )
     if (
         problem := sign_problem(config.quantization.unsigned, config.export.target, "tensorrt")

@@ -1,4 +1,7 @@
-"""Runs side by side: what differs in their configs, and what came of it. Everything comes from MLflow."""
+"""Runs side by side: what differs in their configs, and what came of it.
+
+Everything comes from MLflow.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,10 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
 
 
 def _cluster_environment(config: RunConfig) -> dict[str, str]:
-    """Return what tells the steps about the tracking server; a store in a file stays on the machine it is on."""
+    """Return what tells the steps about the tracking server.
+
+    A store in a file stays on the machine it is on.
+    """
     uri = config.tracking.uri or ""
     if not uri.startswith(("http://", "https://")):
         return {}

@@ -113,9 +113,8 @@ class RunConfig(Settings):
             if gigabytes > _LARGEST_BATCH:
                 raise ValueError(
                     f"{section}.batch_size: expected at most {_LARGEST_BATCH} GiB of pixels, "
-                    f"received {batch} images "
-                    f"of {height}x{width}, which take {gigabytes:.0f} GiB in float32; lower it or "
-                    "data.image_size"
+                    f"received {batch} images of {height}x{width}, which take {gigabytes:.0f} GiB "
+                    "in float32; lower it or data.image_size"
                 )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +122,9 @@ class RunConfig(Settings):
         return self.model_dump(mode="json")
 
     def pipeline_parameters(self) -> dict[str, Any]:
-        """Return the arguments of the pipeline: the seed and one dict per section that its steps read.
+        """Return the arguments of the pipeline.
+
+        The seed and one dict per section that its steps read.
 
         kfp takes no null inside a dict, so a key without a value is left out; its default is null
         in every section. The options of a model are the builder's, where null means something: they
@@ -264,7 +265,7 @@ def _absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 
 def _weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:
-    """Take a weights file that is not where the config says, but lies in the folder of the data, from there."""
+    """Find a weights file in the folder of the data if it is not where the config says."""
     model, data = values.get("model"), values.get("data")
     weights = model.get("weights") if isinstance(model, dict) else None
     path = data.get("path") if isinstance(data, dict) else None

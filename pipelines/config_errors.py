@@ -16,7 +16,7 @@ _LONGEST = 200  # characters of a value in a message
 
 
 def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
-    """Raise a ConfigError that names each unknown key and the nearest known one, with full paths."""
+    """Raise a ConfigError that names each unknown key and the nearest known one."""
     known = list(known_paths(model))
     problems = [
         f"unknown key {path!r}; {_suggest(path, known)}"

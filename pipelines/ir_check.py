@@ -14,7 +14,9 @@ from qat_lib.errors import ExportError
 
 
 def check_ir(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Check the documents of one compiled pipeline: the spec and, if there is one, the platform spec.
+    """Check the documents of one compiled pipeline.
+
+    The spec and, if there is one, the platform spec.
 
     Raises:
         ExportError: Something in them is unknown or refers to nothing; every problem is listed.
@@ -73,7 +75,10 @@ def graph_problems(spec: Mapping[str, Any]) -> Iterator[str]:
         for name, task in tasks.items():
             reference = task.get("componentRef", {}).get("name")
             if reference not in components:
-                yield f"task {name} of {owner} refers to the component {reference}, which is not there"
+                yield (
+                    f"task {name} of {owner} refers to the component {reference}, "
+                    "which is not there"
+                )
             producers = set(_values_of(task.get("inputs", {}), "producerTask"))
             for other in sorted(producers.union(task.get("dependentTasks", ())) - set(tasks)):
                 yield f"task {name} of {owner} refers to the task {other}, which is not there"

@@ -167,7 +167,10 @@ def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root:
 
 
 def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the sections that a pipeline does not take; a smaller pipeline need not list them all."""
+    """Leave out the sections that a pipeline does not take.
+
+    A smaller pipeline need not list them all.
+    """
     taken = set(pipeline.pipeline_spec.root.input_definitions.parameters)
     return {name: value for name, value in parameters.items() if name in taken}
 

@@ -1,4 +1,6 @@
-"""Run a pipeline on this machine: make or resume a run folder, start the launcher, show how it goes.
+"""Run a pipeline on this machine.
+
+Make or resume a run folder, start the launcher, show how it goes.
 
 This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock,
 and the launcher and its steps end when it does.
@@ -76,7 +78,7 @@ def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> Ru
     Args:
         folder: A run folder, new or to be resumed. Finished steps come from its step store.
         view: Where the progress is shown.
-        again: Whether this is one more attempt at a run that was cut short.
+        again: Whether this is one more attempt at an interrupted run.
 
     Raises:
         StorageError: Another process holds the folder, or the disk is full.
@@ -182,7 +184,7 @@ def _signals_raise(folder: RunFolder) -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise RunInterruptedError(
             f"Interrupted by {signal.Signals(number).name}. Finished steps are kept; "
-            f"go on with: qatline run --resume {folder.run_id}",
+            f"resume with: qatline run --resume {folder.run_id}",
             folder=folder,
             signal_number=number,
         )
@@ -204,7 +206,8 @@ def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int
     else:
         step, message = str(error.get("step") or ""), str(error.get("message"))
         if error.get("expected") is False:
-            message = f"{error.get('type')}: {message}\nThis is a bug in qatline; please report it with the log."
+            bug = "This is a bug in qatline; please report it with the log."
+            message = f"{error.get('type')}: {message}\n{bug}"
         message = f"step {step} failed: {message}" if step else message
         exit_code = int(error.get("exit_code") or 1)
     return RunFailedError(
@@ -222,7 +225,10 @@ def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) 
     if shutil.disk_usage(folder.path).free < _FULL:
         return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"
     if not step:
-        return f"the launcher ended with code {code} before it could say why. The log may tell; then: {again}"
+        return (
+            f"the launcher ended with code {code} before it could say why. The log may tell; "
+            f"then: {again}"
+        )
     if step not in progress.steps:
         return f"step {step} could not start. The log tells why."
     return (

@@ -84,7 +84,8 @@ def show_quantization(
     """Show a plan or, after a calibration, what was written."""
     console = _console()
     kinds = Counter(entry.kind for entry in plan.quantizers)
-    counts = f"{len(plan.quantizers)} quantizers ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})"
+    listed = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    counts = f"{len(plan.quantizers)} quantizers ({listed})"
     if output is not None and report is not None:
         console.print(
             f"Wrote {escape(str(output))}: {counts}, calibrated on {report.samples} samples",
@@ -98,7 +99,7 @@ def show_quantization(
         tensors.add_row(escape(entry.tensor), escape(readers))
     console.print(tensors)
     if plan.skipped:
-        left = _table("left alone", "reason", text=True)
+        left = _table("not quantized", "reason", text=True)
         for layer in plan.skipped:
             left.add_row(escape(f"{layer.layer} ({layer.class_name})"), escape(layer.reason))
         console.print(left)
@@ -109,8 +110,7 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
     console = _console()
     console.print(
         f"Wrote {escape(str(report.path))}: {format_size(report.bytes)}, opset {report.opset}, "
-        f"{report.nodes} nodes, "
-        f"{report.quantizers} quantizers, in {report.seconds:.1f} s",
+        f"{report.nodes} nodes, {report.quantizers} quantizers, in {report.seconds:.1f} s",
         soft_wrap=True,
     )
     _print_findings(console, report.findings)
@@ -119,8 +119,7 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
     verdict = "[green]agrees with Keras[/]" if parity.passed else "[bold red]differs from Keras[/]"
     console.print(
         f"ONNX Runtime {verdict} on {parity.samples} samples: largest difference "
-        f"{parity.largest_difference:.3g}, "
-        f"{parity.mismatches} labels differ, {parity.ties} ties."
+        f"{parity.largest_difference:.3g}, {parity.mismatches} labels differ, {parity.ties} ties."
     )
     if parity.layers:
         table = _table("layer", "largest difference")
@@ -191,8 +190,7 @@ def show_engine(artifact: EngineArtifact) -> None:
     console, manifest = _console(), artifact.manifest
     console.print(
         f"Wrote {escape(str(artifact.path))}: {format_size(manifest.bytes)}, "
-        f"{_described(manifest)}, "
-        f"in {manifest.build_seconds:.1f} s",
+        f"{_described(manifest)}, in {manifest.build_seconds:.1f} s",
         soft_wrap=True,
     )
     for warning in artifact.warnings:

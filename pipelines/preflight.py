@@ -1,4 +1,6 @@
-"""What can be known before the first step: a run that a later step would refuse is refused before it trains.
+"""What can be known before the first step.
+
+A run that a later step would refuse is refused before it trains.
 
 These are looks at names, files and installed packages: nothing is built, and neither Keras nor data
 are opened.
@@ -35,8 +37,7 @@ def check_before_training(config: RunConfig) -> None:
     if missing := missing_packages(_packages(config)):
         raise MissingPackageError(
             f"This run needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
-            "not installed. "
-            f"{install_hint(missing)}"
+            f"not installed. {install_hint(missing)}"
         )
     _check_model(config)
     _check_weights(config)
@@ -117,8 +118,7 @@ def _check_import(key: str, module: str, attribute: str) -> None:
         if spec is None:
             raise ConfigError(
                 f"{key}: expected the module {module!r} on the Python path; there is none. Run "
-                "the command from the "
-                "folder that holds it, or put that folder on PYTHONPATH."
+                "the command from the folder that holds it, or put that folder on PYTHONPATH."
             )
         folders = list(spec.submodule_search_locations or [])
     names = _top_names(Path(spec.origin)) if spec is not None and spec.origin else None
@@ -129,7 +129,10 @@ def _check_import(key: str, module: str, attribute: str) -> None:
 
 
 def _top_names(path: Path) -> set[str] | None:
-    """Return the names that a source file defines or imports at its top; None where they can't be known."""
+    """Return the names that a source file defines or imports at its top.
+
+    None where they can't be known.
+    """
     if path.suffix != ".py":
         return None
     try:

@@ -36,7 +36,10 @@ def follow_parent(parent: int, signal_number: int = signal.SIGTERM) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = _GRACE) -> None:
-    """Ask a child and everything in its process group to end; end them by force after ``grace`` seconds."""
+    """Ask a child and everything in its process group to end.
+
+    End them by force after ``grace`` seconds.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:

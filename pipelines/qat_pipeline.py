@@ -17,7 +17,7 @@ from qat_lib.errors import StepError
 
 
 def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
-    """Return the pipeline, each of its tasks shown to ``prepare`` first, which may set what the task's pod gets."""
+    """Return the pipeline; ``prepare`` may set what the pod of each task gets."""
 
     @dsl.pipeline(
         name="qatline",
@@ -65,16 +65,18 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
 def _source(
     step: Step, name: str, artifacts: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> Any:
-    """Return a component's input: the artifact of an earlier step, or the section ``name`` or ``name_settings``."""
+    """Return a component's input.
+
+    The artifact of an earlier step, or the section ``name`` or ``name_settings``.
+    """
     if name in artifacts:
         return artifacts[name]
     section = name.removesuffix("_settings")
     if section not in parameters:
         raise StepError(
             f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the "
-            "artifact of a step before "
-            f"it ({', '.join(artifacts) or 'it is the first'}) or a section of the config "
-            f"({', '.join(parameters)})."
+            f"artifact of a step before it ({', '.join(artifacts) or 'it is the first'}) or a "
+            f"section of the config ({', '.join(parameters)})."
         )
     return parameters[section]
 

@@ -1,4 +1,7 @@
-"""Show a finished run: the table, the gate's verdict, where things are. Made to read well at 80 columns."""
+"""Show a finished run: the table, the gate's verdict, where things are.
+
+Made to read well at 80 columns.
+"""
 
 from __future__ import annotations
 

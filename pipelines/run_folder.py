@@ -117,9 +117,8 @@ class RunFolder:
             if key != "output" and not key.startswith("cluster.") and given.get(key) != value:
                 raise ConfigError(
                     f"Run {self.run_id} was started with {key}={value!r}, received "
-                    f"{given.get(key)!r}. "
-                    "Resume it with its own config, or start a new run, which reuses what has "
-                    "not changed."
+                    f"{given.get(key)!r}. Resume it with its own config, or start a new run, "
+                    "which reuses what has not changed."
                 )
 
     def record(self) -> RunRecord:
@@ -136,7 +135,9 @@ class RunFolder:
             ) from error
 
     def settle(self) -> RunRecord:
-        """Read ``run.json``; a run that is said to be running and whose process is gone becomes an interrupted one.
+        """Read ``run.json``.
+
+        A run that is said to be running and whose process is gone becomes an interrupted one.
 
         Raises:
             StorageError: The file is missing or is not what this version writes.

@@ -67,7 +67,7 @@ class RunProgress:
         )
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take one event in; unknown kinds are left alone, so that old readers read new runs."""
+        """Take one event in; unknown kinds are ignored, so that old readers read new runs."""
         kind = event.get("event")
         name = str(event.get("step") or "")
         time = float(event.get("time") or 0.0)

@@ -38,7 +38,10 @@ class ParentRun(Protocol):
     """What the launcher records about the whole run."""
 
     def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
-        """Record reused steps, the final numbers and the main files; return the result with where they are."""
+        """Record reused steps, the final numbers and the main files.
+
+        Return the result with where they are.
+        """
 
 
 class NullParentRun:
@@ -56,7 +59,7 @@ def default_uri(output: Path) -> str:
 
 @contextmanager
 def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]:
-    """Open the parent run, tell the steps about it through the environment, and close it as the body ends.
+    """Open the parent run, announce it to the steps, and close it as the body ends.
 
     A resumed run goes on in the MLflow run that it began with.
 
@@ -150,7 +153,10 @@ class _MlflowParentRun:
         self._writer.log_artifact(self._folder.config_file)
 
     def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
-        """Record reused steps, the final numbers and the main files; return the result with where they are."""
+        """Record reused steps, the final numbers and the main files.
+
+        Return the result with where they are.
+        """
         tracking = read_tracking(self._folder.tracking_file)
         result = result.model_copy(update={"tracking": tracking})
         try:
@@ -206,7 +212,7 @@ class _MlflowParentRun:
 
 
 def close_dead_runs(client: Any, experiment: str) -> None:
-    """Close the runs of an experiment that are said to be running and whose folder here nobody works in any more."""
+    """Close the runs of an experiment that are marked running and whose process is gone."""
     wanted = f"attributes.status = 'RUNNING' and tags.`{_FOLDER_TAG}` LIKE '/%'"
     for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
         folder = RunFolder(path=Path(run.data.tags[_FOLDER_TAG]))

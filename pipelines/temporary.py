@@ -15,7 +15,10 @@ _VARIABLE = "TMPDIR"
 
 @contextmanager
 def temporary_folder(run_id: str) -> Iterator[None]:
-    """Put the temporary files of this process, and of those that it starts, in a new folder; remove it at the end."""
+    """Put the temporary files of this process, and of those that it starts, in a new folder.
+
+    Remove it at the end.
+    """
     before = os.environ.get(_VARIABLE)
     with tempfile.TemporaryDirectory(prefix=_prefix(run_id), ignore_cleanup_errors=True) as folder:
         try:

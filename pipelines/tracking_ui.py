@@ -17,7 +17,9 @@ from qat_lib.extras import install_hint, missing_packages
 
 
 def open_ui(run: str, *, output: Path, port: int) -> None:
-    """Show where a run is in MLflow; for a store in a file, serve its UI in the foreground until Ctrl-C.
+    """Show where a run is in MLflow.
+
+    For a store in a file, serve its UI in the foreground until Ctrl-C.
 
     Args:
         run: A run's id in ``output``, or the path of its folder.

@@ -14,7 +14,7 @@ import numpy as np
 
 from qat_lib.engines.values import EngineLayer
 from qat_lib.errors import ConfigError
-from qat_lib.export.verify import read_plan
+from qat_lib.export.verify import as_plan
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, quantized_type
 from qat_lib.plan import QuantizationPlan, QuantizerEntry, SkippedLayer
@@ -58,11 +58,11 @@ def trace_tensor(
     Example:
         >>> trace = trace_tensor("conv", "model.onnx")
         >>> [quantizer.name for quantizer in trace.quantizers]
-        ['conv_kernel_quantizer']
+        ['conv_kernel_quantizer', 'conv_quantizer']
     """
     sources = _Sources(
         graph=OnnxGraph.load(Path(onnx)),
-        plan=None if plan is None else read_plan(plan),
+        plan=None if plan is None else as_plan(plan),
         analysis=analysis,
         engine_layers=_read_engine_layers(engine_layers),
     )

@@ -1,4 +1,7 @@
-"""What prepare_data hands on: the description of the data, its preprocessing, and the samples of each part."""
+"""What prepare_data hands on.
+
+The description of the data, its preprocessing, and the samples of each part.
+"""
 
 from __future__ import annotations
 
@@ -53,5 +56,5 @@ class Dataset(StepFolder):
         return self.file(f"{split}_y.npy")
 
     def listing_file(self, split: str) -> Path:
-        """Return the JSON list of a part's images and labels, where the images stay in their files."""
+        """Return the JSON list of a part's images and labels, for images in files."""
         return self.file(f"{split}_files.json")

@@ -1,4 +1,7 @@
-"""What build_engine hands on: an engine for each variant with its manifest, its layers and a summary."""
+"""What build_engine hands on.
+
+An engine for each variant with its manifest, its layers and a summary.
+"""
 
 from __future__ import annotations
 

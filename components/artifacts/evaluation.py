@@ -97,7 +97,10 @@ class BatchTiming(Record):
 
 
 class ClassAccuracy(Record):
-    """Accuracy on one class and its change against FP32, by row; None for a class without samples."""
+    """Accuracy on one class and its change against FP32, by row.
+
+    None for a class without samples.
+    """
 
     name: str | int = Field("", alias="class")
     samples: Measured = None
@@ -114,7 +117,10 @@ class Agreement(Record):
 
 
 class WorstSample(Record):
-    """A sample whose probabilities differ much from FP32's: its true label, and what the two give it."""
+    """A sample whose probabilities differ much from FP32's.
+
+    Its true label, and what the two give it.
+    """
 
     index: Measured = None
     difference: Measured = None
@@ -147,7 +153,10 @@ def _object_or_none(value: object) -> object:
 
 
 class Measurements(Record):
-    """All that was measured. ``confusion`` has a row for each label and a column for each prediction."""
+    """All that was measured.
+
+    ``confusion`` has a row for each label and a column for each prediction.
+    """
 
     version: int = 1
     samples: Measured = None

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class FindingRecord(Record):
-    """One finding of the verification or of the fusion analysis; see ``qat_lib.analysis.Finding``."""
+    """One finding of the verification or of the fusion analysis.
+
+    See ``qat_lib.analysis.Finding``.
+    """
 
     code: Text = ""
     severity: Text = "error"

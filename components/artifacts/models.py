@@ -1,4 +1,7 @@
-"""What the steps that make a Keras model hand on: the baseline, the calibrated and the fine-tuned model."""
+"""What the steps that make a Keras model hand on.
+
+The baseline, the calibrated and the fine-tuned model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A JSON object as a frozen class: the fields are its keys, in the order in which they are written."""
+"""A JSON object as a frozen class.
+
+The fields are its keys, in the order in which they are written.
+"""
 
 from __future__ import annotations
 

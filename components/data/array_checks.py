@@ -17,7 +17,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels. ``x`` may lie on disk."""
+    """Images ``(samples, height, width, channels)``, uint8 or floating, and int64 labels.
+
+    ``x`` may lie on disk.
+    """
 
     x: Array
     y: npt.NDArray[np.int64]
@@ -32,8 +35,7 @@ def check_part(name: str, x: Array, y: Array) -> Part:
     if x.ndim not in (3, 4):
         raise DataError(
             f"{name} images: expected (samples, height, width, channels) or (samples, height, "
-            "width); "
-            f"received {x.shape}"
+            f"width); received {x.shape}"
         )
     if x.ndim == 3:
         x = x[..., None]
@@ -48,8 +50,7 @@ def check_part(name: str, x: Array, y: Array) -> Part:
     if x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] and x.shape[2] > 4:
         raise DataError(
             f"{name} images: {x.shape} looks like (samples, channels, height, width); expected "
-            "the channels last: "
-            "np.transpose(x, (0, 2, 3, 1))"
+            "the channels last: np.transpose(x, (0, 2, 3, 1))"
         )
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise DataError(
@@ -60,7 +61,9 @@ def check_part(name: str, x: Array, y: Array) -> Part:
 
 
 def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Check what concerns all parts: one shape and data type, one set of classes. Return the classes' names.
+    """Check what concerns all parts: one shape and data type, one set of classes.
+
+    Return the classes' names.
 
     Raises:
         DataError: parts differ, only one class, a label beyond the classes, a class without
@@ -71,8 +74,7 @@ def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> 
         if part.x.shape[1:] != train.x.shape[1:] or part.x.dtype != train.x.dtype:
             raise DataError(
                 f"{name} images are {part.x.dtype} {part.x.shape[1:]}, train images "
-                f"{train.x.dtype} "
-                f"{train.x.shape[1:]}: expected the same"
+                f"{train.x.dtype} {train.x.shape[1:]}: expected the same"
             )
     count = len(classes) if classes else int(train.y.max()) + 1
     if count > len(train.y):

@@ -69,8 +69,7 @@ def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
     if wanted is None and len(found) > 1 and set(found) <= _PARTS:
         raise DataError(
             f"{root}: the sub-folders {', '.join(found)} look like parts, not classes. Set "
-            "data.path to one of "
-            f"them ({root / found[0]}): the parts are made here."
+            f"data.path to one of them ({root / found[0]}): the parts are made here."
         )
     if wanted is not None and (absent := sorted(set(wanted) - set(found))):
         raise DataError(
@@ -103,13 +102,15 @@ class _Walk:
     def _enter(
         self, folder: Path, label: int, seen: set[Identity], above: set[Identity], depth: int
     ) -> None:
-        """List a folder, unless this class holds it already; ``above`` are those that it lies in."""
+        """List a folder, unless this class holds it already.
+
+        ``above`` are those that it lies in.
+        """
         identity = _identity(folder)
         if identity in above:
             raise DataError(
                 f"{folder} is a link to {folder.resolve()}, which it lies in: its images would be "
-                "listed again "
-                "and again, under wrong labels. Remove the link."
+                "listed again and again, under wrong labels. Remove the link."
             )
         if depth > MAX_DEPTH:
             raise DataError(
@@ -134,8 +135,7 @@ class _Walk:
         if its_label != label:
             raise DataError(
                 f"{path} and {first} are one file, in two classes: expected each image in one "
-                "class. "
-                "Remove one of the two names."
+                "class. Remove one of the two names."
             )
         if first == path:
             self.images.append((path.relative_to(self.root).as_posix(), label))

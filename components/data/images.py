@@ -1,4 +1,7 @@
-"""Decode one image file with Pillow: the only decoder, so that training and engine see the same pixels."""
+"""Decode one image file with Pillow.
+
+It is the only decoder, so that training and engine see the same pixels.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ def load_image(path: Path, color: str, size: tuple[int, int] | None) -> Pixels:
 
 
 def read_image(path: Path) -> bytes:
-    """Return the content of an image file: as many bytes as the largest image allowed takes uncompressed.
+    """Return the content of an image file.
+
+    It may have as many bytes as the largest allowed image takes uncompressed.
 
     Raises:
         DataError: it can't be read, is no regular file, or is larger.
@@ -109,14 +114,16 @@ def _upright(opened: Any, color: str, size: tuple[int, int] | None, name: str) -
 def _too_large(name: str, received: str) -> DataError:
     return DataError(
         f"the image {name} is too large: expected at most {limits.image_pixels():,} pixels, "
-        f"received {received}. "
-        f"Make it smaller, or allow it: {limits.PIXELS_VARIABLE}=170000000."
+        f"received {received}. Make it smaller, or allow it: {limits.PIXELS_VARIABLE}=170000000."
     )
 
 
 @contextmanager
 def room_for_file(path: Path) -> Iterator[None]:
-    """Wait until no other large image is in memory, if this file is large; read and decode it in the block."""
+    """Wait until no other large image is in memory, if this file is large.
+
+    Read and decode it in the block.
+    """
     try:
         size = path.stat().st_size
     except OSError:  # reading it says why
@@ -135,7 +142,7 @@ def _turn(*, large: bool) -> Iterator[None]:
 
 
 def resize_array(batch: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Resize ``(batch, height, width, channels)`` of uint8 or float32, bilinear and antialiased, channel by channel."""
+    """Resize ``(batch, height, width, channels)`` of uint8 or float32, bilinear and antialiased."""
     from PIL import Image
 
     height, width = size

@@ -15,7 +15,7 @@ from qat_lib.errors import DataError
 
 
 def read_digits(settings: DataSettings) -> ArraySource:
-    """Return scikit-learn's 1,797 scanned digits as uint8 ``(1797, 8, 8, 1)`` with values 0 to 16, so scale 1/16.
+    """Return scikit-learn's scanned digits: uint8 ``(1797, 8, 8, 1)``, values 0 to 16.
 
     Raises:
         DataError: scikit-learn is not installed.
@@ -70,14 +70,12 @@ def _load(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise DataError(
             f"data.name={name!r}: keras.datasets has no such data set; expected mnist, "
-            "fashion_mnist, "
-            "cifar10 or cifar100"
+            "fashion_mnist, cifar10 or cifar100"
         ) from error
     try:
         return load_data()
     except Exception as error:  # Keras raises a bare Exception when a download fails.
         raise DataError(
             f"keras.datasets.{name} can't be loaded: {error}. It needs a network, or the file in "
-            "Keras's cache "
-            "(~/.keras/datasets); data.kind=npz reads a file of your own."
+            "Keras's cache (~/.keras/datasets); data.kind=npz reads a file of your own."
         ) from error

@@ -75,8 +75,8 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     if "train" not in found:
         raise DataError(
             f"{path}: expected arrays named x_train and y_train (optionally x_val, y_val, x_test, "
-            "y_test), x and y, or "
-            f"images and labels; received {', '.join(sorted(arrays)) or 'none'}"
+            "y_test), x and y, or images and labels; received "
+            f"{', '.join(sorted(arrays)) or 'none'}"
         )
     parts: dict[str, Part] = {
         part: check_part(part, arrays[x], arrays[y]) for part, (x, y) in found.items()

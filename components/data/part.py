@@ -1,4 +1,7 @@
-"""One part of a data set, such as ``train``: what its readers have in common, wherever the images lie."""
+"""One part of a data set, such as ``train``.
+
+What its readers have in common, wherever the images lie.
+"""
 
 from __future__ import annotations
 

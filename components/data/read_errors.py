@@ -1,4 +1,7 @@
-"""What the reader raises inside a ``tf.data`` pipeline comes out as an error of TensorFlow; turn it back."""
+"""Recover the reader's errors from TensorFlow's.
+
+TensorFlow wraps what is raised inside a ``tf.data`` pipeline.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _RAISED_IN_PYTHON = re.compile(r"\bDataError: (?P<message>[^\n]+)")
 
 
 def as_data_error(error: BaseException) -> DataError | None:
-    """Return the DataError that TensorFlow reports inside ``error``, or None when it is about something else.
+    """Return the DataError that TensorFlow wraps in ``error``, or None.
 
     TensorFlow keeps of an exception in ``tf.numpy_function`` only the text: the name of the class,
     the message, and a traceback.

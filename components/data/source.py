@@ -24,7 +24,10 @@ class Samples:
 
 
 class Source(Protocol):
-    """A checked source: the part ``train`` and, where it brings its own, ``validation`` and ``test``."""
+    """A checked source.
+
+    The part ``train`` and, where it brings its own, ``validation`` and ``test``.
+    """
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -50,8 +50,7 @@ def split_indices(
     if (worst := int(counts.argmin())) >= 0 and counts[worst] < needed:
         raise DataError(
             f"class {classes[worst]!r} has {counts[worst]} samples; at least {needed} are needed, "
-            "one for each of "
-            f"train, {', '.join(carved)}. Add samples or leave the class out."
+            f"one for each of train, {', '.join(carved)}. Add samples or leave the class out."
         )
     generator = np.random.default_rng([seed, 0x5EED])
     rest = [generator.permutation(np.flatnonzero(labels == label)) for label in range(len(classes))]
@@ -67,8 +66,7 @@ def split_indices(
     if not len(parts["calibration"]):
         raise DataError(
             f"no sample is left for calibration after {len(parts.get('test', ()))} of "
-            f"{len(labels)} went to testing: "
-            "add samples, or lower data.test_fraction"
+            f"{len(labels)} went to testing: add samples, or lower data.test_fraction"
         )
     if "validation" in carved:
         wanted = round(settings.validation_fraction * sum(map(len, rest)))
@@ -78,7 +76,7 @@ def split_indices(
 
 
 def stratified_subset(labels: Indices, count: int, *, seed: int, classes: int) -> Indices:
-    """Return the sorted indices of at most ``count`` samples in which the classes keep their proportions."""
+    """Return the sorted indices of at most ``count`` samples, stratified by class."""
     if count >= len(labels):
         return np.arange(len(labels), dtype=np.int64)
     generator = np.random.default_rng([seed, 0x11317])

@@ -1,4 +1,7 @@
-"""A part of a data set as a ``tf.data`` pipeline: shuffled and augmented the same way for the same seed."""
+"""A part of a data set as a ``tf.data`` pipeline.
+
+Shuffled and augmented the same way for the same seed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def build_dataset(
     augment: str = "none",
     repeat: bool = False,
 ) -> Any:
-    """Return a ``tf.data.Dataset`` of ``(x, y)``: float32 ``(batch, height, width, channels)``, int64 ``(batch,)``.
+    """Return a ``tf.data.Dataset`` of ``(x, y)``.
+
+    ``x`` is float32 ``(batch, height, width, channels)``, ``y`` int64 ``(batch,)``.
 
     Args:
         split: the part to read.

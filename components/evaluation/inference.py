@@ -1,4 +1,7 @@
-"""Run engines over a data set: the layout that each wants, the batches that each takes, outputs collected."""
+"""Run engines over a data set, in the layout and batches that each takes.
+
+The outputs are collected.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,8 @@ class Classifier:
         if engine.manifest.preprocessing_embedded:
             raise DataError(
                 f"The engine takes raw images ({info}) and preprocesses them itself; the "
-                "evaluation sends it what the "
-                "data set's preprocessing gives. Export the model without embed_preprocessing "
-                "for the pipeline."
+                "evaluation sends images that are preprocessed already. Export the model without "
+                "embed_preprocessing for the pipeline."
             )
         profile = parse_profile(engine.manifest.spec["shapes"][info.name])
         self._smallest, self._largest = profile.minimum[0], profile.maximum[0]
@@ -43,8 +45,8 @@ class Classifier:
         if shape != (moved if self._channels_first else image_shape):
             raise DataError(
                 f"The engine takes images of shape {shape}, the data set has {image_shape} "
-                "(height, width, channels). "
-                "Build the engine from a model that was trained on this data."
+                "(height, width, channels). Build the engine from a model that was trained on "
+                "this data."
             )
 
     @property

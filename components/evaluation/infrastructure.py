@@ -1,4 +1,7 @@
-"""Before an engine may be promoted: does its file load in a fresh process and answer as the ONNX reference does?"""
+"""The check of an engine file before it may be promoted.
+
+It must load in a fresh process and answer as the ONNX reference does.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def check_in_fresh_process(
 
 
 def summarize_check(checks: Mapping[str, FileCheck], candidate: str) -> FileCheck:
-    """Return the check of ``candidate`` with all checks beside it; it passes only if all engines passed."""
+    """Return the check of ``candidate`` with all checks beside it.
+
+    It passes only if all engines passed.
+    """
     failed = [name for name, check in checks.items() if not check.passed]
     worst = failed[0] if failed and candidate not in failed else candidate
     return checks[worst].model_copy(update={"passed": not failed, "engines": dict(checks)})

@@ -41,7 +41,7 @@ def confusion(outputs: Floats, labels: Labels, classes: int) -> NDArray[np.int64
 def per_class(
     confusions: Mapping[str, NDArray[np.int64]], names: Sequence[str], reference: str
 ) -> list[ClassAccuracy]:
-    """Return for each class its samples, and each row's accuracy on it with the change against ``reference``.
+    """Return samples, accuracies and their change against ``reference`` for each class.
 
     Accuracies of a class without samples are None.
     """
@@ -60,7 +60,10 @@ def per_class(
 
 
 def probabilities(outputs: Floats) -> Floats:
-    """Return ``outputs`` as probabilities: as they are if every row is a distribution already, else their softmax."""
+    """Return ``outputs`` as probabilities.
+
+    As they are if every row is a distribution already, else their softmax.
+    """
     values = outputs.astype(np.float64)
     if values.min() >= 0 and np.allclose(values.sum(axis=1), 1, atol=1e-3):
         return values
@@ -81,7 +84,10 @@ def calibration_error(outputs: Floats, labels: Labels) -> float:
 
 
 def agreement(outputs: Floats, reference: Floats) -> Agreement:
-    """Compare outputs with a reference's: share of equal labels, and differences of the probabilities."""
+    """Compare outputs with a reference's.
+
+    Share of equal labels, and differences of the probabilities.
+    """
     difference = np.abs(probabilities(outputs) - probabilities(reference))
     return Agreement(
         labels=float((outputs.argmax(axis=1) == reference.argmax(axis=1)).mean()),

@@ -50,7 +50,7 @@ class WorstSamples:
                 heapq.heapreplace(self._heap, (*item[:3], item[3].copy()))
 
     def write(self, evaluation: Evaluation, prefix: str) -> list[WorstSample]:
-        """Write the pictures as ``<prefix>_<index>.png`` and return the list, largest difference first."""
+        """Write the pictures as ``<prefix>_<index>.png``; return them, largest difference first."""
         found = []
         for difference, index, labels, image in sorted(
             self._heap, key=lambda item: item[:2], reverse=True
@@ -70,7 +70,10 @@ class WorstSamples:
 
 
 def write_picture(path: Path, image: Array) -> None:
-    """Write an image (h, w, 1 or 3) of any range as PNG, stretched to its own range; small ones are enlarged."""
+    """Write an image (h, w, 1 or 3) of any range as PNG, stretched to its own range.
+
+    Small ones are enlarged.
+    """
     from PIL import Image
 
     path.parent.mkdir(exist_ok=True)

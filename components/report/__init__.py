@@ -1,4 +1,7 @@
-"""The report of a run: one HTML file without outside assets, from the directories that the steps wrote."""
+"""The report of a run.
+
+One HTML file without outside assets, from the directories that the steps wrote.
+"""
 
 from components.report.page import render_report
 from components.report.sources import ReportFolders

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """Maps [low, high] to [start, end] (in pixels; start may be the greater one), evenly or by the logarithm."""
+    """Maps [low, high] to [start, end] in pixels, linearly or logarithmically."""
 
     low: float
     high: float
@@ -68,7 +68,7 @@ def nice_axis(
 
 
 def log_axis(values: Iterable[float], *, start: float, end: float) -> Axis:
-    """Return a logarithmic axis from power to power of ten that encloses ``values``, which must be positive."""
+    """Return a logarithmic axis between powers of ten that encloses positive ``values``."""
     seen = list(values)
     low, high = math.floor(math.log10(min(seen)) + 1e-9), math.ceil(math.log10(max(seen)) - 1e-9)
     high = max(high, low + 1)

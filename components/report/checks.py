@@ -1,4 +1,7 @@
-"""What was checked on the way: the exported graphs, their parity with Keras, and the fusion analysis."""
+"""What was checked on the way.
+
+The exported graphs, their parity with Keras, and the fusion analysis.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Chart:
 
 
 def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Chart]:
-    """Return the accuracy chart and the loss chart, or those of the two for which there are numbers."""
+    """Return the charts of accuracy and loss, as far as there are numbers."""
     charts = []
     for title, figures in (("Accuracy", _accuracies), ("Loss", _losses)):
         found = []
@@ -63,17 +63,22 @@ def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Cha
 
 
 def kept_epoch(qat: Sequence[Epoch]) -> str:
-    """Return a sentence on the epoch of the fine-tuning whose weights the QAT model has; empty where none says it."""
+    """Return a sentence on the epoch of the fine-tuning whose weights the QAT model has.
+
+    Empty where none says it.
+    """
     kept = [index for index, epoch in enumerate(qat) if epoch.kept]
     if not kept:
         return ""
     if kept[0] == 0:
         return (
-            "No epoch of the fine-tuning was better on the validation part by more than chance "
-            "explains: "
+            "No epoch of the fine-tuning was better on the validation part by more than noise: "
             "the QAT model is the calibrated one."
         )
-    return f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the validation part."
+    return (
+        f"The QAT model has the weights of epoch {kept[0]} of the fine-tuning, the best on the "
+        "validation part."
+    )
 
 
 def _accuracies(epoch: Epoch) -> tuple[float | None, float | None]:

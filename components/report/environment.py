@@ -1,4 +1,7 @@
-"""Where the figures come from: the machine, the versions, the state of the code, the data, the settings."""
+"""Where the figures come from.
+
+The machine, the versions, the state of the code, the data, the settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the engine gets wrong: confusion matrix, change per class, and the samples that moved most."""
+"""What the engine gets wrong.
+
+Confusion matrix, change per class, and the samples that differ most.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _MOST_BYTES = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ConfusionCell:
-    """One count with its share of the true class; ``tone`` is ``hit`` on the diagonal, ``miss`` off it, or ``""``."""
+    """One count with its share of the true class.
+
+    ``tone`` is ``hit`` on the diagonal, ``miss`` off it, or ``""``.
+    """
 
     count: int
     share: float
@@ -50,7 +56,10 @@ class Sample:
 
 
 def confusion_rows(run: RunData) -> list[list[ConfusionCell]]:
-    """Return the matrix of the INT8 engine, a row for each true class; empty when it is missing or too large."""
+    """Return the matrix of the INT8 engine, a row for each true class.
+
+    Empty when it is missing or too large.
+    """
     matrix = run.measurements.confusion.get(CANDIDATE, ())
     if not matrix or len(matrix) > _MOST_CLASSES:
         return []
@@ -146,7 +155,7 @@ def _sample(run: RunData, worst: WorstSample, source: str) -> Sample:
     if worst.engine is not None:
         lines.append(f"INT8: {_name(run, worst.engine)}")
     if worst.difference is not None:
-        lines.append(f"probability moved by {numbers.significant(worst.difference, 2)}")
+        lines.append(f"probability changed by {numbers.significant(worst.difference, 2)}")
     return Sample(source=source, caption=_name(run, worst.label), lines=tuple(lines))
 
 

@@ -1,4 +1,6 @@
-"""The quantized graph as people think of it: layers, the tensors between them, and the Q/DQ pair of each tensor.
+"""The quantized graph as layers, tensors and Q/DQ pairs.
+
+It is read from an ONNX file.
 
 The ONNX graph spells every pair as two nodes and every weight as an initializer with its own
 DequantizeLinear. Here a pair is a property of the tensor, weights are a property of their layer,
@@ -61,11 +63,11 @@ def read_view(path: Path) -> GraphView | None:
     from onnx import numpy_helper
 
     from qat_lib.errors import ExportError
-    from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.loading import load_onnx
     from qat_lib.onnx_view.metadata import read_metadata
 
     try:
-        model = load_model(path)
+        model = load_onnx(path)
         identities = Identities.of_metadata(read_metadata(model))
     except ExportError as error:
         raise ValueError(f"{path.name} is no ONNX model: {error}") from error
@@ -165,7 +167,7 @@ def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> N
 
 
 def _fold(builder: _Builder, node: Any) -> bool:
-    """Take an activation function into the layer before it, if nothing else reads that layer's raw output."""
+    """Fold an activation function into the layer before it if that has no other reader."""
     label = _FOLDED.get(node.op_type)
     key = builder.producer.get(node.input[0]) if label and node.input else None
     if key is None or builder.readers.get(node.input[0], 0) != 1 or node.input[0] in builder.pairs:
@@ -222,7 +224,7 @@ def _precision(builder: _Builder, node: Any, data: Sequence[str], ranges: int) -
 
 
 def with_analysis(view: GraphView, analysis: Analysis) -> GraphView:
-    """Return the view with the precision that the fusion analysis gives to layers, adds and pools."""
+    """Return the view with the precisions that the fusion analysis predicts."""
     predicted = (*analysis.layers, *analysis.adds, *analysis.pools)
     known = {prediction.name: prediction for prediction in predicted}
     titles = {name: node.title for node in view.nodes for name in node.names}

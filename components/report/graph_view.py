@@ -1,4 +1,7 @@
-"""What the picture of a quantized graph shows: layers, the tensors between them, and their Q/DQ pairs."""
+"""What the picture of a quantized graph shows.
+
+Layers, the tensors between them, and their Q/DQ pairs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from components.report.numbers import significant
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A Q/DQ pair: the name in the graph, the largest magnitude that it represents, and whether it begins at zero."""
+    """A Q/DQ pair: name in the graph, largest magnitude, and whether its integers are unsigned."""
 
     name: str
     amax: float | None
@@ -50,7 +53,10 @@ class GraphNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphEdge:
-    """A tensor from one layer to another; ``quantized`` when the reader takes the tensor's Q/DQ pair."""
+    """A tensor from one layer to another.
+
+    ``quantized`` when the reader takes the tensor's Q/DQ pair.
+    """
 
     source: str
     target: str

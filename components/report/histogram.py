@@ -15,7 +15,7 @@ _BASE, _BARS, _PAD = 36.0, 44, 4.0
 
 
 def rebin(histogram: RangeHistogram, high: float, bins: int = _BARS) -> list[float]:
-    """Return the counts of a histogram of magnitudes over [0, high], spread evenly over ``bins`` bars.
+    """Return the counts of magnitudes over [0, high] in ``bins`` bars of equal width.
 
     Args:
         histogram: Its edges ascend; negative ones count by their magnitude.
@@ -42,7 +42,7 @@ def _spread(bars: list[float], count: float, low: float, high: float, width: flo
 
 
 def clipped_share(histogram: RangeHistogram, amax: float) -> float | None:
-    """Return the share of the values beyond ``amax``, to within the histogram's bins, or None where it is empty."""
+    """Return the share of values beyond ``amax``, or None for an empty histogram."""
     counts, edges = histogram.counts, histogram.edges
     total = float(sum(counts))
     if total <= 0 or len(edges) != len(counts) + 1:
@@ -62,7 +62,7 @@ def activation_picture(
     trained: float | None,
     observed: float | None,
 ) -> Markup:
-    """Return the histogram with marks at the calibrated range, the trained range and the largest value seen."""
+    """Return the histogram with marks at the calibrated, trained and observed maximum."""
     marks = {"calibrated": calibrated, "trained": trained, "observed": observed}
     known = [value for value in marks.values() if value is not None]
     high = max(known, default=0.0) * 1.04

@@ -1,4 +1,7 @@
-"""The weighted layers: what the fusion analysis predicts of each, and what the built engine says."""
+"""The weighted layers.
+
+What the fusion analysis predicts of each, and what the built engine says.
+"""
 
 from __future__ import annotations
 

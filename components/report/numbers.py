@@ -22,7 +22,10 @@ def percent(value: object, digits: int = 2) -> str:
 
 
 def points(value: object) -> str:
-    """Return a difference of two shares in percentage points, always with its sign: 0.0028 -> ``+0.28 pp``."""
+    """Return a difference of two shares in percentage points, always with its sign.
+
+    0.0028 -> ``+0.28 pp``.
+    """
     number = finite(value)
     if number is None:
         return DASH
@@ -43,7 +46,7 @@ def size(value: object) -> str:
 
 
 def milliseconds(value: object) -> str:
-    """Return a latency in milliseconds with three significant digits, in microseconds below a hundredth."""
+    """Return a latency in milliseconds, or below 0.01 in microseconds, with three digits."""
     number = finite(value)
     if number is None:
         return DASH
@@ -63,7 +66,7 @@ def ratio(value: object) -> str:
 
 
 def significant(value: object, digits: int = 3) -> str:
-    """Return a number with so many significant digits, without an exponent where that stays readable."""
+    """Return a number with ``digits`` significant digits, without an exponent if possible."""
     number = finite(value)
     if number is None:
         return DASH

@@ -129,7 +129,7 @@ def _graph(run: RunData) -> tuple[Any, int]:
 
 
 def _agreement(run: RunData) -> list[tuple[str, str, str]]:
-    """Return (row, labels equal to FP32 Keras, expected calibration error) for each row that was compared."""
+    """Return (row, labels equal to FP32 Keras, calibration error) of each compared row."""
     agreement, calibration = run.measurements.agreement, run.measurements.calibration_error
     measured = {**agreement, **calibration}
     rows = []

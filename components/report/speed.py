@@ -23,7 +23,7 @@ class SpeedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedTable:
-    """The engines that were benchmarked, over the batch sizes that any of them was benchmarked at."""
+    """The benchmarked engines, over all of their batch sizes."""
 
     batches: tuple[int, ...]
     rows: tuple[SpeedRow, ...]

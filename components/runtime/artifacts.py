@@ -1,4 +1,6 @@
-"""Directories that steps hand on: written beside, fsynced, renamed; finished only when the manifest verifies.
+"""Directories that steps hand on: written beside, fsynced, renamed.
+
+A directory is finished only if its manifest verifies.
 
 A reader can meet a directory at any moment, even while its writer is killed. So a directory counts
 as finished only if its ``manifest.json`` is there and agrees with what lies on disk. The manifest
@@ -67,7 +69,9 @@ def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
 
 
 def materialize(source: Path, target: Path) -> None:
-    """Make ``target`` a copy of the published directory ``source``: hard links where the file system allows.
+    """Make ``target`` a copy of the published directory ``source``.
+
+    Files are hard-linked where the file system allows it.
 
     ``target`` may be missing, empty, or an older copy, which is replaced. It appears in one rename.
 
@@ -87,7 +91,10 @@ def materialize(source: Path, target: Path) -> None:
 
 
 def _rename(tmp: Path, final: Path) -> bool:
-    """Rename; False when a finished directory is there already. An empty or unfinished one gives way."""
+    """Rename; False when a finished directory is there already.
+
+    An empty or unfinished one gives way.
+    """
     for _ in range(3):
         try:
             tmp.rename(final)

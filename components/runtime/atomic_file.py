@@ -20,7 +20,7 @@ def unfinished_name(name: str) -> str:
 
 @contextmanager
 def written_beside(target: Path) -> Iterator[Path]:
-    """Yield an empty file beside ``target``, which becomes ``target`` in one rename when the body succeeds.
+    """Yield an empty file that becomes ``target`` in one rename when the body succeeds.
 
     Whatever the body raises, a full disk included, the file beside is gone afterwards.
     """

@@ -1,4 +1,6 @@
-"""What a secret looks like, in one place: which texts are refused, and what is masked where text leaves qatline.
+"""What a secret looks like, in one place.
+
+Which texts are refused, and what is masked where text leaves qatline.
 
 A config is stored with its run, recorded in MLflow and compiled into the pipeline, so no secret may
 be in it: a value that holds one is refused where it enters. What libraries say in their messages
@@ -70,7 +72,9 @@ def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def secret_problem(name: str, value: Any) -> str | None:
-    """Return, in words, which secret a config value holds and where it belongs; None if it holds none.
+    """Return, in words, which secret a config value holds and where it belongs.
+
+    None if it holds none.
 
     Args:
         name: Last part of the value's path; ``password`` makes a secret of any text.
@@ -115,7 +119,10 @@ def check_variables(*names: str) -> None:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a name says that its value is secret: ``api_key``, ``X-Amz-Signature``, but not ``class_token``."""
+    """Whether a name says that its value is secret.
+
+    ``api_key``, ``X-Amz-Signature``, but not ``class_token``.
+    """
     plain = name.lower().replace("-", "_")
     return bool(_SECRET_NAME.search(plain)) and not _MODEL_TOKEN.search(plain)
 
@@ -150,8 +157,7 @@ def _query_names(text: str) -> Iterator[str]:
 
 _ELSEWHERE = (
     "A config is stored with its run and recorded in MLflow. Set an environment variable and let "
-    "the code that "
-    "needs the secret read it (on a cluster: cluster.secret_env)."
+    "the code that needs the secret read it (on a cluster: cluster.secret_env)."
 )
 
 
@@ -168,8 +174,7 @@ def _advice(uri: str, name: str) -> str:
     if scheme.startswith("http") and name.lower().endswith("uri"):
         return (
             "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
-            "MLFLOW_TRACKING_TOKEN, in the environment "
-            "(on a cluster: cluster.secret_env)."
+            "MLFLOW_TRACKING_TOKEN, in the environment (on a cluster: cluster.secret_env)."
         )
     return _ELSEWHERE
 

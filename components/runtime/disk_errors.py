@@ -11,8 +11,7 @@ from qat_lib.errors import StorageError
 
 AFTER_FULL = (
     "Free some space, or choose another place for the runs; what was finished before is kept, so "
-    "--resume goes on "
-    "from there."
+    "--resume goes on from there."
 )
 # HDF5, TensorFlow, ONNX and SQLite report it in their own exceptions, by text only.
 _TEXTS = (
@@ -41,7 +40,7 @@ def as_storage_error(error: BaseException, place: Path) -> StorageError:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Tell whether ``error``, or one that it came from, says that no space, quota or file size is left."""
+    """Whether ``error`` or one of its causes says that the disk is full."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

@@ -34,7 +34,7 @@ class Progress(Protocol):
     """How a step function reports: what it is at, and what the user should know."""
 
     def update(self, phase: str, current: int, total: int, **metrics: float) -> None:
-        """Tell that ``current`` of ``total`` units of ``phase`` are done, with the latest metrics."""
+        """Report that ``current`` of ``total`` units of ``phase`` are done, with metrics."""
 
     def warn(self, message: str) -> None:
         """Tell the user something that does not stop the step."""
@@ -52,7 +52,10 @@ class NullProgress:
 
 
 class EventProgress:
-    """Progress as events, at most ten updates a second; the first and last of a phase are never left out."""
+    """Progress as events, at most ten updates a second.
+
+    The first and last of a phase are never left out.
+    """
 
     def __init__(self, step: str) -> None:
         self._step = step

@@ -1,4 +1,7 @@
-"""What the export is for: the target of the graphs, the sign of their integers, and whether FP16 is among them."""
+"""What the export is for.
+
+The target of the graphs, the sign of their integers, and whether FP16 is among them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class ExportChoice:
 
 
 def engine_facts(engine: Settings) -> dict[str, Any]:
-    """Return what the export depends on of the engine section, with ``backend: auto`` resolved for this machine.
+    """Return the engine settings that the export depends on, with ``auto`` resolved.
 
     The rest of the section must not decide whether an export can be reused, and what ``auto`` means
     here must.
@@ -36,7 +39,7 @@ def engine_facts(engine: Settings) -> dict[str, Any]:
 
 
 def target_facts(export: Settings, engine: Settings) -> dict[str, Settings]:
-    """Return what of the two sections decides about the target, with ``backend: auto`` resolved for this machine."""
+    """Return the settings that decide about the target, with ``auto`` resolved."""
     facts = engine_facts(engine)
     return {
         "export": {key: export[key] for key in ("target",) if key in export},
@@ -87,7 +90,7 @@ def choose_unsigned(
 
 
 def target_problem(target: str, backend: str) -> str | None:
-    """Return, in words, why the target of the export does not fit the backend that builds the engines."""
+    """Return, in words, why the export's target does not fit the engine's backend."""
     if (target, backend) != ("openvino", "tensorrt"):
         return None
     return (
@@ -97,14 +100,14 @@ def target_problem(target: str, backend: str) -> str | None:
 
 
 def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
-    """Return, in words, why the integers' sign does not fit the target of the export or the backend."""
+    """Return, in words, why the signedness does not fit the target or the backend."""
     if unsigned != "always" or "tensorrt" not in (target, backend):
         return None
     where = "engine.backend" if backend == "tensorrt" else "export.target"
     return (
         "quantization.unsigned=always gives unsigned activations, which TensorRT refuses. "
-        f"Received: {where}=tensorrt. "
-        "Set quantization.unsigned to auto or never, or backend and target to openvino."
+        f"Received: {where}=tensorrt. Set quantization.unsigned to auto or never, or backend and "
+        "target to openvino."
     )
 
 

@@ -47,9 +47,8 @@ def compare_with_keras(
         if not report.passed:
             raise VerificationError(
                 f"{path.name} {report}: {report.mismatches} labels differ beyond a tie. Find the "
-                "layer where the "
-                "difference starts with: qatline export model.keras -o x.onnx --check inputs.npy "
-                "--layers"
+                "layer where the difference starts with: qatline export model.keras -o x.onnx "
+                "--check inputs.npy --layers"
             )
         return parity
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -60,9 +59,7 @@ def compare_with_keras(
     if not passed:
         raise VerificationError(
             f"{path.name} in FP16 differs from Keras by up to {report.largest_difference:.3g}; "
-            "expected at most "
-            f"{HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In FP32 it agrees: "
-            "export it with "
-            "export.float_precision=fp32 or engine.fp16=never."
+            f"expected at most {HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In "
+            "FP32 it agrees: export it with export.float_precision=fp32 or engine.fp16=never."
         )
     return parity.model_copy(update={"passed": passed, "bound": HALF_BOUND, "fp32": exact})

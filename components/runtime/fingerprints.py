@@ -1,4 +1,6 @@
-"""What a step's result depends on besides its settings: code, libraries, files that settings name, the machine.
+"""What a step's result depends on besides its settings.
+
+Code, libraries, files that settings name, the machine.
 
 Everything here works without importing what it describes: a step that is reused must stay quick.
 """
@@ -41,7 +43,7 @@ _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 
 def code_digest(settings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of our own sources and of the user's modules that ``settings`` name as ``module:attribute``.
+    """Return the SHA-256 of our sources and of the user's modules that ``settings`` name.
 
     A user's module brings along the modules of the user's that it imports.
 
@@ -57,7 +59,10 @@ def code_digest(settings: Mapping[str, Any]) -> str:
 
 
 def library_versions() -> dict[str, str | None]:
-    """Return the versions of the libraries that results depend on; None for one that is not installed."""
+    """Return the versions of the libraries that results depend on.
+
+    None for one that is not installed.
+    """
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -143,7 +148,10 @@ def _package_folder(package: str) -> Path:
 
 
 def _package_files(folder: Path) -> list[Path]:
-    """Return what a package is made of: its sources and its data, such as the templates of the report."""
+    """Return what a package is made of.
+
+    Its sources and its data, such as the templates of the report.
+    """
     return sorted(
         path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
@@ -156,7 +164,7 @@ def _add_sources(digest: Any, paths: Iterable[Path], base: Path | None) -> None:
 
 
 def _module_references(value: Any) -> Iterator[str]:
-    """Yield the module of every ``module:attribute`` string at any depth, but for libraries that have a version."""
+    """Yield the module of every ``module:attribute`` string, except of versioned libraries."""
     if isinstance(value, str):
         match = _REFERENCE.fullmatch(value)
         if match and match[1].partition(".")[0] not in (*OWN_PACKAGES, *LIBRARIES, "tf"):
@@ -170,7 +178,7 @@ def _module_references(value: Any) -> Iterator[str]:
 
 
 def _user_sources(modules: Iterable[str]) -> list[Path]:
-    """Return the files of the given modules and of all that they import, without the standard library and packages."""
+    """Return the user's source files of the given modules and of all that they import."""
     waiting, seen, files = {name.partition(".")[0] for name in modules}, set[str](), set[Path]()
     named = frozenset(waiting)
     while waiting:
@@ -191,8 +199,7 @@ def _sources_of(name: str, *, required: bool) -> list[Path]:
         if required:
             raise ConfigError(
                 f"module {name!r}, named in the settings, can't be found: run the command from "
-                "the folder that "
-                "holds it, or put that folder on PYTHONPATH"
+                "the folder that holds it, or put that folder on PYTHONPATH"
             )
         return []
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
@@ -208,7 +215,10 @@ def _sources_of(name: str, *, required: bool) -> list[Path]:
 
 
 def _imported_names(path: Path) -> set[str]:
-    """Return the top-level names that a source file imports absolutely; a relative import stays in its package."""
+    """Return the top-level names that a source file imports absolutely.
+
+    A relative import stays in its package.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:

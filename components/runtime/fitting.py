@@ -1,4 +1,7 @@
-"""Training and prediction, shared by the steps that train. Seeded, deterministic, with progress and a history."""
+"""Training and prediction, shared by the steps that train.
+
+Seeded, deterministic, with progress and a history.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from components.settings import QATSettings, TrainingSettings
 
 
 def make_deterministic(seed: int) -> None:
-    """Seed Python, NumPy and TensorFlow, and have TensorFlow's kernels give the same sums every time."""
+    """Seed Python, NumPy and TensorFlow, and make TensorFlow's kernels deterministic."""
     keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
 
@@ -38,7 +41,7 @@ def fit(
     teacher: Any = None,
     distillation: float = 0.0,
 ) -> list[Epoch]:
-    """Train a model in place, with cosine decay of the learning rate to zero, and leave it uncompiled.
+    """Train a model in place, with cosine decay to zero, and leave it uncompiled.
 
     Args:
         model: any classifier; whether it gives logits or probabilities is seen from its last layer.
@@ -132,7 +135,10 @@ class _Accuracy(keras.metrics.MeanMetricWrapper):
 
 
 def _is_soft(y: Any, classes: int) -> bool:
-    """Whether targets are one number for each class: ``(samples, classes)``, where labels have one a sample."""
+    """Whether targets are one number for each class.
+
+    ``(samples, classes)``, where labels have one a sample.
+    """
     return tuple(y.shape)[1:] == (classes,)
 
 
@@ -146,7 +152,7 @@ def _is_top1(y_true: Any, y_pred: Any) -> Any:
 
 
 class _Loss(keras.losses.Loss):
-    """Cross-entropy of integer labels, with label smoothing, which Keras has for one-hot labels only."""
+    """Cross-entropy of integer labels with label smoothing; Keras's takes one-hot labels."""
 
     def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
         super().__init__(name="cross_entropy")
@@ -165,7 +171,7 @@ class _Loss(keras.losses.Loss):
 
 
 def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
-    """Return a map over (x, labels) that blends one-hot labels with the teacher's probabilities for x."""
+    """Return a map over (x, labels) that blends labels with the teacher's probabilities."""
     probabilities = gives_probabilities(teacher)
 
     def blend(x: Any, y: Any) -> tuple[Any, Any]:

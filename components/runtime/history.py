@@ -17,7 +17,9 @@ distribution)."""
 
 
 def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether losses fell by more than chance explains: a one-sided test of their paired differences at 5 %.
+    """Whether losses fell by more than chance explains.
+
+    A one-sided test of their paired differences at 5 %.
 
     A network whose quantization cost nothing shall not be exchanged for one that is luckier on a
     few images.
@@ -32,7 +34,7 @@ def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
 
 
 class History(keras.callbacks.Callback):
-    """Collects a record an epoch, tells the progress of every batch, and remembers the weights to keep.
+    """Records each epoch, reports every batch, and remembers the weights to keep.
 
     Args:
         model: compiled model; its loss is that of one sample each.

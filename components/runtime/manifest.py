@@ -20,7 +20,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """Size in bytes and SHA-256 of one file, and the SHA-256 of what it means where that is less than its content."""
+    """Size in bytes and SHA-256 of a file, and of its meaning where that is less than its content."""
 
     sha256: str
     size: int
@@ -50,7 +50,10 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and meanings of all files; metrics, settings and times don't enter."""
+        """SHA-256 over the names and meanings of all files.
+
+        Metrics, settings and times don't enter.
+        """
         lines = (
             f"{name}\0{entry.meaning or entry.sha256}\n"
             for name, entry in sorted(self.files.items())

@@ -57,7 +57,7 @@ def _archive_digest(path: Path) -> str | None:
 
 
 def _is_plain(members: list[zipfile.ZipInfo]) -> bool:
-    """Whether every member lies in the archive as it is, so that reading it costs no more than its size says."""
+    """Whether every member of the archive is stored uncompressed."""
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     return (
         stored
@@ -75,7 +75,7 @@ def _member_digest(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
 
 
 def _canonical(content: bytes) -> bytes | None:
-    """Return JSON without times, and with shared objects numbered in the order in which they appear."""
+    """Return JSON without times, with shared objects numbered in order of appearance."""
     numbers: dict[Any, int] = {}
 
     def without(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -35,7 +35,9 @@ _METRICS_A_BATCH = 1000
 
 
 class MlflowWriter:
-    """What is written to any MLflow run, a step's or the whole pipeline's: without secrets, and in batches.
+    """What is written to any MLflow run, a step's or the whole pipeline's.
+
+    Texts are scrubbed of secrets; large lists go in batches.
 
     Args:
         client: an ``MlflowClient``.
@@ -50,7 +52,10 @@ class MlflowWriter:
         self.run_id = run_id
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record params; one that the run holds already stays as it is, since params are immutable."""
+        """Record params.
+
+        One that the run holds already stays as it is, since params are immutable.
+        """
         from mlflow.entities import Param
 
         with translated("the settings can't be recorded"):
@@ -74,7 +79,7 @@ class MlflowWriter:
             self._client.log_artifact(self.run_id, str(path), artifact_path=folder or None)
 
     def log_dataset(self, info: DatasetInfo) -> None:
-        """Record the data set as an input of the run, its fingerprint as digest (shortened) and as tag (whole)."""
+        """Record the data set as an input of the run, with its fingerprint as digest and tag."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = scrub(info.source)
@@ -129,12 +134,15 @@ class MlflowRun(MlflowWriter):
         )
 
     def log_onnx(self, path: Path, name: str) -> None:
-        """Record an ONNX model with its signature, without running it: nothing here imports TensorFlow."""
+        """Record an ONNX model with its signature, without running it.
+
+        Nothing here imports TensorFlow.
+        """
         with translated(f"the ONNX model {path.name} can't be recorded"):
             self._log_model(path, name=logged_name(name))
 
     def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model and move the alias ``champion`` to its version, unless the champion is this file."""
+        """Register an ONNX model as ``champion``, unless the champion is this file."""
         from mlflow.exceptions import MlflowException
 
         with translated(f"the champion of {model!r} can't be registered"):
@@ -168,7 +176,9 @@ class MlflowRun(MlflowWriter):
 
 
 def open_run(step: str) -> MlflowRun:
-    """Open the run that the environment asks for; see ``components.runtime.tracking`` for the contract.
+    """Open the run that the environment asks for.
+
+    See ``components.runtime.tracking`` for the contract.
 
     Raises:
         TrackingError: the store can't be reached or refuses.
@@ -197,14 +207,20 @@ def open_run(step: str) -> MlflowRun:
 
 
 def _context_tags() -> dict[str, str]:
-    """Return the tags that MLflow gives a run by itself; the address of a git repository may hold a token."""
+    """Return the tags that MLflow gives a run by itself.
+
+    The address of a git repository may hold a token.
+    """
     from mlflow.tracking.context.registry import resolve_tags
 
     return {name: scrub(str(value)) for name, value in resolve_tags().items()}
 
 
 def _signature(model: Any) -> Any:
-    """Read the signature off the graph: names, types and shapes of its inputs and outputs; -1 for a free dimension."""
+    """Read the signature off the graph: names, types and shapes of its inputs and outputs.
+
+    -1 for a free dimension.
+    """
     import numpy as np
     import onnx
     from mlflow.models import ModelSignature

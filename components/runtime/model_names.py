@@ -1,4 +1,7 @@
-"""The names under which MLflow takes a model: its registry and its logged models have rules of their own."""
+"""The names under which MLflow takes a model.
+
+Its registry and its logged models have rules of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ _LONGEST = 200  # characters; the registry's tables hold 256
 
 
 def registered_name(name: str) -> str:
-    """Return ``name`` as MLflow's registry takes it: letters, digits and ``_ . -``, and no dot in front.
+    """Return ``name`` as MLflow's registry takes it.
+
+    Letters, digits and ``_ . -``, and no dot in front.
 
     The registry refuses ``/`` and ``:``, and what is no plain file name, such as ``..``.
     """
@@ -16,7 +21,9 @@ def registered_name(name: str) -> str:
 
 
 def logged_name(name: str) -> str:
-    """Return ``name`` as a logged model takes it: without dots, slashes, colons, percent signs and quotes.
+    """Return ``name`` as a logged model takes it.
+
+    Without dots, slashes, colons, percent signs and quotes.
 
     Keras calls its own networks by names with dots: ``mobilenetv2_1.00_224``.
     """

@@ -1,4 +1,7 @@
-"""Where a Keras model comes from: a reference network, keras.applications, the user's own function, or a file."""
+"""Where a Keras model comes from.
+
+A reference network, keras.applications, the user's own function, or a file.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,7 @@ def _build(settings: ModelSettings, input_shape: tuple[int, int, int], classes: 
                 raise
             raise ConfigError(
                 f"model.name {settings.name!r}: expected weights of at most {allowed:,} bytes, "
-                "received more with "
-                f"{budget.refused}. Change model.options, or allow more: "
+                f"received more with {budget.refused}. Change model.options, or allow more: "
                 f"{limits.MODEL_VARIABLE}=8GiB."
             ) from error
 
@@ -124,8 +126,7 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise UnsupportedModelError(
             f"The pipeline trains models with one input and one output. {model.name!r} has "
-            f"{len(graph.inputs)} "
-            f"and {len(graph.outputs)}."
+            f"{len(graph.inputs)} and {len(graph.outputs)}."
         )
     (source,), (result,) = graph.inputs, graph.outputs
     expected, received = graph.shapes[source][1:], tuple(input_shape)
@@ -133,15 +134,14 @@ def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> 
     if len(expected) != len(received) or taken != received:
         raise UnsupportedModelError(
             f"The model {model.name!r} expects images of shape {expected} (height, width, "
-            "channels), but the data has "
-            f"{received}. Set data.image_size (and data.color), or take another model."
+            f"channels), but the data has {received}. Set data.image_size (and data.color), or "
+            "take another model."
         )
     output = graph.shapes[result][1:]
     if output != (classes,):
         raise UnsupportedModelError(
             f"The model {model.name!r} gives outputs of shape {output}, but the data has "
-            f"{classes} classes: expected "
-            f"({classes},). Change the last layer, or data.classes."
+            f"{classes} classes: expected ({classes},). Change the last layer, or data.classes."
         )
 
 

@@ -1,4 +1,7 @@
-"""From the quantization settings to what ``quantize_model`` takes: the spec and the custom Q/DQ cases."""
+"""From the quantization settings to what ``quantize_model`` takes.
+
+The spec and the custom Q/DQ cases.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ def known_cases() -> list[str]:
 
 
 def check_case_name(name: str) -> None:
-    """Check that a case is one of the library's own, or can be ``module:Class``; nothing is imported.
+    """Check that a case is one of the library's own, or can be ``module:Class``.
+
+    Nothing is imported.
 
     Raises:
         ConfigError: it is neither; the nearest name is given.

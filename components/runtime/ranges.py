@@ -12,7 +12,7 @@ HISTOGRAM_BINS = 128
 
 
 def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, QuantizerRange]:
-    """Return, for each quantizer of a model, its tensor, range and, where a calibration report is given, histogram.
+    """Return tensor, range and, with a calibration report, histogram of each quantizer.
 
     Args:
         model: a quantized model.

@@ -119,7 +119,9 @@ def open_split(dataset: Path, split: str) -> Split:
 def load_split(
     dataset: Path, split: str, *, raw: bool = False, limit: int | None = None
 ) -> tuple[npt.NDArray[Any], Labels]:
-    """Load one part, or its first ``limit`` samples, into memory; the order within a part is random already.
+    """Load one part, or its first ``limit`` samples, into memory.
+
+    The order within a part is random already.
 
     Args:
         dataset: directory of the prepared data set.
@@ -141,7 +143,9 @@ def load_split(
 def numpy_batches(
     dataset: Path, split: str, batch_size: int
 ) -> Iterator[tuple[FloatBatch, Labels]]:
-    """Yield ``(x, y)`` of one part in its order; the last batch may be smaller. Imports no TensorFlow.
+    """Yield ``(x, y)`` of one part in its order; the last batch may be smaller.
+
+    Imports no TensorFlow.
 
     ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64
     ``(batch,)``.
@@ -161,7 +165,10 @@ def tf_dataset(
     augment: str = "none",
     repeat: bool = False,
 ) -> Any:
-    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``; see ``components.data.tf_pipeline``."""
+    """Return one part as a ``tf.data.Dataset`` of ``(x, y)``.
+
+    See ``components.data.tf_pipeline``.
+    """
     from components.data.tf_pipeline import build_dataset
 
     return build_dataset(

@@ -75,7 +75,7 @@ class S3Storage:
         )
 
     def get(self, location: str, target: Path) -> StoredFile:
-        """Download an object, in parallel parts when it is large, and check its size and that it did not change."""
+        """Download an object, a large one in parallel parts, and check size and content tag."""
         bucket, key = split_location(location)
         before = self._existing(location)
         with _translated(location):

@@ -1,4 +1,7 @@
-"""Standard output and standard error without secrets: what libraries print ends up in logs that are kept."""
+"""Standard output and standard error without secrets.
+
+What libraries print ends up in logs that are kept.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from components.runtime.credentials import scrub
 
 
 class ScrubbedStream:
-    """A text stream that masks secrets in each text that is written; everything else is the stream's own."""
+    """A text stream that masks secrets in each text that is written.
+
+    Everything else is the stream's own.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -30,7 +36,10 @@ class ScrubbedStream:
 
 
 def scrub_output() -> None:
-    """Put a ``ScrubbedStream`` in front of this process's stdout and stderr; a second call does nothing."""
+    """Put a ``ScrubbedStream`` in front of this process's stdout and stderr.
+
+    A second call does nothing.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, ScrubbedStream):

@@ -156,7 +156,10 @@ def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
 
 
 def _through_store(call: _Call, store: StepStore, progress: EventProgress) -> tuple[Manifest, str]:
-    """Return the stored result, or compute it while other runs that want it wait; and which of the two it was."""
+    """Return the stored result, or compute it while other runs that want it wait.
+
+    The text says which of the two it was.
+    """
     if found := store.find(call.step, call.key, warn=progress.warn):
         return found, "reused"
     final = store.path(call.step, call.key)
@@ -209,7 +212,10 @@ def _work(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def _told(step: str, output: Path) -> Iterator[None]:
-    """Tell the launcher why the step fails, after the step's own files are gone: the disk may have been full."""
+    """Tell the launcher why the step fails, after the step's own files are gone.
+
+    The disk may have been full.
+    """
     try:
         yield
     except Exception as error:
@@ -229,7 +235,10 @@ def _told(step: str, output: Path) -> Iterator[None]:
 
 
 def _translated(error: Exception, output: Path) -> Exception:
-    """Return what the user should see: a full disk and broken data are told as such, whoever met them first."""
+    """Return what the user should see.
+
+    A full disk and broken data are told as such, whoever met them first.
+    """
     if isinstance(error, QatlineError):
         return error
     if is_disk_full(error):
@@ -240,7 +249,10 @@ def _translated(error: Exception, output: Path) -> Exception:
 
 
 def _checked(step: str, metrics: Mapping[str, float], progress: EventProgress) -> dict[str, float]:
-    """Return the finite metrics as floats: KFP and JSON have no NaN, and the loss of one must not be silent."""
+    """Return the finite metrics as floats.
+
+    KFP and JSON have no NaN, and the loss of one must not be silent.
+    """
     checked = {}
     for name, value in metrics.items():
         try:

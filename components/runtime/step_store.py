@@ -1,4 +1,6 @@
-"""A content-addressed store of finished steps: the same code, settings and inputs are never computed twice.
+"""A content-addressed store of finished steps.
+
+The same code, settings and inputs are never computed twice.
 
 ``<store>/<step>/<key>/`` is the published output of one execution. The key covers everything that
 the result depends on, so an entry never goes stale; it is only ever added, verified, or replaced
@@ -83,7 +85,10 @@ class StepStore:
     def find(
         self, step: str, key: str, *, warn: Callable[[str], None] = _log.warning
     ) -> Manifest | None:
-        """Return the manifest of a finished and undamaged entry, else None; ``warn`` is told of damage."""
+        """Return the manifest of a finished and undamaged entry, else None.
+
+        ``warn`` is told of damage.
+        """
         path = self.path(step, key)
         if not path.is_dir():
             return None
@@ -97,5 +102,8 @@ class StepStore:
     def hold(
         self, step: str, key: str, waiting: Callable[[str], None]
     ) -> AbstractContextManager[None]:
-        """Hold a key against other processes that would compute the same; see ``components.runtime.key_lock``."""
+        """Hold a key against other processes that would compute the same.
+
+        See ``components.runtime.key_lock``.
+        """
         return held(self.root / step / f".{key}.lock", waiting)

@@ -1,4 +1,7 @@
-"""Files in a folder or in S3, behind one small protocol; what the libraries raise becomes a StorageError."""
+"""Files in a folder or in S3, behind one small protocol.
+
+What the libraries raise becomes a StorageError.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ def open_storage(location: str) -> Storage:
 
 
 def fetch_cached(location: str, storage: Storage | None = None) -> Path:
-    """Return a local copy of a remote file; one that was fetched before and has not changed since is used again.
+    """Return a local copy of a remote file.
+
+    One that was fetched before and has not changed since is used again.
 
     Copies lie in ``QATLINE_CACHE`` (default: ``~/.cache/qatline``), named by tag and size, so a
     changed object is fetched anew and two processes may fetch at once.

@@ -17,7 +17,10 @@ class StoredFile:
 
 
 class Storage(Protocol):
-    """A place for files. A location is a path or ``s3://bucket/key``. Every method raises StorageError."""
+    """A place for files.
+
+    A location is a path or ``s3://bucket/key``. Every method raises StorageError.
+    """
 
     def describe(self, location: str) -> StoredFile | None:
         """Return what is stored there, or None."""

@@ -28,7 +28,7 @@ MAX_PARAM = 500
 def log_settings(
     tracker: StepTracker, sections: Mapping[str, Settings], *, seed: int, key: str
 ) -> None:
-    """Record the settings as flat params (``qat.epochs``), the seed, and as tags the key, versions and git state."""
+    """Record settings and seed as flat params; key, versions and git state as tags."""
     params: dict[str, Any] = {"run.seed": seed}
     for name, section in sections.items():
         params.update(flatten(section.model_dump(mode="json"), name))

@@ -1,4 +1,6 @@
-"""Tracking of a step's run, seen from the step: a small protocol, and which implementation the environment asks for.
+"""Tracking of a step's run, seen from the step.
+
+A small protocol, and which implementation the environment asks for.
 
 The environment is the contract, the same that the MLflow plugin of the KFP backend follows:
 
@@ -42,7 +44,10 @@ _MODES = ("off", "optional", "required")
 
 
 class StepTracker(Protocol):
-    """What a step can record about its run. Every method raises TrackingError when the store fails."""
+    """What a step can record about its run.
+
+    Every method raises TrackingError when the store fails.
+    """
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record settings, already flattened and with their own prefix."""
@@ -102,7 +107,10 @@ class NullTracker:
 
 
 class OptionalTracker:
-    """Tracking that must not end the run: the first failure is one warning, and what follows is not tracked."""
+    """Tracking that must not end the run.
+
+    The first failure is one warning, and what follows is not tracked.
+    """
 
     def __init__(self, inner: StepTracker, warn: Callable[[str], None]) -> None:
         self._inner = inner

@@ -32,7 +32,10 @@ def database_uri(path: Path) -> str:
 
 
 def database_path(uri: str) -> Path | None:
-    """Return the file that a SQLite URI names; None for any other URI and for a database in memory."""
+    """Return the file that a SQLite URI names.
+
+    None for any other URI and for a database in memory.
+    """
     if not uri.startswith("sqlite"):
         return None
     from sqlalchemy.engine import make_url
@@ -68,9 +71,8 @@ def _prepare(path: Path) -> None:
     if found.holds_data:
         raise TrackingError(
             f"the tracking database {path} is of another version of MLflow: expected schema "
-            f"{head}, found "
-            f"{found.revision}. Copy the file, then run `mlflow db upgrade {database_uri(path)}`, "
-            f"{_ELSEWHERE}."
+            f"{head}, found {found.revision}. Copy the file, then run `mlflow db upgrade "
+            f"{database_uri(path)}`, {_ELSEWHERE}."
         )
     try:
         beside.mkdir()
@@ -85,7 +87,10 @@ def _prepare(path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a file holds: the revision of its schema, whether its creation ended, and whether anybody used it."""
+    """What a file holds.
+
+    The revision of its schema, whether its creation ended, and whether anybody used it.
+    """
 
     revision: str | None = None
     complete: bool = False

@@ -26,7 +26,9 @@ _AWAY = frozenset({502, 503, 504})
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
-    """Check within ``seconds`` that something answers at the tracking URI; MLflow itself would retry for minutes.
+    """Check within ``seconds`` that something answers at the tracking URI.
+
+    MLflow itself would retry for minutes.
 
     Any answer counts but that of a gateway which says that nobody is behind it: a server may want
     credentials, or serve ``/health`` elsewhere. A URI that is not HTTP is not probed here.
@@ -49,13 +51,12 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     if reason:
         raise TrackingError(
             f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, "
-            "correct tracking.uri, "
-            "or set tracking.required=false to run without it."
+            "correct tracking.uri, or set tracking.required=false to run without it."
         )
 
 
 def ensure_store(uri: str, experiment: str, artifact_location: str | None = None) -> str:
-    """Make the tracking store ready for steps that run at the same time, and return the experiment's id.
+    """Prepare the tracking store for concurrent steps, and return the experiment's id.
 
     A new SQLite database is created here, under a lock, and appears complete or not at all: two
     processes that create it at once would break each other's migration. Call it once, before the
@@ -89,7 +90,7 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn what MLflow and the libraries below it raise into a TrackingError without credentials."""
+    """Turn MLflow's errors and those of its libraries into a TrackingError without secrets."""
     try:
         yield
     except QatlineError:

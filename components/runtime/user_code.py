@@ -1,4 +1,7 @@
-"""Import what a config names as ``module:attribute``: code of the user's, which may fail in any way."""
+"""Import what a config names as ``module:attribute``.
+
+Code of the user's, which may fail in any way.
+"""
 
 from __future__ import annotations
 

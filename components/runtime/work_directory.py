@@ -12,7 +12,7 @@ from components.runtime.disk_errors import as_storage_error
 
 
 def work_directory(parent: Path, name: str) -> Path:
-    """Make an empty directory in ``parent`` for unfinished work, and remove those that killed processes left there.
+    """Make an empty directory in ``parent`` for unfinished work; remove abandoned ones.
 
     Raises:
         StorageError: the disk is full or the place can't be written.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from qat_lib.analysis.drawing import draw
@@ -17,6 +18,7 @@ from qat_lib.analysis.report import (
     LayerVerdict,
     PoolVerdict,
 )
+from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules import engine_checks
 from qat_lib.analysis.rules.parser import TensorRTMajor, check_parser_rules
 from qat_lib.analysis.weighted import WeightedOp
@@ -36,7 +38,7 @@ def analyze_onnx(
             them. Default False: TensorRT refuses them.
 
     Raises:
-        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_model`, or a
+        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_onnx`, or a
             scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
 
     The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.
@@ -70,13 +72,9 @@ def report_on(
         layers=_layers(engine),
         adds=_adds(engine),
         pools=_pools(engine),
-        kernels=tuple(
-            _kernel(engine.graph, kernel) for kernel in engine.kernels if standalone(kernel)
-        ),
-        engine=tuple(_kernel(engine.graph, kernel) for kernel in engine.kernels),
-        islands=tuple(
-            tuple(kernel_name(kernel) for kernel in island) for island in find_islands(engine)
-        ),
+        kernels=_kernels(engine.graph, filter(standalone, engine.kernels)),
+        engine=_kernels(engine.graph, engine.kernels),
+        islands=tuple(tuple(map(kernel_name, island)) for island in find_islands(engine)),
         findings=_in_graph_order(engine.graph, findings),
         drawing=draw(engine),
     )
@@ -109,21 +107,25 @@ def _layer(engine: PredictedEngine, op: WeightedOp, total: int) -> LayerVerdict:
 
 
 def _adds(engine: PredictedEngine) -> tuple[AddVerdict, ...]:
-    return tuple(
-        AddVerdict(
-            name=placed.node.name,
-            keras_layer=placed.node.keras_layer,
-            fused_into=placed.chain.op.node.name if placed.chain is not None else None,
-            precision="int8" if placed.int8 else "float",
-            rule=placed.rule,
-        )
-        for placed in engine.adds
+    return tuple(map(_add, engine.adds))
+
+
+def _add(placed: PlacedAdd) -> AddVerdict:
+    return AddVerdict(
+        name=placed.node.name,
+        keras_layer=placed.node.keras_layer,
+        fused_into=placed.chain.op.node.name if placed.chain is not None else None,
+        precision="int8" if placed.int8 else "float",
+        rule=placed.rule,
     )
 
 
 def _pools(engine: PredictedEngine) -> tuple[PoolVerdict, ...]:
-    pools = [node for node in engine.flow.operators if is_pool(engine.graph, node)]
-    return tuple(_pool(engine, node) for node in pools)
+    pools = []
+    for node in engine.flow.operators:
+        if is_pool(engine.graph, node):
+            pools.append(_pool(engine, node))
+    return tuple(pools)
 
 
 def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:
@@ -133,12 +135,15 @@ def _pool(engine: PredictedEngine, node: Node) -> PoolVerdict:
     )
 
 
+def _kernels(graph: OnnxGraph, kernels: Iterable[Kernel]) -> tuple[KernelVerdict, ...]:
+    return tuple(_kernel(graph, kernel) for kernel in kernels)
+
+
 def _kernel(graph: OnnxGraph, kernel: Kernel) -> KernelVerdict:
-    transposes = any(node.op == "Transpose" for node in kernel.nodes)
     name = kernel_name(kernel)
     return KernelVerdict(
-        kind="reformat" if transposes else kernel.kind,
-        detail="transpose" if transposes else kernel.reason,
+        kind="reformat" if kernel.transposes else kernel.kind,
+        detail="transpose" if kernel.transposes else kernel.reason,
         name=name,
         keras_layer=graph.keras_layer(kernel.nodes[0].name if kernel.nodes else name),
         reads=kernel.reads,
@@ -147,5 +152,8 @@ def _kernel(graph: OnnxGraph, kernel: Kernel) -> KernelVerdict:
 
 
 def _in_graph_order(graph: OnnxGraph, findings: list[Finding]) -> tuple[Finding, ...]:
-    place = {name: node.index for name, node in graph.node_by_name.items()}
-    return tuple(sorted(findings, key=lambda finding: place.get(finding.node, -1)))
+    def place(finding: Finding) -> int:
+        node = graph.node_by_name.get(finding.node)
+        return -1 if node is None else node.index
+
+    return tuple(sorted(findings, key=place))

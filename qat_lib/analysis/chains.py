@@ -12,7 +12,8 @@ from qat_lib.roles import ARITHMETIC, onnx_operators
 
 ACTIVATIONS = onnx_operators("epilogue")
 _AFTER_ADD = onnx_operators("after add")
-#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of GELU.
+#: What may lie between x and the Mul in x * gate(x): SiLU, hard swish, Mish and the erf form of
+#: GELU.
 _GATES = onnx_operators("gate")
 _LONGEST_GATE = 8
 
@@ -116,7 +117,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
     if node.op in ACTIVATIONS:
         return True
     if node.op == "BatchNormalization":
-        return all(graph.is_constant(name) for name in node.inputs[1:])
+        return all(map(graph.is_constant, node.inputs[1:]))
     return node.op in ARITHMETIC and _is_affine(graph, node)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from qat_lib.analysis.report import FusionReport
 from qat_lib.errors import ConfigError
+from qat_lib.mappings import map_values
 from qat_lib.text_files import read_json
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
@@ -157,7 +158,7 @@ class _Score:
 
     def counts(self) -> dict[str, int]:
         """Return the number of predictions."""
-        return {what: len(right) for what, right in self._right.items()}
+        return map_values(len, self._right)
 
 
 def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[LayerInfo]:
@@ -182,7 +183,7 @@ def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> l
             f"{type(content).__name__} without such a list. Write it with trtexec "
             "--exportLayerInfo."
         )
-    return [_layer(entry) for entry in entries]
+    return list(map(_layer, entries))
 
 
 def _layer(entry: str | Mapping[str, Any]) -> LayerInfo:
@@ -232,7 +233,7 @@ def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
 def _parts(name: str) -> list[str]:
     """Split an engine layer's name: ``PWN(PWN(a), b) + c`` names a, b and c."""
     parts = re.split(r"\s\+\s|\s\|\|\s|, ", _BRACKETS.sub(" ", name))
-    return [part.strip() for part in parts if part.strip()]
+    return list(filter(None, map(str.strip, parts)))
 
 
 def _is_int8(tensors: Any, *, every: bool) -> bool | None:

@@ -18,6 +18,7 @@ import numpy as np
 from qat_lib.analysis.rules.pair import is_legal
 from qat_lib.analysis.rules.pair_types import OTHER_TYPES
 from qat_lib.errors import ExportError
+from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE, quantized_type, well_formed
 from qat_lib.roles import PAIR, onnx_operators
@@ -81,6 +82,11 @@ class Read:
         return self.explicit[0] if self.explicit else self.scale
 
 
+def list_scales(scales: Iterable[Scale]) -> str:
+    """Return scales as text, separated by commas."""
+    return ", ".join(f"{scale.largest:.6g}" for scale in scales)
+
+
 def float_reads(reads: Iterable[Read]) -> list[Read]:
     """Return the reads that see floating point."""
     return [read for read in reads if read.scale is None]
@@ -103,8 +109,8 @@ class Flow:
             by_value[read.value].append(read)
         for found in inputs.values():
             found.sort(key=lambda read: read.position)
-        self._inputs = {index: tuple(found) for index, found in inputs.items()}
-        self._by_value = {value: tuple(found) for value, found in by_value.items()}
+        self._inputs = map_values(tuple, inputs)
+        self._by_value = map_values(tuple, by_value)
 
     @classmethod
     def of(cls, graph: OnnxGraph, *, allow_uint8: bool = False) -> Flow:
@@ -183,7 +189,7 @@ def _is_operator(graph: OnnxGraph, node: Node) -> bool:
         return False
     if _is_transparent(graph, node):
         return False
-    return not all(graph.is_constant(output) for output in node.outputs if output)
+    return not all(map(graph.is_constant, filter(None, node.outputs)))
 
 
 def _is_transparent(graph: OnnxGraph, node: Node) -> bool:

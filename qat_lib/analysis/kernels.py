@@ -41,12 +41,15 @@ class Kernel:
     reason: str = ""
     name: str = ""
 
+    @property
+    def transposes(self) -> bool:
+        """Whether it changes the layout."""
+        return any(node.op == "Transpose" for node in self.nodes)
+
 
 def standalone(kernel: Kernel) -> bool:
     """Return whether a kernel only converts, or does what another kernel could have done."""
-    if kernel.kind in ("reformat", "requantize", "elementwise"):
-        return True
-    return any(node.op == "Transpose" for node in kernel.nodes)
+    return kernel.kind in ("reformat", "requantize", "elementwise") or kernel.transposes
 
 
 def compute_kernels(
@@ -132,7 +135,7 @@ def _weighted_kernel(flow: Flow, chain: Chain) -> tuple[Kernel, Scale | None]:
 def _other_kernel(flow: Flow, node: Node) -> tuple[Kernel, Scale | None]:
     graph = flow.graph
     nodes: tuple[Node, ...] = (node,)
-    values = tuple(output for output in node.outputs if output)
+    values = tuple(filter(None, node.outputs))
     kind: KernelKind
     scale: Scale | None = None
     if is_mover(graph, node):

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.flow import Flow, Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.shapes import fixed_sizes
 from qat_lib.roles import onnx_operators
 
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
@@ -168,7 +169,7 @@ def _out_axis(graph: OnnxGraph, node: Node, shape: tuple[int, ...] | None) -> in
 def _fixed(shape: tuple[object, ...] | None) -> tuple[int, ...] | None:
     if shape is None:
         return None
-    sizes = tuple(dim for dim in shape if isinstance(dim, int))
+    sizes = tuple(fixed_sizes(shape))
     return sizes if len(sizes) == len(shape) else None
 
 
@@ -186,4 +187,4 @@ def _macs(graph: OnnxGraph, node: Node, weight: Weight | None) -> int:
 
 
 def _count(shape: tuple[object, ...]) -> int:
-    return prod(dim for dim in shape if isinstance(dim, int))
+    return prod(fixed_sizes(shape))

@@ -73,7 +73,10 @@ def differences(
 
 
 def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return one output's difference over all requests; of integers, the share of unequal ones."""
+    """Return the difference of one output over all requests.
+
+    Of integers, the share that is not equal.
+    """
     if not have_equal_shapes(answers, expected):
         return float("inf")
     if expected[0].dtype.kind not in "fV":

@@ -50,8 +50,8 @@ class EngineArtifact:
 
     def __repr__(self) -> str:
         """Return the artifact in a line."""
-        what = f"{self.manifest.backend}, {len(self.layers)} layers"
-        return f"<EngineArtifact {str(self.path)!r}: {what}>"
+        made = f"{self.manifest.backend}, {len(self.layers)} layers"
+        return f"<EngineArtifact {str(self.path)!r}: {made}>"
 
 
 def build_engine(

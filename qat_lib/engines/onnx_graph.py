@@ -65,17 +65,17 @@ def read_summary(path: Path) -> GraphSummary:
 
     Raises:
         EngineBuildError: the file is missing or is no ONNX model, see
-            :func:`~qat_lib.onnx_view.loading.load_model`.
+            :func:`~qat_lib.onnx_view.loading.load_onnx`.
     """
     return summarize_graph(path, read_model(path))
 
 
 def read_model(path: Path) -> Any:
     """Open ``path`` as a ModelProto, see :func:`read_summary`."""
-    from qat_lib.onnx_view.loading import load_model
+    from qat_lib.onnx_view.loading import load_onnx
 
     with _translated():
-        return load_model(path)
+        return load_onnx(path)
 
 
 def check_file(path: Path) -> None:
@@ -213,7 +213,10 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
 
 
 def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo, ...]:
-    """Return ``infos`` with the dimensions that the profiles fix; others stay None."""
+    """Return ``infos`` with the dimensions that the profiles fix.
+
+    What they leave open stays None.
+    """
     return tuple(replace(info, shape=spec.shapes[info.name].bounded) for info in infos)
 
 

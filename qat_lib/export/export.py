@@ -17,12 +17,12 @@ import onnx_ir as ir
 from qat_lib.analysis.findings import Finding, at_least
 from qat_lib.deprecation import warn_renamed
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import passes
 from qat_lib.export.convert import convert
-from qat_lib.export.options import ExportOptions, Pass
+from qat_lib.export.lowering import lower
+from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
-from qat_lib.export.verify import read_plan, verify_onnx
+from qat_lib.export.verify import as_plan, verify_onnx
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
 from qat_lib.plan import QuantizationPlan
@@ -149,7 +149,7 @@ def export_onnx(
         raise ExportError(
             "embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...)."
         )
-    planned = None if plan is None else read_plan(plan)
+    planned = None if plan is None else as_plan(plan)
     check_output(path)
     started = time.perf_counter()
     ranges = learned_ranges(model)
@@ -175,52 +175,6 @@ def export_onnx(
         nodes=len(graph.graph),
         findings=tuple(findings),
     )
-
-
-def lower(
-    graph: ir.Model,
-    ranges: Mapping[str, LearnedRange],
-    options: ExportOptions,
-    preprocessing: Preprocessing | None = None,
-) -> ir.Model:
-    """Run the lowering passes on a converted model and return the result; ``graph`` stays as it is."""
-    steps: list[Pass] = [
-        passes.fold_constants,
-        passes.remove_identities,
-        passes.use_output_padding,
-        passes.fix_reshape_targets,
-        passes.fix_resize_scales,
-        passes.merge_einsum,
-        lambda m: passes.write_activation_ranges(m, ranges),
-        lambda m: passes.store_quantized_weights(m, ranges),
-    ]
-    if options.embed_preprocessing and preprocessing is not None:
-        steps.append(lambda m: passes.embed_preprocessing(m, preprocessing))
-    steps += [
-        passes.use_nearest_resize,
-        passes.recover_prelu,
-        passes.merge_batched_dense,
-        passes.remove_transposes,
-        passes.fold_constants,
-        passes.use_global_pools,
-        passes.reorder_flattened_weights,
-        passes.remove_thin_reshapes,
-        passes.recover_batchnorm,
-        passes.recover_layernorm,
-        passes.merge_bias,
-        passes.fold_batchnorm,
-        passes.merge_padding,
-    ]
-    if options.target == "openvino":
-        steps += [
-            passes.quantize_before_max_pools,
-            passes.pull_strides_up,
-            passes.quantize_unsigned,
-        ]
-        steps.append(passes.let_quantizers_clamp)
-    for step in (*steps, *options.last_passes(), passes.name_canonically):
-        graph = step(graph)
-    return graph
 
 
 def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:

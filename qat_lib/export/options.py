@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import get_args
 
 from qat_lib.errors import ExportError
 from qat_lib.options import Backend, FloatPrecision, WeightForm
@@ -18,7 +17,6 @@ the graph without weights. float16 Q/DQ scales need 19."""
 
 HALF_OPSET = 19
 LARGEST_BATCH = 65_536
-Pass: TypeAlias = Callable[[Any], Any]
 _CHOICES = {
     "target": get_args(Backend),
     "weights": get_args(WeightForm),
@@ -59,16 +57,3 @@ class ExportOptions:
             raise ExportError(
                 f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. Received: {self.batch!r}."
             )
-
-    def last_passes(self) -> list[Pass]:
-        """Return the lowering passes that the options ask for once the graph is in its usual form."""
-        from qat_lib.export import passes  # onnx-ir, which a glance at the options does without
-
-        last: list[Pass] = []
-        if self.channels_first_input:
-            last.append(passes.take_channels_first)
-        if self.weights == "qdq":
-            last.append(passes.store_float_weights)
-        if self.float_precision == "fp16":
-            last.append(passes.convert_float_to_half)
-        return last

@@ -18,7 +18,7 @@ from qat_lib.export.keras_reference import KerasReference, batches, nudged
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.session import ReferenceSession
 from qat_lib.onnx_view.bounds import check_bounds
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata, read_names
 
 FLOAT_TOLERANCE = 1e-4
@@ -144,7 +144,7 @@ def check_parity(
         True
     """
     path = Path(path)
-    proto = load_model(path)
+    proto = load_onnx(path)
     check_bounds(path, proto)
     metadata = read_metadata(proto)
     tensors = read_names(metadata, "tensors") if layers else {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_names
 from qat_lib.preprocessing import Preprocessing
 from qat_lib.text_files import parse_json
@@ -122,7 +122,7 @@ def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, list[str]]
     """Return the model with inner tensors as outputs, and the names of the added ones; external data stay in place."""
     import onnx
 
-    proto = load_model(path)
+    proto = load_onnx(path)
     have = {value.name for value in proto.graph.output}
     added = [name for name in names if name not in have]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)

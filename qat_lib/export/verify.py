@@ -21,8 +21,9 @@ from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
+from qat_lib.onnx_view.protos import message_names, writers
 
 if TYPE_CHECKING:
     from qat_lib.plan import QuantizationPlan
@@ -50,12 +51,12 @@ def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[F
         []
     """
     path = Path(path)
-    proto = load_model(path)
+    proto = load_onnx(path)
     graph = OnnxGraph(proto, base_dir=path.resolve().parent)
     tensors = Tensors(proto, path.parent)
     metadata = read_metadata(proto)
     recorded = _read_record(metadata, planned=plan is not None)
-    names = None if plan is None else {entry.name for entry in read_plan(plan).quantizers}
+    names = None if plan is None else {entry.name for entry in as_plan(plan).quantizers}
     findings = [*_check_file(path), *_parser_findings(graph, metadata.get("target", "tensorrt"))]
     if recorded is not None or names is not None:
         findings += _check_pairs(tensors.proto)
@@ -104,7 +105,7 @@ def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | No
     return None if in_float and not planned else recorded
 
 
-def read_plan(plan: Any) -> QuantizationPlan:
+def as_plan(plan: Any) -> QuantizationPlan:
     """Return a plan from itself, its dict form, or the path of its JSON.
 
     Raises:
@@ -146,9 +147,9 @@ def _check_file(path: Path) -> Iterator[Finding]:
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
     """Yield each Q whose integers something else reads, and each DQ without a Q or INT8 weights."""
-    made = {output: node for node in proto.graph.node for output in node.output}
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    outputs = {value.name for value in proto.graph.output}
+    made = writers(proto.graph.node)
+    constants = set(message_names(proto.graph.initializer))
+    outputs = set(message_names(proto.graph.output))
     read: dict[str, list[str]] = defaultdict(list)
     for node in proto.graph.node:
         for name in node.input:

@@ -11,6 +11,7 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.analysis.rules.record import Q01, Q03, Q04
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.tensors import Tensors
+from qat_lib.onnx_view.protos import writers
 
 #: The advice where only a tool between the export and the verification can be the cause.
 CHANGED = "A tool has changed the graph behind the export: export again and use the file as it is."
@@ -66,7 +67,7 @@ def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
     for node in tensors.proto.graph.node:
         if node.op_type == "DequantizeLinear":
             nodes[node.name] = node
-    made = {output: node for node in tensors.proto.graph.node for output in node.output}
+    made = writers(tensors.proto.graph.node)
     for name, weight in recorded.weights.items():
         node = nodes.get(name)
         if node is None:

@@ -19,8 +19,15 @@ import onnx
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.graph import OnnxGraph
-from qat_lib.onnx_view.protos import nodes_of, subgraphs_of
-from qat_lib.onnx_view.shapes import Dim, TensorType, declared_types, infer_graph, types_of
+from qat_lib.onnx_view.protos import message_names, nodes_of, subgraphs_of, writers
+from qat_lib.onnx_view.shapes import (
+    Dim,
+    TensorType,
+    declared_types,
+    fixed_sizes,
+    infer_graph,
+    types_of,
+)
 from qat_lib.roles import onnx_operators
 
 MAX_NODES = 20_000
@@ -60,7 +67,7 @@ def check_bounds(
 
     Args:
         path: the file, for the message.
-        model: the model, from :func:`~qat_lib.onnx_view.loading.load_model`.
+        model: the model, from :func:`~qat_lib.onnx_view.loading.load_onnx`.
         shapes: largest shape of each graph input. Default None: as the file declares them.
 
     Raises:
@@ -106,14 +113,14 @@ class _Bounds:
         self._check_runs()
         for value in self._graph.input:
             self._check_size(value.name, f"the input {value.name!r}")
-        self._constants = {tensor.name for tensor in self._model.graph.initializer}
+        self._constants = set(message_names(self._model.graph.initializer))
         self._check_nodes(self._order, self._graph)
 
     def _check_nodes(self, nodes: Iterable[onnx.NodeProto], inferred: onnx.GraphProto) -> None:
-        twins = {output: node for node in inferred.node for output in node.output}
+        twins = writers(inferred.node)
         for node in nodes:
             bodies = _bodies(node)
-            given = all(name in self._constants for name in node.input if name)
+            given = self._constants.issuperset(filter(None, node.input))
             if self._is_known_shape(node) or (given and not bodies):
                 if node.op_type != "Constant":
                     self._fold(node)
@@ -206,7 +213,7 @@ class _Bounds:
 
     def _fixed(self, name: str) -> list[int]:
         """Return the dimensions of a tensor that are numbers."""
-        return [dim for dim in self._shape(name) or () if isinstance(dim, int)]
+        return fixed_sizes(self._shape(name))
 
     def _bytes(self, name: str) -> int | None:
         """Return the size of a tensor, of four bytes an element where its type is unknown."""
@@ -219,7 +226,9 @@ class _Bounds:
         return prod(fixed) * _ITEM_BYTES.get(found.dtype, 4)
 
     def _check_runs(self) -> None:
-        readers = Counter(name for node in self._order for name in set(node.input))
+        readers: Counter[str] = Counter()
+        for node in self._order:
+            readers.update(set(node.input))
         run: dict[str, int] = {}
         for node in self._order:
             if node.op_type not in _ELEMENTWISE:

@@ -91,9 +91,10 @@ def _bytes(tensor: onnx.TensorProto) -> int | None:
     """Return the bytes that a tensor takes; None where that can't be said."""
     try:
         name = onnx.TensorProto.DataType.Name(tensor.data_type)
-        if name in _PACKED_TYPES or any(dim < 0 for dim in tensor.dims):
+        if name in _PACKED_TYPES or min(tensor.dims, default=0) < 0:
             return None
         size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (ValueError, KeyError):
         return None
-    return prod(int(dim) for dim in tensor.dims) * int(size)
+    count: int = prod(tensor.dims)
+    return count * int(size)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,11 +21,12 @@ import onnx.external_data_helper
 from onnx.checker import ValidationError
 
 from qat_lib.errors import ExportError
+from qat_lib.mappings import map_values
 from qat_lib.onnx_view.identity import Identities, guess_layer
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.order import find_producers, topological
-from qat_lib.onnx_view.protos import subgraphs_of
+from qat_lib.onnx_view.protos import message_names, subgraphs_of
 from qat_lib.onnx_view.shapes import Dim, TensorType, infer_types
 from qat_lib.roles import onnx_operators
 
@@ -108,29 +110,28 @@ class OnnxGraph:
         self._base_dir = base_dir
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
         sparse = {tensor.values.name for tensor in model.graph.sparse_initializer}
+        given = {*message_names(model.graph.input), *self._initializers, *sparse}
         self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
         self.inputs = tuple(i.name for i in model.graph.input if i.name not in self._initializers)
-        self.outputs = tuple(o.name for o in model.graph.output)
+        self.outputs = tuple(message_names(model.graph.output))
         self.identities = Identities.of_metadata(read_metadata(model))
         protos = enumerate(model.graph.node)
         nodes = [_node(index, proto, self.identities) for index, proto in protos]
-        self._producers = find_producers(nodes, {*self.inputs, *self._initializers, *sparse})
-        self.nodes = topological(
-            nodes, self._producers, {*self.inputs, *self._initializers, *sparse, ""}
-        )
+        self._producers = find_producers(nodes, given)
+        self.nodes = topological(nodes, self._producers, {*given, ""})
         consumers: dict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
             for name in dict.fromkeys((*node.inputs, *node.captures)):
                 consumers[name].append(node)
-        self._consumers = {name: tuple(found) for name, found in consumers.items()}
+        self._consumers = map_values(tuple, consumers)
         self.constants = self._find_constants(sparse)
         self._model = model
         self._values: dict[str, np.ndarray[Any, Any] | None] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxGraph:
-        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_model`."""
-        return cls(load_model(path), base_dir=Path(path).resolve().parent)
+        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_onnx`."""
+        return cls(load_onnx(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:
         """Return the node that writes ``tensor``; None for graph inputs and initializers."""
@@ -189,7 +190,7 @@ class OnnxGraph:
         return self._unpack(proto)
 
     def _unpack(self, proto: onnx.TensorProto) -> np.ndarray[Any, Any] | None:
-        if any(dim < 0 for dim in proto.dims) or np.prod([float(d) for d in proto.dims]) > SMALL:
+        if min(proto.dims, default=0) < 0 or prod(proto.dims) > SMALL:
             return None
         try:
             if proto.data_location == onnx.TensorProto.EXTERNAL:
@@ -209,10 +210,8 @@ class OnnxGraph:
     def _find_constants(self, sparse: set[str]) -> frozenset[str]:
         found = {*self._initializers, *sparse}
         for node in self.nodes:
-            reads = [name for name in (*node.inputs, *node.captures) if name]
-            if node.op in _SHAPE_OF or (
-                node.op not in _RANDOM and all(name in found for name in reads)
-            ):
+            reads = {*node.inputs, *node.captures} - {""}
+            if node.op in _SHAPE_OF or (node.op not in _RANDOM and reads <= found):
                 found.update(node.outputs)
         return frozenset(found)
 
@@ -264,7 +263,7 @@ def _node(index: int, proto: onnx.NodeProto, identities: Identities) -> Node:
 
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the outer tensors that a subgraph reads."""
-    inner = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    inner = {"", *message_names(graph.initializer), *message_names(graph.input)}
     for node in graph.node:
         inner.update(node.output)
     for node in graph.node:
@@ -272,5 +271,5 @@ def _captured(graph: onnx.GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             for subgraph in subgraphs_of(attribute):
                 reads.extend(_captured(subgraph))
-        yield from (name for name in reads if name and name not in inner)
-    yield from (value.name for value in graph.output if value.name not in inner)
+        yield from (name for name in reads if name not in inner)
+    yield from (name for name in message_names(graph.output) if name not in inner)

@@ -63,7 +63,10 @@ class Identities:
         return self.layers.get(node) or guess_layer(node)
 
     def quantizer(self, node: str, op: str) -> str:
-        """Return the quantizer that a node of the operator ``op`` stands for; empty for no Q or DQ."""
+        """Return the quantizer that a node of the operator ``op`` stands for.
+
+        Empty for no Q or DQ.
+        """
         if op not in PAIR:
             return ""
         return self.quantizers.get(node) or guess_quantizer(node)

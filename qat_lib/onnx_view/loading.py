@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view.external_data import check_external_data
 from qat_lib.onnx_view.functions import inline_functions
-from qat_lib.onnx_view.protos import nodes_of, tensors_of
+from qat_lib.onnx_view.protos import message_names, nodes_of, tensors_of
 from qat_lib.onnx_view.tensor_data import check_tensor_data
 from qat_lib.onnx_view.wire import WireError, check_wire
 
@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 2**31 - 1
 OLDEST_OPSET = 7
 
 
-def load_model(path: str | Path) -> onnx.ModelProto:
+def load_onnx(path: str | Path) -> onnx.ModelProto:
     """Read ``path`` into a ModelProto without external data, with functions inlined.
 
     Raises:
@@ -116,7 +116,7 @@ def _check_text(path: Path, model: onnx.ModelProto) -> None:
     for body in (graph, *model.functions):
         for node in nodes_of(body.node):
             texts.extend((node.name, node.op_type, node.domain, *node.input, *node.output))
-            texts.extend(attribute.name for attribute in node.attribute)
+            texts.extend(message_names(node.attribute))
     if not all(isinstance(text, str) for text in texts):
         raise ExportError(
             f"Expected an ONNX file. Received {path}, in which a name is no text: it is damaged. "

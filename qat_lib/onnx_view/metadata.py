@@ -12,16 +12,21 @@ PREFIX = "qatline."
 
 
 def read_metadata(proto: Any) -> dict[str, str]:
-    """Return the ``qatline.*`` metadata of a ModelProto, without the prefix; empty for a file of another producer."""
-    return {
-        p.key.removeprefix(PREFIX): p.value
-        for p in proto.metadata_props
-        if p.key.startswith(PREFIX)
-    }
+    """Return the ``qatline.*`` metadata of a ModelProto, without the prefix.
+
+    Empty for a file of another producer.
+    """
+    found = {}
+    for entry in proto.metadata_props:
+        if entry.key.startswith(PREFIX):
+            found[entry.key.removeprefix(PREFIX)] = entry.value
+    return found
 
 
 def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
-    """Return a metadata entry that maps names to names, such as ``layout``; empty where there is none.
+    """Return a metadata entry that maps names to names, such as ``layout``.
+
+    Empty where there is none.
 
     Raises:
         ExportError: it is something else.

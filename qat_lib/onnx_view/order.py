@@ -23,8 +23,9 @@ def find_producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
         for output in filter(None, node.outputs):
             if output in producers or output in given:
                 raise ExportError(
-                    f"Expected every tensor to have one producer. {output!r} is written by node {node.name!r} and "
-                    "once more elsewhere: the graph is not valid ONNX. Export it again."
+                    f"Expected every tensor to have one producer. {output!r} is written by node "
+                    f"{node.name!r} and once more elsewhere: the graph is not valid ONNX. Export "
+                    "it again."
                 )
             producers[output] = node
     return producers
@@ -33,7 +34,9 @@ def find_producers(nodes: list[Node], given: set[str]) -> dict[str, Node]:
 def topological(
     nodes: list[Node], producers: Mapping[str, Node], given: set[str]
 ) -> tuple[Node, ...]:
-    """Order nodes after what they read: as in the file where that is an order, else by Kahn's algorithm.
+    """Order nodes after what they read.
+
+    They stay as in the file where that is an order; else Kahn's algorithm orders them.
 
     Raises:
         ExportError: the nodes form a cycle, or one reads a tensor that has no producer.
@@ -57,8 +60,8 @@ def topological(
     if len(order) < len(nodes):
         stuck = next(node.name for node in nodes if sources[node.index])
         raise ExportError(
-            f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph is not valid ONNX. "
-            "Export it again."
+            f"Expected a graph without cycles. Node {stuck!r} waits for its own output: the graph "
+            "is not valid ONNX. Export it again."
         )
     return tuple(order)
 
@@ -71,7 +74,8 @@ def _sources(node: Node, producers: Mapping[str, Node], given: set[str]) -> set[
             found.add(source.index)
         elif name not in given:
             raise ExportError(
-                f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, which no node writes "
-                "and which is no input or initializer: the graph is not valid ONNX. Export it again."
+                f"Expected every tensor to have a producer. Node {node.name!r} reads {name!r}, "
+                "which no node writes and which is no input or initializer: the graph is not valid "
+                "ONNX. Export it again."
             )
     return found

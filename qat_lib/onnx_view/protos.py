@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx
 
@@ -35,3 +36,16 @@ def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for subgraph in subgraphs_of(attribute):
                 yield from nodes_of(subgraph.node)
+
+
+def message_names(messages: Iterable[Any]) -> list[str]:
+    """Return the names of tensors, values or nodes."""
+    return [message.name for message in messages]
+
+
+def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    """Return the node that writes each tensor."""
+    found = {}
+    for node in nodes:
+        found.update(dict.fromkeys(node.output, node))
+    return found

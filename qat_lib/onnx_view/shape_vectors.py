@@ -67,14 +67,14 @@ class _Lengths:
     def add(self, graph: onnx.GraphProto) -> bool:
         for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
-        return all(self._add_node(node) for node in graph.node)
+        return all(map(self._add_node, graph.node))
 
     def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
-        if prod(int(dim) for dim in tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
+        if prod(tensor.dims) <= _MAX_RANK and tensor.HasField("raw_data"):
             self._small[name] = _values(tensor)
         integers = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
         if integers and len(tensor.dims) < 2:
-            self._bounds[name] = max(prod(int(dim) for dim in tensor.dims), 1)
+            self._bounds[name] = max(prod(tensor.dims), 1)
 
     def _add_node(self, node: onnx.NodeProto) -> bool:
         if not self._grows_little(node):

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import onnx
 
 from qat_lib.onnx_view.inference import infer, infer_in_child
+from qat_lib.onnx_view.protos import message_names
 from qat_lib.onnx_view.shape_vectors import shape_vectors_stay_small
 
 Dim: TypeAlias = "int | str | None"
@@ -23,6 +24,11 @@ class TensorType:
 
     shape: tuple[Dim, ...] | None
     dtype: str
+
+
+def fixed_sizes(shape: Iterable[object] | None) -> list[int]:
+    """Return the dimensions of a shape that are numbers; none of an unknown shape."""
+    return [dim for dim in shape or () if isinstance(dim, int)]
 
 
 def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
@@ -80,10 +86,10 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     skeleton.opset_import.extend(model.opset_import)
     graph = skeleton.graph
     graph.name = model.graph.name or "graph"
-    graph.input.extend(value for value in model.graph.input)
+    graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
-    declared = {value.name for value in graph.input}
+    declared = set(message_names(graph.input))
     for tensor in model.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _KEEP_BYTES:
             graph.initializer.append(tensor)
@@ -122,7 +128,7 @@ def declared_types(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorType]]:
         tensor = value.type.tensor_type
         shape: tuple[Dim, ...] | None = None
         if tensor.HasField("shape"):
-            shape = tuple(_dim(dim) for dim in tensor.shape.dim)
+            shape = tuple(map(_dim, tensor.shape.dim))
         yield value.name, TensorType(shape=shape, dtype=dtype_name(tensor.elem_type))
 
 
@@ -134,6 +140,4 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def _of_tensor(tensor: onnx.TensorProto) -> TensorType:
-    return TensorType(
-        shape=tuple(int(dim) for dim in tensor.dims), dtype=dtype_name(tensor.data_type)
-    )
+    return TensorType(shape=tuple(tensor.dims), dtype=dtype_name(tensor.data_type))

@@ -35,7 +35,7 @@ def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
 
 def _problem(tensor: TensorProto) -> str:
     """Return, in words, why a tensor's shape, type and data don't fit; empty when they do."""
-    if any(size < 0 for size in tensor.dims):
+    if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
     kinds = {value: name for name, value in TensorProto.DataType.items()}
     kind = kinds.get(tensor.data_type, "UNDEFINED")

@@ -39,7 +39,7 @@ ALLOWED = {
     ("qat_lib/export/passes/half.py", "Clip"): "bounds and masks that stand for infinity",
     ("qat_lib/export/passes/strides.py", "Sigmoid"): "measured with strides above them",
     ("qat_lib/export/passes/strides.py", "Add"): "measured with strides above them",
-    ("qat_lib/export/passes/thin_reshapes.py", "Sigmoid"): "gates of squeeze-and-excite",
+    ("qat_lib/export/passes/singleton_reshapes.py", "Sigmoid"): "gates of squeeze-and-excite",
     ("qat_lib/onnx_view/shape_vectors.py", "Identity"): "the arithmetic of shapes",
     ("components/report/graph.py", "Add"): "shown with a precision of their own",
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import Read, float_reads
+from qat_lib.analysis.flow import Read, float_reads, list_scales
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
@@ -76,7 +76,7 @@ def _check_concat(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
             "group that shares a range.",
         )
     elif len(scales) > 1:
-        listed = ", ".join(f"{scale.largest:.6g}" for scale in scales if scale is not None)
+        listed = list_scales(filter(None, scales))
         yield V20.at(
             node,
             message=f"the inputs of {layer!r} have different scales ({listed}): each that differs "

@@ -9,6 +9,7 @@ from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair_types import OTHER_TYPES, V06
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import quantized_type
+from qat_lib.onnx_view.shapes import fixed_sizes
 
 V04 = Rule(
     "V04", "error", "per-channel axis is wrong, missing or on an activation", "P9 P10 P12 P13 D"
@@ -20,7 +21,7 @@ def count_scales(graph: OnnxGraph, node: Node) -> int | None:
     shape = graph.shape(node.input(1))
     if shape is None:
         return None
-    sizes = [dim for dim in shape if isinstance(dim, int)]
+    sizes = fixed_sizes(shape)
     return prod(sizes) if len(sizes) == len(shape) else None
 
 

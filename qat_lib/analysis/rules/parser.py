@@ -65,7 +65,7 @@ def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
     copies, seen = [node], {node.index}
     while copies:
         outputs = copies.pop().outputs
-        if any(output in graph.output_names for output in outputs):
+        if not graph.output_names.isdisjoint(outputs):
             return True
         for output in outputs:
             for reader in graph.consumers(output):
@@ -102,7 +102,7 @@ def _check_kernel_shape(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 
 def _check_batch_norm(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    if not all(graph.is_constant(name) for name in node.inputs[1:]):
+    if not all(map(graph.is_constant, node.inputs[1:])):
         yield V07.at(
             node,
             message="a parameter of the BatchNormalization is computed, so TensorRT takes it apart "

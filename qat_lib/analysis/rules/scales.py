@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import Scale
+from qat_lib.analysis.flow import Scale, list_scales
 
 V08 = Rule("V08", "warning", "one tensor is quantized with several scales", "A", "E")
 V09 = Rule("V09", "warning", "requantization between two scales", "C", "I")
@@ -34,8 +34,7 @@ def check_scales(engine: PredictedEngine) -> Iterator[Finding]:
 
 def _several_scales(engine: PredictedEngine, value: str, scales: set[Scale]) -> Finding:
     layer = engine.graph.keras_layer(value)
-    sizes = sorted(scale.largest for scale in scales)
-    listed = ", ".join(f"{size:.6g}" for size in sizes)
+    listed = list_scales(sorted(scales, key=lambda scale: scale.largest))
     return V08.at(
         engine.graph.producer(value) or value,
         message=f"the output of {layer!r} is quantized with {len(scales)} different scales "

@@ -11,6 +11,7 @@ from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.rules.pair_axis import V04
 from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
+from qat_lib.onnx_view.shapes import fixed_sizes
 from qat_lib.roles import onnx_operators
 
 V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
@@ -138,7 +139,8 @@ def _conv_limit(engine: PredictedEngine, op: WeightedOp) -> str:
 
 
 def _matmul_limit(engine: PredictedEngine, op: WeightedOp) -> str:
-    left, right = (engine.graph.shape(op.node.input(position)) for position in (0, 1))
+    left = engine.graph.shape(op.node.input(0))
+    right = engine.graph.shape(op.node.input(1))
     result = engine.graph.shape(op.node.outputs[0])
     if not left or not right or not result or len(right) < 2:
         return ""
@@ -149,7 +151,7 @@ def _matmul_limit(engine: PredictedEngine, op: WeightedOp) -> str:
             return f"has {size} {what}"
     # A batch of products has no batch of rows.
     outer = result[:-1] if op.weight is not None else result[-2:-1]
-    rows = [dim for dim in outer if isinstance(dim, int)]
+    rows = fixed_sizes(outer)
     if len(rows) == len(outer) and prod(rows) == 1:
         return "multiplies one row"
     return ""

@@ -79,7 +79,7 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
 
 
 @lowering_pass
-def take_channels_first(model: ir.Model) -> None:
+def convert_inputs_to_nchw(model: ir.Model) -> None:
     """Take inputs of rank 4 as NCHW: the Transpose behind an input goes, or one that undoes the new order comes."""
     graph = model.graph
     for value in graph.inputs:

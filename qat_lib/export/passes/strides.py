@@ -38,7 +38,7 @@ BINARY = ("Add", "Sub", "Mul")
 
 
 @lowering_pass
-def pull_strides_up(model: ir.Model) -> None:
+def hoist_strides(model: ir.Model) -> None:
     """Move strides of 1x1 convolutions up as far as they go."""
     graph = model.graph
     # What a move asks of the tensors in front is met further on.

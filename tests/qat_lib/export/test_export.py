@@ -18,7 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from qat_lib import TensorQuantizer, export_onnx
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import export
+from qat_lib.export import export, passes
+from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.plan import QuantizationPlan
@@ -28,20 +29,20 @@ PASSES = [
     "fold_constants", "remove_identities", "use_output_padding", "fix_reshape_targets", "fix_resize_scales",
     "merge_einsum", "write_activation_ranges", "store_quantized_weights", "embed_preprocessing",
     "use_nearest_resize", "recover_prelu", "merge_batched_dense", "remove_transposes", "fold_constants",
-    "use_global_pools", "reorder_flattened_weights", "remove_thin_reshapes", "recover_batchnorm",
+    "use_global_pools", "reorder_flattened_weights", "eliminate_singleton_reshapes", "recover_batchnorm",
     "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "quantize_before_max_pools",
-    "pull_strides_up", "quantize_unsigned", "let_quantizers_clamp", "take_channels_first", "store_float_weights",
+    "hoist_strides", "quantize_unsigned", "remove_redundant_clamps", "convert_inputs_to_nchw", "store_float_weights",
     "convert_float_to_half", "name_canonically",
 ]  # fmt: skip
 OPENVINO = {
     "quantize_before_max_pools",
-    "pull_strides_up",
+    "hoist_strides",
     "quantize_unsigned",
-    "let_quantizers_clamp",
+    "remove_redundant_clamps",
 }
 OPTIONAL = {
     "embed_preprocessing",
-    "take_channels_first",
+    "convert_inputs_to_nchw",
     "store_float_weights",
     "convert_float_to_half",
 } | OPENVINO
@@ -57,7 +58,7 @@ IMAGES = Preprocessing(image_shape=(4, 4, 1))
         ({"embed_preprocessing": True}, IMAGES, {"embed_preprocessing"}),
         ({"target": "openvino"}, None, OPENVINO),
         ({"target": "onnxruntime"}, None, set()),
-        ({"channels_first_input": True}, None, {"take_channels_first"}),
+        ({"channels_first_input": True}, None, {"convert_inputs_to_nchw"}),
         ({"weights": "qdq"}, None, {"store_float_weights"}),
         ({"float_precision": "fp16"}, None, {"convert_float_to_half"}),
     ],
@@ -67,11 +68,9 @@ def test_lower_runs_the_passes_that_the_options_ask_for(
 ) -> None:
     ran: list[str] = []
     for name in set(PASSES):
-        monkeypatch.setattr(
-            export.passes, name, lambda model, *_, name=name: ran.append(name) or model
-        )
+        monkeypatch.setattr(passes, name, lambda model, *_, name=name: ran.append(name) or model)
     graph = ir.Model(ir.Graph([], [], nodes=[]), ir_version=8)
-    assert export.lower(graph, {}, ExportOptions(**options), preprocessing) is graph
+    assert lower(graph, {}, ExportOptions(**options), preprocessing) is graph
     assert ran == [name for name in PASSES if name not in OPTIONAL - more]
 
 

@@ -118,7 +118,7 @@ def test_raw_images_go_through_the_same_arithmetic_as_numpy(lab, rng):
     embedded = passes.embed_preprocessing(model, preprocessing)
     np.testing.assert_array_equal(lab.run(embedded, x=raw)[0], expected)
     # The Transpose then goes to the raw image, where a channels-first input takes it off.
-    first = passes.take_channels_first(passes.remove_transposes(embedded))
+    first = passes.convert_inputs_to_nchw(passes.remove_transposes(embedded))
     assert lab.ops(first)["Transpose"] == 0
     np.testing.assert_array_equal(
         lab.run(first, x=np.ascontiguousarray(raw.transpose(0, 3, 1, 2)))[0], expected
@@ -145,7 +145,7 @@ def test_channels_first_input_with_another_reader_keeps_that_reader_right(lab, r
         w=rng.normal(size=(2, 3, 3, 3)).astype(np.float32),
     )
     x = rng.normal(size=(2, 4, 6, 3)).astype(np.float32)
-    first = passes.take_channels_first(model)
+    first = passes.convert_inputs_to_nchw(model)
     for want, got in zip(
         lab.run(model, x=x),
         lab.run(first, x=np.ascontiguousarray(x.transpose(0, 3, 1, 2))),

@@ -342,7 +342,7 @@ def residual_constants(rng):
 
 def test_strides_go_up_to_the_convolution_that_makes_the_tensor(lab, rng):
     model = lab.build(RESIDUAL.replace("STRIDE", "2"), **residual_constants(rng))
-    lowered = lab.check(model, passes.pull_strides_up, image(rng, 1, 2, 7, 7), rtol=1e-6, atol=1e-6)
+    lowered = lab.check(model, passes.hoist_strides, image(rng, 1, 2, 7, 7), rtol=1e-6, atol=1e-6)
     strides = [
         list(n.attributes["strides"].value) for n in lowered.graph if "strides" in n.attributes
     ]
@@ -355,5 +355,5 @@ def test_strides_go_up_to_the_convolution_that_makes_the_tensor(lab, rng):
 def test_strides_stay_when_one_reader_needs_every_value(lab, rng):
     text = RESIDUAL.replace("STRIDE", "1").replace("float[1,3,4,4] y2", "float[1,3,7,7] y2")
     model = lab.build(text, **residual_constants(rng))
-    lowered = lab.check(model, passes.pull_strides_up, image(rng, 1, 2, 7, 7))
+    lowered = lab.check(model, passes.hoist_strides, image(rng, 1, 2, 7, 7))
     assert lab.ops(lowered)["MaxPool"] == 0

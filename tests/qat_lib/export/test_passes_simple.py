@@ -186,7 +186,7 @@ def test_use_global_pools_takes_images_of_rank_four(lab, rng):
     ],
 )
 @pytest.mark.parametrize("unsigned", [True, False])
-def test_let_quantizers_clamp(lab, rng, clamp, gone, unsigned):
+def test_remove_redundant_clamps(lab, rng, clamp, gone, unsigned):
     model = lab.build(
         f"""(float[2,3,4,4] x) => (float y) {{
             a = {clamp}
@@ -202,7 +202,7 @@ def test_let_quantizers_clamp(lab, rng, clamp, gone, unsigned):
         below=np.float32(2.544),
         far=np.float32(100),
     )
-    lowered = lab.check(model, passes.let_quantizers_clamp, image(rng))
+    lowered = lab.check(model, passes.remove_redundant_clamps, image(rng))
     assert (lab.node(lowered, "QuantizeLinear").inputs[0].name == "x") is (gone and unsigned)
 
 

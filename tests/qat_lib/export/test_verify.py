@@ -11,7 +11,7 @@ from qat_lib.analysis.findings import Finding
 from qat_lib.errors import PlanError
 from qat_lib.export import verify_onnx
 from qat_lib.export.metadata import Recorded
-from qat_lib.export.verify import read_plan
+from qat_lib.export.verify import as_plan
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 
 PLAN = QuantizationPlan(
@@ -214,10 +214,10 @@ def test_verify_finds_a_file_that_is_not_valid(tmp_path: Path) -> None:
     assert (found.code, found.severity, found.node) == ("C01", "error", "model.onnx")
 
 
-def test_read_plan_takes_each_form(tmp_path: Path) -> None:
+def test_as_plan_takes_each_form(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN.to_dict()))
     for form in (PLAN, PLAN.to_dict(), path, str(path)):
-        assert read_plan(form) == PLAN
+        assert as_plan(form) == PLAN
     with pytest.raises(PlanError, match="Received: int"):
-        read_plan(3)
+        as_plan(3)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qat_lib.errors import ExportError
 from qat_lib.onnx_view import loading
-from qat_lib.onnx_view.loading import load_model
+from qat_lib.onnx_view.loading import load_onnx
 
 NEWEST = onnx.defs.onnx_opset_version()
 Change = Callable[[onnx.ModelProto], object]
@@ -40,32 +40,32 @@ def saved(folder: Path, model: onnx.ModelProto) -> Path:
 
 def message(path: Path) -> str:
     with pytest.raises(ExportError) as caught:
-        load_model(path)
+        load_onnx(path)
     text = str(caught.value)
     assert text.startswith("Expected")
     assert str(path) in text
     return text
 
 
-def test_load_model_reads_what_was_saved(tmp_path: Path) -> None:
+def test_load_onnx_reads_what_was_saved(tmp_path: Path) -> None:
     model = model_of()
     path = saved(tmp_path, model)
-    assert load_model(path) == model
-    assert load_model(str(path)) == model
+    assert load_onnx(path) == model
+    assert load_onnx(str(path)) == model
 
 
-def test_load_model_refuses_what_is_no_file(tmp_path: Path) -> None:
+def test_load_onnx_refuses_what_is_no_file(tmp_path: Path) -> None:
     assert message(tmp_path / "none.onnx").endswith("none.onnx: No such file or directory.")
     assert "the directory" in message(tmp_path)
     os.mkfifo(tmp_path / "pipe.onnx")
     assert "no regular file" in message(tmp_path / "pipe.onnx")
 
 
-def test_load_model_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, model_of())
     size = path.stat().st_size
     monkeypatch.setattr(loading, "MAX_FILE_BYTES", size)
-    assert load_model(path).graph.name == "net"
+    assert load_onnx(path).graph.name == "net"
     monkeypatch.setattr(loading, "MAX_FILE_BYTES", size - 1)
     assert f"with {size:,} bytes" in message(path)
 
@@ -86,7 +86,7 @@ def test_the_limits_are_those_of_protobuf_and_of_old_operators() -> None:
         (b"\x3a\x02\x12\x01", "which can't be read: "),
     ],
 )
-def test_load_model_refuses_bytes_that_are_no_model(
+def test_load_onnx_refuses_bytes_that_are_no_model(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     path = tmp_path / "model.onnx"
@@ -94,7 +94,7 @@ def test_load_model_refuses_bytes_that_are_no_model(
     assert reason in message(path)
 
 
-def test_load_model_names_what_protobuf_refuses(
+def test_load_onnx_names_what_protobuf_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the walk over the fields, which is made to let all pass."""
@@ -104,13 +104,13 @@ def test_load_model_names_what_protobuf_refuses(
     assert "which can't be read: " in message(path)
 
 
-def test_load_model_takes_a_graph_of_outputs_or_of_nodes_alone(tmp_path: Path) -> None:
+def test_load_onnx_takes_a_graph_of_outputs_or_of_nodes_alone(tmp_path: Path) -> None:
     model = model_of()
     del model.graph.output[:]
-    assert len(load_model(saved(tmp_path, model)).graph.node) == 1
+    assert len(load_onnx(saved(tmp_path, model)).graph.node) == 1
     model = model_of()
     del model.graph.node[:]
-    assert len(load_model(saved(tmp_path, model)).graph.output) == 1
+    assert len(load_onnx(saved(tmp_path, model)).graph.output) == 1
     del model.graph.output[:]
     assert "with a graph" in message(saved(tmp_path, model))
 
@@ -163,7 +163,7 @@ TEXTS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("place", TEXTS)
-def test_load_model_refuses_a_name_that_is_no_text(tmp_path: Path, place: str) -> None:
+def test_load_onnx_refuses_a_name_that_is_no_text(tmp_path: Path, place: str) -> None:
     model = model_of()
     TEXTS[place](model)
     path = saved(tmp_path, model)
@@ -172,40 +172,40 @@ def test_load_model_refuses_a_name_that_is_no_text(tmp_path: Path, place: str) -
 
 
 @pytest.mark.parametrize("opset", [7, 8, 17, NEWEST])
-def test_load_model_takes_these_operator_sets(tmp_path: Path, opset: int) -> None:
-    assert load_model(saved(tmp_path, model_of(opset=opset))).opset_import[0].version == opset
+def test_load_onnx_takes_these_operator_sets(tmp_path: Path, opset: int) -> None:
+    assert load_onnx(saved(tmp_path, model_of(opset=opset))).opset_import[0].version == opset
 
 
 @pytest.mark.parametrize("opset", [0, 6, NEWEST + 1])
-def test_load_model_refuses_other_operator_sets(tmp_path: Path, opset: int) -> None:
+def test_load_onnx_refuses_other_operator_sets(tmp_path: Path, opset: int) -> None:
     text = message(saved(tmp_path, model_of(opset=opset)))
     assert f"of opset 7 to {NEWEST}." in text
     assert f"with opset {opset}." in text
 
 
-def test_load_model_counts_the_operator_sets_of_the_standard_domain(tmp_path: Path) -> None:
+def test_load_onnx_counts_the_operator_sets_of_the_standard_domain(tmp_path: Path) -> None:
     other = helper.make_opsetid("com.microsoft", 1)
-    assert len(load_model(saved(tmp_path, model_of(opsets=[other]))).opset_import) == 2
+    assert len(load_onnx(saved(tmp_path, model_of(opsets=[other]))).opset_import) == 2
     twice = model_of(opsets=[helper.make_opsetid("ai.onnx", 17)])
     assert "with 2 entries for the ONNX operator set" in message(saved(tmp_path, twice))
     named = model_of()
     named.opset_import[0].domain = "ai.onnx"
-    assert load_model(saved(tmp_path, named)).opset_import[0].version == 17
+    assert load_onnx(saved(tmp_path, named)).opset_import[0].version == 17
     foreign = model_of()
     foreign.opset_import[0].domain = "com.microsoft"
     assert "with 0 entries for the ONNX operator set" in message(saved(tmp_path, foreign))
 
 
-def test_load_model_inlines_functions(tmp_path: Path) -> None:
+def test_load_onnx_inlines_functions(tmp_path: Path) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     body = [helper.make_node("Relu", ["a"], ["b"])]
     function = helper.make_function("f", "f0", ["a"], ["b"], body, opsets)
     call = helper.make_node("f0", ["x"], ["y"], domain="f")
-    found = load_model(saved(tmp_path, model_of(call, opsets=opsets[1:], functions=[function])))
+    found = load_onnx(saved(tmp_path, model_of(call, opsets=opsets[1:], functions=[function])))
     assert [node.op_type for node in found.graph.node] == ["Relu"]
 
 
-def test_load_model_checks_tensors_inside_and_outside(tmp_path: Path) -> None:
+def test_load_onnx_checks_tensors_inside_and_outside(tmp_path: Path) -> None:
     short = model_of()
     short.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=bytes(8))
     assert "needs 12 bytes" in message(saved(tmp_path, short))

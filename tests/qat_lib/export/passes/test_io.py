@@ -122,9 +122,9 @@ BACK = "Transpose<perm = [0, 2, 3, 1]>(x)"
         (f"Sub({FIRST}, {FIRST}); Sub(x, c)", f"Sub(x, x); Sub({BACK}, c)"),
     ],
 )
-def test_take_channels_first(lab, before, after):
+def test_convert_inputs_to_nchw(lab, before, after):
     model = lab.formula(before, FLOATS, c=np.float32([1, 2, 3]))
-    lowered = passes.take_channels_first(model)
+    lowered = passes.convert_inputs_to_nchw(model)
     assert lab.results(lowered) == after.split("; ")
     first = {"x": np.ascontiguousarray(FLOATS["x"].transpose(0, 3, 1, 2))}
     for want, got in zip(lab.run(model, **FLOATS), lab.run(lowered, **first), strict=True):
@@ -137,7 +137,7 @@ def test_take_channels_first(lab, before, after):
             assert node.outputs[0].dtype.name == "FLOAT"
 
 
-def test_take_channels_first_leaves_other_ranks(lab):
+def test_convert_inputs_to_nchw_leaves_other_ranks(lab):
     inputs = {
         "v": np.ones((2, 3, 4), np.float32),
         "u": np.ones((2, 3, 4, 5, 6), np.float32),
@@ -145,7 +145,7 @@ def test_take_channels_first_leaves_other_ranks(lab):
     }
     model = lab.formula(f"Exp(v); Exp(u); Exp(k); Relu({FIRST})", {**inputs, **FLOATS})
     model.graph.inputs[2].shape = None
-    lowered = passes.take_channels_first(model)
+    lowered = passes.convert_inputs_to_nchw(model)
     assert lab.results(lowered) == ["Exp(v)", "Exp(u)", "Exp(k)", "Relu(x)"]
     assert [list(value.shape or "?") for value in lowered.graph.inputs] == [
         [2, 3, 4],

@@ -168,7 +168,7 @@ def test_squeeze_and_excite_loses_its_reshapes(lab, rng, gap_quantized):
         z=np.zeros((), np.int8),
         w=conv_weight(rng, 2, 3, 1),
     )
-    lowered = lab.check(model, passes.remove_thin_reshapes, nhwc(rng, 2, 3, 4, 4))
+    lowered = lab.check(model, passes.eliminate_singleton_reshapes, nhwc(rng, 2, 3, 4, 4))
     assert not {"Reshape", "Flatten", "Transpose"} & set(lab.ops(lowered))
 
 
@@ -186,7 +186,7 @@ def test_a_thin_reshape_passes_a_hard_sigmoid(lab, rng):
         six=np.asarray(6, np.float32),
         shape=np.asarray([-1, 3, 1, 1], np.int64),
     )
-    lowered = lab.check(model, passes.remove_thin_reshapes, nhwc(rng, 2, 3, 4, 4))
+    lowered = lab.check(model, passes.eliminate_singleton_reshapes, nhwc(rng, 2, 3, 4, 4))
     assert lab.order(lowered) == ["GlobalAveragePool", "Add", "Clip", "Mul"]
 
 
@@ -197,7 +197,10 @@ def test_a_reshape_that_regroups_data_stays(lab, rng):
         t=np.asarray([2, 3, 4], np.int64),
     )
     assert (
-        lab.ops(lab.check(model, passes.remove_thin_reshapes, nhwc(rng, 2, 3, 4)))["Reshape"] == 2
+        lab.ops(lab.check(model, passes.eliminate_singleton_reshapes, nhwc(rng, 2, 3, 4)))[
+            "Reshape"
+        ]
+        == 2
     )
 
 

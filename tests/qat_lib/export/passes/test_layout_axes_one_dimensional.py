@@ -39,7 +39,7 @@ def test_a_bias_behind_a_squeeze_joins_its_convolution(lab, rng):
     x = {"x": rng.normal(size=(2, 3, 1, 8)).astype(np.float32)}
     model = lab.build(text, **constants)
     lowered = lab.check(
-        model, lambda m: passes.merge_bias(passes.remove_thin_reshapes(m)), x, atol=1e-6
+        model, lambda m: passes.merge_bias(passes.eliminate_singleton_reshapes(m)), x, atol=1e-6
     )
     assert lab.order(lowered) == ["Conv", "Squeeze", "Relu"]
 
@@ -57,7 +57,7 @@ def test_a_constant_that_makes_the_tensor_larger_stays_behind_the_squeeze(lab, r
     }
     x = {"x": rng.normal(size=(1, 1, 1, 8)).astype(np.float32)}
     model = lab.build(text, **constants)
-    assert lab.order(lab.check(model, passes.remove_thin_reshapes, x)) == lab.order(model)
+    assert lab.order(lab.check(model, passes.eliminate_singleton_reshapes, x)) == lab.order(model)
 
 
 def test_a_network_of_one_dimension(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graph_text import assert_same, build, check_rewrite, floats
 
-from qat_lib.export.passes import pull_strides_up
+from qat_lib.export.passes import hoist_strides
 
 IMAGE = "(float[1,2,5,7] x) => (float y)"
 TWO = "(float[1,2,5,7] x) => (float y, float z)"
@@ -38,7 +38,7 @@ CONSTANTS = {
 
 
 def check(lab, signature, before, after=None):
-    check_rewrite(lab, pull_strides_up, signature, before, after, tolerance=1e-5, **CONSTANTS)
+    check_rewrite(lab, hoist_strides, signature, before, after, tolerance=1e-5, **CONSTANTS)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_sampled_weight_stays(lab):
     signature = "(float[1,2,5,7] x, float[3,2,1,1] g) => (float y)"
     text = f"w = Conv<kernel_shape = [1,1]>(g, square)\n y = {READ}(x, w)"
     model = build(lab, f"{signature} {{ {text} }}", {"square": floats(2, 2, 1, 1)})
-    assert_same(pull_strides_up(model), model)
+    assert_same(hoist_strides(model), model)
 
 
 def test_a_convolution_of_one_axis_stays(lab):
@@ -130,7 +130,7 @@ def test_a_convolution_of_one_axis_stays(lab):
     text = (
         "c = Conv<kernel_shape = [3]>(x, k)\n y = Conv<kernel_shape = [1], strides = [2]>(c, one)"
     )
-    check_rewrite(lab, pull_strides_up, signature, text, k=floats(2, 2, 3), one=floats(3, 2, 1))
+    check_rewrite(lab, hoist_strides, signature, text, k=floats(2, 2, 3), one=floats(3, 2, 1))
 
 
 ABOVE = {
@@ -195,7 +195,7 @@ def test_two_convolutions_both_take_the_stride(lab):
     after = f"{SAMPLED} {second.replace('[1,1]', '[1,1], strides = [2,3]')} a = Add(c, d)\n y = {READ_ALL}(a, one)"
     check_rewrite(
         lab,
-        pull_strides_up,
+        hoist_strides,
         IMAGE,
         before,
         after,
@@ -235,7 +235,7 @@ def test_a_convolution_that_is_an_output_keeps_its_size(lab):
 def test_a_tensor_of_unknown_rank_keeps_its_size(lab, name):
     model = build(lab, f"{IMAGE} {{ {MADE} a = Relu(c)\n y = {READ}(a, one) }}", CONSTANTS)
     lab.node(model, name).outputs[0].shape = None
-    assert_same(pull_strides_up(model), model)
+    assert_same(hoist_strides(model), model)
 
 
 def test_strides_go_up_on_all_ways_at_once(lab):
@@ -254,7 +254,7 @@ def test_a_stride_goes_up_as_far_as_it_can(lab):
 def test_an_image_of_open_size(lab):
     signature = "(float[N,2,H,7] x) => (float y)"
     model = build(lab, f"{signature} {{ {MADE} a = Relu(c)\n y = {READ}(a, one) }}", CONSTANTS)
-    lowered = lab.check(model, pull_strides_up, {"x": floats(2, 2, 5, 7)}, rtol=1e-5)
+    lowered = lab.check(model, hoist_strides, {"x": floats(2, 2, 5, 7)}, rtol=1e-5)
     assert [list(map(str, node.outputs[0].shape)) for node in lowered.graph][:2] == [
         ["N", "2", "None", "3"]
     ] * 2

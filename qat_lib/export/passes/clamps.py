@@ -26,7 +26,7 @@ UNBOUNDED = ((1, -np.inf), (2, np.inf))
 
 
 @lowering_pass
-def let_quantizers_clamp(model: ir.Model) -> None:
+def remove_redundant_clamps(model: ir.Model) -> None:
     """Remove each Relu, and each Clip that cuts nothing else off, whose only reader is an unsigned Q."""
     for quantize in list(model.graph):
         if not is_op(quantize, "QuantizeLinear") or quantize.outputs[0].dtype != ir.DataType.UINT8:

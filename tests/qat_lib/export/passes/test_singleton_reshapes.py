@@ -5,8 +5,8 @@ import pytest
 from graph_text import assert_same, build, check_rewrite, floats, ints
 
 from qat_lib.export.graph import LAYER
-from qat_lib.export.passes import remove_thin_reshapes
-from qat_lib.export.passes.thin_reshapes import is_reshape
+from qat_lib.export.passes import eliminate_singleton_reshapes
+from qat_lib.export.passes.singleton_reshapes import is_reshape
 
 pytestmark = pytest.mark.timeout(10)  # seconds: the pass goes on until nothing changes
 
@@ -86,14 +86,14 @@ JOINED = {
 
 @pytest.mark.parametrize("case", JOINED)
 def test_reshapes_in_a_row_join(lab, case):
-    check_rewrite(lab, remove_thin_reshapes, OPEN, *JOINED[case], **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, OPEN, *JOINED[case], **CONSTANTS)
 
 
 def test_reshapes_of_two_open_axes(lab):
     """What gives back the shape may go; another shape of two open axes can't be written as a constant."""
     signature = "(float[N,M,1] x) => (float y, float z)"
     text = "a = Squeeze(x, last)\n b = Unsqueeze(a, last)\n y = Exp(b)\n c = Unsqueeze(a, front)\n z = Exp(c)"
-    check_rewrite(lab, remove_thin_reshapes, signature, text, last=ints(2), front=ints(0))
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, last=ints(2), front=ints(0))
 
 
 def test_reshapes_of_one_open_axis(lab):
@@ -102,7 +102,7 @@ def test_reshapes_of_one_open_axis(lab):
     after = "y = Exp(x)\n c = Reshape(x, target)\n z = Exp(c)"
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         signature,
         before,
         after,
@@ -117,20 +117,20 @@ def test_reshapes_of_no_element_stay(lab):
     signature = "(float[4,0,1] x) => (float y)"
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         signature,
         "a = Squeeze(x, t)\n b = Unsqueeze(a, o)\n y = Exp(b)",
         t=ints(2),
         o=ints(0),
     )
     before = "a = Squeeze(x, t)\n b = Unsqueeze(a, t)\n y = Exp(b)"
-    check_rewrite(lab, remove_thin_reshapes, signature, before, "y = Exp(x)", t=ints(2))
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, before, "y = Exp(x)", t=ints(2))
 
 
 def test_a_reshape_that_is_read_twice_stays_beside_the_joined_one(lab):
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         "(float[N,3,1,1] x) => (float y, float z)",
         "a = Flatten(x)\n z = Exp(a)\n b = Reshape(a, image)\n y = Exp(b)",
         "a = Flatten(x)\n z = Exp(a)\n b = Reshape(x, image)\n y = Exp(b)",
@@ -138,7 +138,7 @@ def test_a_reshape_that_is_read_twice_stays_beside_the_joined_one(lab):
     )
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         "(float[N,3,1,1] x) => (float y, float z)",
         "z = Flatten(x)\n b = Reshape(z, image)\n y = Exp(b)",
         "z = Flatten(x)\n b = Reshape(x, image)\n y = Exp(b)",
@@ -158,7 +158,7 @@ def test_reshapes_of_unknown_shape(lab):
         lab.node(wanted, name).outputs[0].shape = (
             None if name == "Exp" or joined is None else wanted.graph[1].outputs[0].shape
         )
-        assert_same(remove_thin_reshapes(model), wanted)
+        assert_same(eliminate_singleton_reshapes(model), wanted)
 
 
 # What a reshape passes on its way to the next one. In front of it is an operator that it can't
@@ -190,7 +190,7 @@ def test_a_reshape_sinks_below_an_operator_to_the_next_reshape(lab, case):
     )
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         OPEN,
         before,
         f"e = Exp(x)\n b = {call.format('e')}\n y = Exp(b)",
@@ -198,21 +198,21 @@ def test_a_reshape_sinks_below_an_operator_to_the_next_reshape(lab, case):
     )
     before = before.replace("y = Exp(c)", "y = Relu(c)").replace("first", "image")
     after = f"e = Exp(x)\n b = {call.format('e')}\n c = Reshape(b, image)\n y = Relu(c)"
-    check_rewrite(lab, remove_thin_reshapes, OPEN, before, after, **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, OPEN, before, after, **CONSTANTS)
 
 
 @pytest.mark.parametrize("case", STOPPED)
 def test_a_reshape_does_not_sink_below_an_operator_that_minds_the_shape(lab, case):
     text = f"k = ReduceMax<keepdims = 0>(x)\n e = Exp(x)\n a = Flatten(e)\n b = {STOPPED[case].format('a')}\n"
     text += "c = Reshape(b, first)\n y = Exp(c)"
-    check_rewrite(lab, remove_thin_reshapes, OPEN, text, **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, OPEN, text, **CONSTANTS)
     text = (
         text.replace("b =", "d = Relu(a)\n b =")
         .replace("(a", "(d")
         .replace(", a)", ", d)")
         .replace("Relu(d)", "Relu(a)")
     )
-    check_rewrite(lab, remove_thin_reshapes, OPEN, text, **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, OPEN, text, **CONSTANTS)
 
 
 QDQ = "q = QuantizeLinear<axis=0>({0}, {1})\n d = DequantizeLinear<axis=0>(q, {1})\n"
@@ -226,13 +226,17 @@ def test_a_reshape_sinks_below_a_quantizer(lab, scale):
         + "b = Relu(d)\n c = Reshape(b, first)\n y = Exp(c)"
     )
     after = "e = Exp(x)\n" + QDQ.format("e", scale) + "b = Relu(d)\n y = Exp(b)"
-    check_rewrite(lab, remove_thin_reshapes, OPEN, before, after, **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, OPEN, before, after, **CONSTANTS)
 
 
 def test_a_reshape_does_not_sink_below_scales_of_channels(lab):
     text = "e = Exp(x)\n a = Flatten(e)\n" + QDQ.format("a", "s3, z3").replace("axis=0", "axis=1")
     check_rewrite(
-        lab, remove_thin_reshapes, OPEN, text + "c = Reshape(d, first)\n y = Exp(c)", **CONSTANTS
+        lab,
+        eliminate_singleton_reshapes,
+        OPEN,
+        text + "c = Reshape(d, first)\n y = Exp(c)",
+        **CONSTANTS,
     )
 
 
@@ -247,7 +251,7 @@ TWO = "(float[N,3,1,1] x) => (float y, float z)"
 
 @pytest.mark.parametrize("case", SINKS)
 def test_a_reshape_sinks_to_another_reshape_only(lab, case):
-    check_rewrite(lab, remove_thin_reshapes, OPEN, SINKS[case], **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, OPEN, SINKS[case], **CONSTANTS)
 
 
 @pytest.mark.parametrize(
@@ -261,11 +265,11 @@ def test_a_reshape_sinks_to_another_reshape_only(lab, case):
     ],
 )
 def test_a_reshape_does_not_sink_where_something_else_reads(lab, text):
-    check_rewrite(lab, remove_thin_reshapes, TWO, text, **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, TWO, text, **CONSTANTS)
 
 
 def test_a_reshape_sinks_to_a_reshape_that_is_the_output(lab):
     before = "e = Exp(x)\n a = Flatten(e)\n b = Relu(a)\n y = Reshape(b, image)"
     after = "e = Exp(x)\n b = Relu(e)\n a = Flatten(b)\n y = Reshape(a, image)"
-    lowered = check_rewrite(lab, remove_thin_reshapes, OPEN, before, after, **CONSTANTS)
+    lowered = check_rewrite(lab, eliminate_singleton_reshapes, OPEN, before, after, **CONSTANTS)
     assert lab.node(lowered, "Flatten").meta[LAYER] == "layer_1"

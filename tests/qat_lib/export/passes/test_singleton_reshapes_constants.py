@@ -3,7 +3,7 @@
 import pytest
 from graph_text import assert_same, build, check_rewrite, floats, ints
 
-from qat_lib.export.passes import remove_thin_reshapes
+from qat_lib.export.passes import eliminate_singleton_reshapes
 
 pytestmark = pytest.mark.timeout(10)  # seconds: the pass goes on until nothing changes
 
@@ -35,7 +35,7 @@ def test_a_constant_behind_a_convolution_and_a_squeeze_is_spread(lab, case, axis
     before, after = SPREAD[case]
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         SEQUENCE,
         CONV + f"s = Squeeze(c, {axis})\n a = {before}\n y = Exp(a)",
         CONV + f"a = {after}\n s = Squeeze(a, {axis})\n y = Exp(s)",
@@ -47,7 +47,7 @@ def test_a_constant_behind_a_convolution_and_a_squeeze_is_spread(lab, case, axis
 def test_constants_behind_a_convolution_are_spread_one_after_another(lab):
     check_rewrite(
         lab,
-        remove_thin_reshapes,
+        eliminate_singleton_reshapes,
         SEQUENCE,
         CONV + "s = Squeeze(c, axis)\n a = Mul(bias, s)\n b = Add(a, row)\n y = Exp(b)",
         CONV + "a = Mul(spread, c)\n b = Add(a, spread_row)\n s = Squeeze(b, axis)\n y = Exp(s)",
@@ -79,7 +79,7 @@ def test_other_constants_stay_behind_the_squeeze(lab, case):
         "cube": floats(1, 2, 4, 8),
     }
     constants |= {"row4": floats(1, 3, 1, 8), "row3": floats(3, 1)}
-    check_rewrite(lab, remove_thin_reshapes, SEQUENCE, NOT_SPREAD[case], **constants)
+    check_rewrite(lab, eliminate_singleton_reshapes, SEQUENCE, NOT_SPREAD[case], **constants)
 
 
 @pytest.mark.parametrize("wide", [(4, 1), (4, 8), (2, 4, 1)])
@@ -87,12 +87,12 @@ def test_a_constant_that_widens_the_tensor_stays_behind_the_squeeze(lab, wide):
     signature = "(float[1,3,1,1] x) => (float y)"
     text = "c = Conv<kernel_shape = [1,1]>(x, k)\n s = Squeeze(c, axis)\n a = Add(s, bias)\n y = Exp(a)"
     constants = {"k": floats(1, 3, 1, 1), "axis": ints(2), "bias": floats(*wide)}
-    check_rewrite(lab, remove_thin_reshapes, signature, text, **constants)
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, **constants)
 
 
 def test_a_squeeze_of_two_axes_is_not_passed(lab):
     text = CONV + "s = Squeeze(c, both)\n a = Add(s, bias)\n y = Exp(a)"
-    check_rewrite(lab, remove_thin_reshapes, SEQUENCE.replace("2,3", "1,3"), text, **BIAS)
+    check_rewrite(lab, eliminate_singleton_reshapes, SEQUENCE.replace("2,3", "1,3"), text, **BIAS)
 
 
 def test_a_squeeze_of_unknown_shape_is_not_passed(lab):
@@ -100,4 +100,4 @@ def test_a_squeeze_of_unknown_shape_is_not_passed(lab):
         lab, f"{SEQUENCE} {{ {CONV} s = Squeeze(c, axis)\n a = Add(s, bias)\n y = Exp(a) }}", BIAS
     )
     lab.node(model, "Squeeze").outputs[0].shape = lab.node(model, "Add").outputs[0].shape = None
-    assert_same(remove_thin_reshapes(model), model)
+    assert_same(eliminate_singleton_reshapes(model), model)

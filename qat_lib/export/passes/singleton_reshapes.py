@@ -48,7 +48,7 @@ def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
 
 
 @lowering_pass
-def remove_thin_reshapes(model: ir.Model) -> None:
+def eliminate_singleton_reshapes(model: ir.Model) -> None:
     """Sink reshapes below Q/DQ, join chains of them, and drop those that end in the shape they began with."""
     graph = model.graph
     changed = True

@@ -5,7 +5,7 @@ import pytest
 from graph_text import build, check_rewrite, floats, ints
 
 from qat_lib.export.graph import TENSOR
-from qat_lib.export.passes import remove_thin_reshapes
+from qat_lib.export.passes import eliminate_singleton_reshapes
 
 pytestmark = pytest.mark.timeout(10)  # seconds: the pass goes on until nothing changes
 
@@ -37,7 +37,9 @@ def test_a_reshape_between_dequantize_and_product_goes_up(lab, product, scale, r
         + QDQ.format("f", scale)
         + f"y = {product}(d, w)"
     )
-    check_rewrite(lab, remove_thin_reshapes, signature, before, after, tolerance=1e-5, **CONSTANTS)
+    check_rewrite(
+        lab, eliminate_singleton_reshapes, signature, before, after, tolerance=1e-5, **CONSTANTS
+    )
 
 
 def test_a_reshape_that_went_up_joins_the_one_in_front(lab):
@@ -46,7 +48,9 @@ def test_a_reshape_that_went_up_joins_the_one_in_front(lab):
     before = front + QDQ.format("r", "s, z") + "f = Flatten(d)\n y = MatMul(f, w)"
     after = front + "f = Reshape(e, joined)\n" + QDQ.format("f", "s, z") + "y = MatMul(d, w)"
     constants = {**CONSTANTS, "image": ints(2, 1, 1, 3), "joined": ints(2, 3)}
-    check_rewrite(lab, remove_thin_reshapes, signature, before, after, tolerance=1e-5, **constants)
+    check_rewrite(
+        lab, eliminate_singleton_reshapes, signature, before, after, tolerance=1e-5, **constants
+    )
 
 
 def test_a_reshape_that_goes_up_takes_the_layers_off_the_quantized_tensors(lab):
@@ -54,7 +58,7 @@ def test_a_reshape_that_goes_up_takes_the_layers_off_the_quantized_tensors(lab):
     model = build(lab, f"(float[2,3,1,1] x) => (float y) {{ {text} }}", CONSTANTS)
     for node in model.graph:
         node.outputs[0].meta[TENSOR] = node.op_type
-    lowered = remove_thin_reshapes(model)
+    lowered = eliminate_singleton_reshapes(model)
     assert lab.order(lowered) == ["Exp", "Flatten", "QuantizeLinear", "DequantizeLinear", "MatMul"]
     assert [node.outputs[0].meta.get(TENSOR) for node in lowered.graph] == [
         "Exp",
@@ -79,7 +83,7 @@ def test_a_reshape_stays_behind_a_dequantize(lab, case):
     text = "e = Exp(x)\n" + DENSE.format("e", "s, z") + KEPT[case]
     text = text.replace("e = Exp(d)", "g = Exp(d)").replace("Flatten(e)", "Flatten(g)")
     constants = {**CONSTANTS, "square": floats(2, 3), "rows": ints(3, 3)}
-    check_rewrite(lab, remove_thin_reshapes, signature, text, tolerance=1e-5, **constants)
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, tolerance=1e-5, **constants)
 
 
 PAIR = "q = QuantizeLinear(x, s, z)\n d = DequantizeLinear(q, s, z)\n"
@@ -99,4 +103,4 @@ SHARED = {
 def test_a_reshape_goes_up_over_a_pair_of_its_own_only(lab, case):
     signature = "(float[2,3,1,1] x) => (float y, float z2)"
     text = f"{SHARED[case]}\n y = MatMul(f, w)"
-    check_rewrite(lab, remove_thin_reshapes, signature, text, tolerance=1e-5, **CONSTANTS)
+    check_rewrite(lab, eliminate_singleton_reshapes, signature, text, tolerance=1e-5, **CONSTANTS)

@@ -1,0 +1,38 @@
+"""Lower a converted model: run the passes that the options ask for, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from qat_lib.export import passes
+from qat_lib.export.options import ExportOptions
+from qat_lib.export.ranges import LearnedRange
+from qat_lib.preprocessing import Preprocessing
+
+
+def lower(
+    graph: ir.Model,
+    ranges: Mapping[str, LearnedRange],
+    options: ExportOptions,
+    preprocessing: Preprocessing | None = None,
+) -> ir.Model:
+    """Run the lowering passes on a converted model; ``graph`` stays as it is.
+
+    Args:
+        graph: the converted model.
+        ranges: range of each quantizer, by its name.
+        options: options of the export; they choose the passes.
+        preprocessing: how images are preprocessed. Default None: the pass that puts it into the
+            graph does not run.
+    """
+    given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing}
+    for step in passes.STEPS:
+        if step.when is not None and not step.when(options):
+            continue
+        arguments = [given[name] for name in step.takes]
+        if not any(argument is None for argument in arguments):
+            graph = getattr(passes, step.function)(graph, *arguments)
+    return graph
