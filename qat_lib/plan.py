@@ -171,7 +171,7 @@ class QuantizationPlan:
         rows = [("tensor", "read by", "quantizer", "why")]
         for entry in self.quantizers:
             rows.append((entry.tensor, _readers(entry), entry.name, entry.reason))
-        left = [("layer", "class", "left alone", "")]
+        left = [("layer", "class", "not quantized", "")]
         for skipped in self.skipped:
             left.append((skipped.layer, skipped.class_name, skipped.reason, skipped.detail))
         title = f"{self.model}: {len(self.quantizers)} quantizers ({self.mode} mode)"

@@ -83,7 +83,7 @@ class TensorTrace:
         """Return the trace as indented lines."""
         lines = [f"{self.name}: Keras layer {', '.join(self.keras_layers)}"]
         for skipped in self.skipped:
-            lines.append(f"  left alone by the plan: {skipped.reason} ({skipped.detail})")
+            lines.append(f"  not quantized by the plan: {skipped.reason} ({skipped.detail})")
         for node in self.nodes:
             lines.append(f"  node {_described(node)}")
         for quantizer in self.quantizers:

@@ -73,10 +73,7 @@ def differences(
 
 
 def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return the difference of one output over all requests.
-
-    Of integers, the share that is not equal.
-    """
+    """Return one output's difference over all requests; of integers, the share of unequal ones."""
     if not have_equal_shapes(answers, expected):
         return float("inf")
     if expected[0].dtype.kind not in "fV":

@@ -213,10 +213,7 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
 
 
 def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo, ...]:
-    """Return ``infos`` with the dimensions that the profiles fix.
-
-    What they leave open stays None.
-    """
+    """Return ``infos`` with the dimensions that the profiles fix; others stay None."""
     return tuple(replace(info, shape=spec.shapes[info.name].bounded) for info in infos)
 
 
