@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from qat_lib.errors import ConfigError
 from qat_lib.export.verify import as_plan
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, quantized_type
-from qat_lib.plan import QuantizationPlan, QuantizerEntry, SkippedLayer
+from qat_lib.plan import PlanLike, QuantizationPlan, QuantizerEntry, SkippedLayer
 from qat_lib.roles import PAIR
 from qat_lib.tensor_trace import NodeTrace, QuantizerTrace, TensorTrace
 from qat_lib.text_files import read_json
@@ -25,8 +25,6 @@ from qat_lib.text_files import read_json
 if TYPE_CHECKING:
     from qat_lib.analysis.findings import Finding
     from qat_lib.analysis.report import FusionReport
-
-PlanLike: TypeAlias = "QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str]"
 
 
 def trace_tensor(

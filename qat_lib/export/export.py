@@ -26,7 +26,7 @@ from qat_lib.export.record import keras_tensors, node_identities, record_quantiz
 from qat_lib.export.verify import as_plan, verify_onnx
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 from qat_lib.output_files import check_output
-from qat_lib.plan import QuantizationPlan
+from qat_lib.plan import PlanLike, QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 
 EXTERNAL_DATA_ABOVE = 1_900_000_000
@@ -80,7 +80,7 @@ def export_onnx(
     preprocessing: Preprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
-    plan: QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    plan: PlanLike | None = None,
     options: ExportOptions | None = None,
     remainder: FloatPrecision | None = None,
 ) -> ExportReport:
