@@ -85,7 +85,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def skipped_table(rows: list[dict[str, Any]]) -> str:
-    """Return the layers that were left alone, by reason, and the codes of the findings, as a Markdown table."""
+    """Return the layers that are not quantized, by reason, and the codes of the findings, as a Markdown table."""
     done = [row for row in rows if "error" not in row]
     reasons = sorted({reason for row in done for reason in row["skipped"]})
     lines = [
@@ -118,6 +118,6 @@ def write_results(rows: list[dict[str, Any]], path: Path) -> None:
         "finding that is an error or a warning. The largest difference is that of two class probabilities, on all\n"
         "images; beside it stands that of Keras alone, when its inputs move by a millionth of their value.\n\n"
         f"Made with {', '.join(f'{name} {version}' for name, version in versions().items() if name != 'nncf')}.\n\n"
-        f"{table(rows)}\n\n## Layers left alone, by reason, and findings by code\n\n{skipped_table(rows)}\n"
+        f"{table(rows)}\n\n## Layers not quantized, by reason, and findings by code\n\n{skipped_table(rows)}\n"
     )
     path.with_suffix(".md").write_text(text)

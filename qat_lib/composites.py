@@ -74,10 +74,10 @@ def trace_composite(
         return Composite(layers=inner, inputs={}, groups=(), opaque=dict.fromkeys(inner, reason))
     finally:
         tf.config.run_functions_eagerly(eager)
-    return _composite(
-        inner,
-        {path: [_source(x, graphs[0], inputs) for x in found] for path, found in reads.items()},
-    )
+    sources: dict[str, list[Any]] = {}
+    for path, found in reads.items():
+        sources[path] = [_source(x, graphs[0], inputs) for x in found]
+    return _composite(inner, sources)
 
 
 @contextmanager

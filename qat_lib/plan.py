@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from qat_lib.errors import PlanError
 from qat_lib.plan_entries import (
@@ -28,6 +29,7 @@ __all__ = [
     "KINDS",
     "PLAN_VERSION",
     "Consumer",
+    "PlanLike",
     "QuantizationPlan",
     "QuantizerEntry",
     "SkippedLayer",
@@ -169,11 +171,15 @@ class QuantizationPlan:
         rows = [("tensor", "read by", "quantizer", "why")]
         for entry in self.quantizers:
             rows.append((entry.tensor, _readers(entry), entry.name, entry.reason))
-        left = [("layer", "class", "left alone", "")]
+        left = [("layer", "class", "not quantized", "")]
         for skipped in self.skipped:
             left.append((skipped.layer, skipped.class_name, skipped.reason, skipped.detail))
         title = f"{self.model}: {len(self.quantizers)} quantizers ({self.mode} mode)"
         return "\n".join([title, *_table(rows), "", *_table(left)])
+
+
+PlanLike: TypeAlias = QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str]
+"""A plan, its dict form, or the path of its JSON."""
 
 
 def _readers(entry: QuantizerEntry) -> str:

@@ -36,7 +36,7 @@ class QuantizationSpec:
 
     A layer's own name wins over a regular expression, that over its class, and any of them over the
     default; among equals the last entry wins. With ``quantize_input`` and ``quantize_weight`` both
-    False the layer is left alone.
+    False the layer is not quantized.
     """
 
     layers: list[LayerConfig] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What :func:`qat_lib.trace_tensor` returns: one tensor in the plan, the ONNX file and the engine."""
+"""What :func:`qat_lib.trace_tensor` returns."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TensorTrace:
         """Return the trace as indented lines."""
         lines = [f"{self.name}: Keras layer {', '.join(self.keras_layers)}"]
         for skipped in self.skipped:
-            lines.append(f"  left alone by the plan: {skipped.reason} ({skipped.detail})")
+            lines.append(f"  not quantized by the plan: {skipped.reason} ({skipped.detail})")
         for node in self.nodes:
             lines.append(f"  node {_described(node)}")
         for quantizer in self.quantizers:

@@ -1,4 +1,4 @@
-"""Follow one tensor from its plan entry to the engine, by the identities that the ONNX file carries."""
+"""Follow one tensor from its plan entry to the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from qat_lib.errors import ConfigError
 from qat_lib.export.verify import as_plan
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, quantized_type
-from qat_lib.plan import QuantizationPlan, QuantizerEntry, SkippedLayer
+from qat_lib.plan import PlanLike, QuantizationPlan, QuantizerEntry, SkippedLayer
 from qat_lib.roles import PAIR
 from qat_lib.tensor_trace import NodeTrace, QuantizerTrace, TensorTrace
 from qat_lib.text_files import read_json
@@ -25,8 +25,6 @@ from qat_lib.text_files import read_json
 if TYPE_CHECKING:
     from qat_lib.analysis.findings import Finding
     from qat_lib.analysis.report import FusionReport
-
-PlanLike: TypeAlias = "QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str]"
 
 
 def trace_tensor(
@@ -42,7 +40,8 @@ def trace_tensor(
     Args:
         name: a Keras layer (its output and weights), a quantizer, a tensor of the plan
             (``"relu:0"``, ``"conv1/kernel"``), or a node or tensor of the ONNX file.
-        onnx: the exported file; of a file of another producer, names of nodes are guesses of layers.
+        onnx: the exported file; in a file of another producer, Keras layers are guessed from the
+            names of nodes.
         plan: the quantization plan, its dict form, or the path of its JSON. Default None: without
             plan entries.
         analysis: what :func:`~qat_lib.analyze_onnx` predicts of the file. Default None: without

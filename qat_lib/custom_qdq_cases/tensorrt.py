@@ -63,10 +63,11 @@ class _Placement:
 
     def __init__(self, graph: LayerGraph, qspec: QuantizationSpec) -> None:
         self.graph = graph
-        self.there: dict[str, frozenset[int]] = {
-            call.name: self._quantized_already(call) for call in graph.calls
-        }
-        self.edges: dict[str, frozenset[int]] = dict(self.there)
+        self.existing: dict[str, frozenset[int]] = {}
+        """Inputs that the model quantizes already, by call."""
+        for call in graph.calls:
+            self.existing[call.name] = self._quantized_already(call)
+        self.edges: dict[str, frozenset[int]] = dict(self.existing)
         self.int8: set[str] = set()
         self.calls: dict[str, list[Call]] = {}
         selector = Selector("full", qspec)
@@ -92,7 +93,7 @@ class _Placement:
 
     def _add(self, call: Call, selector: Selector) -> None:
         if isinstance(call.operation, BaseQuantizeWrapper):
-            if is_weighted(call) and call.operation.weight_quantizers and self.there[call.name]:
+            if is_weighted(call) and call.operation.weight_quantizers and self.existing[call.name]:
                 self.int8.add(call.name)
             return
         decision = None if call.is_input else selector.decide(call.layer, call.operation)
@@ -101,9 +102,8 @@ class _Placement:
         if decision is None or not decision.config.quantize_input:
             return
         chosen = decision.config.inputs
-        self.edges[call.name] |= {
-            i for i in range(len(call.inputs)) if chosen is None or i in chosen
-        }
+        every = frozenset(range(len(call.inputs)))
+        self.edges[call.name] |= every if chosen is None else every.intersection(chosen)
         if decision.config.quantize_weight and is_weighted(call):
             self.int8.add(call.name)
 
@@ -119,7 +119,7 @@ class _Placement:
 
     def _set(self, layer: str, indices: tuple[int, ...]) -> None:
         for call in self.calls[layer]:
-            self.edges[call.name] = self.there[call.name].union(indices)
+            self.edges[call.name] = self.existing[call.name].union(indices)
         self.candidates[layer] = indices
 
     def _inputs_to_quantize(self, call: Call) -> tuple[int, ...] | None:
@@ -147,11 +147,11 @@ class _Placement:
         if not _add_without_broadcast([self.graph.shapes[tensor] for tensor in call.inputs]):
             return None
         every = range(len(call.inputs))
-        ends = {
-            i: root
-            for i in every
-            if (root := chain_root(self.graph, call.inputs[i], sole=True)) is not None
-        }
+        ends: dict[int, Call] = {}
+        for index, tensor in enumerate(call.inputs):
+            root = chain_root(self.graph, tensor, sole=True)
+            if root is not None:
+                ends[index] = root
         if not ends:
             # More than two become several additions, with tensors between them that nothing
             # quantizes.
@@ -180,9 +180,7 @@ class _Placement:
             layer, _ = open_layers.popitem()
             indices = self.candidates[layer]
             self.asked = set()
-            kept = tuple(
-                i for i in indices if all(self._pays(call, i) for call in self.calls[layer])
-            )
+            kept = tuple(index for index in indices if self._pays_everywhere(layer, index))
             for name in self.asked:
                 asked_by.setdefault(name, set()).add(layer)
             if kept != indices:
@@ -193,6 +191,9 @@ class _Placement:
         self.asked.add(reader.layer)
         return index in self.edges[reader.name]
 
+    def _pays_everywhere(self, layer: str, index: int) -> bool:
+        return all(self._pays(call, index) for call in self.calls[layer])
+
     def _pays(self, call: Call, index: int) -> bool:
         """Whether the Q on that input still saves more than it costs."""
         tensor = call.inputs[index]
@@ -201,11 +202,13 @@ class _Placement:
         if self._all_quantized(self._after_activation(call)):
             return True
         fused = is_addition(call.operation) and len(self.candidates[call.layer]) < len(call.inputs)
-        return fused and any(
-            self._is_quantized(reader, i)
-            for reader, i in self.graph.consumers(tensor)
-            if (reader.name, i) != (call.name, index)
-        )
+        if not fused:
+            return False
+        for reader, number in self.graph.consumers(tensor):
+            is_other = (reader.name, number) != (call.name, index)
+            if is_other and self._is_quantized(reader, number):
+                return True
+        return False
 
     def _after_activation(self, call: Call) -> str:
         """Return the tensor that the kernel writes, behind an activation that fuses into it."""
@@ -229,7 +232,7 @@ class _Placement:
             call = self.graph.producer(call.inputs[0])
         self.asked.add(call.layer)
         if isinstance(call.operation, BaseQuantizeWrapper) and not is_weighted(call):
-            return bool(self.there[call.name])
+            return bool(self.existing[call.name])
         return not isinstance(call.operation, NORMALIZATIONS) and bool(
             self.candidates.get(call.layer)
         )

@@ -26,10 +26,10 @@ from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.protos import message_names, writers
 
 if TYPE_CHECKING:
-    from qat_lib.plan import QuantizationPlan
+    from qat_lib.plan import PlanLike, QuantizationPlan
 
 
-def verify_onnx(path: str | os.PathLike[str], plan: Any | None = None) -> list[Finding]:
+def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> list[Finding]:
     """Verify an ONNX file of any producer.
 
     Args:
@@ -105,7 +105,7 @@ def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | No
     return None if in_float and not planned else recorded
 
 
-def as_plan(plan: Any) -> QuantizationPlan:
+def as_plan(plan: PlanLike) -> QuantizationPlan:
     """Return a plan from itself, its dict form, or the path of its JSON.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What happens to each layer: the decision about it, or the named reason why it is left alone."""
+"""What happens to each layer: the decision about it, or the named reason why it is not quantized."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 
 
 def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
-    """Return the decision about each quantized layer, by name, and the layers left alone.
+    """Return the decision about each quantized layer, by name, and the layers not quantized.
 
     Between the two stand the decisions about layers inside of composite ones, by ``"<layer>/<inner
     layer>"``.

@@ -16,7 +16,7 @@ from qat_lib.spec import LayerConfig
 def decide_inside(
     layer: str, composite: Composite, selector: Selector, about_all: Decision | None
 ) -> tuple[dict[str, Decision], list[SkippedLayer]]:
-    """Return the decisions about inner layers, by ``"<layer>/<path>"``, and those left alone.
+    """Return the decisions about inner layers, by ``"<layer>/<path>"``, and those not quantized.
 
     Args:
         layer: the composite's name.

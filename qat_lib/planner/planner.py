@@ -76,14 +76,7 @@ def plan_quantization(
         )
     graph = LayerGraph(model)
     refuse_keras_quantized(model)
-    inner_names = [
-        f"{name}/{path}"
-        for name, composite in graph.composites.items()
-        for path in composite.layers
-    ]
-    warn_unknown_names(
-        quantization_spec, [*(name for name, _ in graph.layers()), *inner_names], model.name
-    )
+    warn_unknown_names(quantization_spec, _layer_names(graph), model.name)
     specs = [(type(case).__name__, _case_spec(case, model, quantization_spec)) for case in cases]
     selector = Selector(quantization_mode, quantization_spec, specs)
     decided, inner, skipped = decide(graph, selector, quantization_mode)
@@ -99,6 +92,14 @@ def plan_quantization(
         skipped=tuple(skipped),
         wrapped=tuple(decided),
     )
+
+
+def _layer_names(graph: LayerGraph) -> list[str]:
+    """Return the names of the layers, and as ``"<layer>/<path>"`` of those inside of composites."""
+    names = [name for name, _ in graph.layers()]
+    for name, composite in graph.composites.items():
+        names.extend(f"{name}/{path}" for path in composite.layers)
+    return names
 
 
 def _cases(cases: Sequence[Any] | str | None) -> list[Any]:

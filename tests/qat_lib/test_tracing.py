@@ -136,7 +136,7 @@ def test_a_fused_layer_says_why_the_plan_leaves_it_alone(stages: Stages) -> None
     trace = stages.trace("norm")
     assert [skipped.reason for skipped in trace.skipped] == ["fused"]
     assert (trace.nodes, trace.engine_layers, trace.findings) == ((), (), ())
-    assert "left alone by the plan: fused (runs in the kernel of conv)" in str(trace)
+    assert "not quantized by the plan: fused (runs in the kernel of conv)" in str(trace)
 
 
 def test_a_shared_layer_has_a_node_for_each_call(stages: Stages) -> None:
