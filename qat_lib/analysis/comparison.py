@@ -119,7 +119,9 @@ def compare(
         if built is not None:
             found = _fused_into(report, built, add.fused_into)
             score.add("add", add.name, add.fused_into or "stands alone", found)
-    conversions = [kernel for kernel in report.kernels if kernel.kind in _CONVERTING_KINDS]
+    conversions = 0
+    for kernel in report.kernels:
+        conversions += kernel.kind in _CONVERTING_KINDS
     unmatched = tuple(layer.name for layer in report.layers if layer.name not in named)
     return Comparison(
         matched=len(report.layers) - len(unmatched),
@@ -127,7 +129,7 @@ def compare(
         precision_score=score.share("precision"),
         output_score=score.share("output"),
         add_score=score.share("add"),
-        predicted_conversions=len(conversions),
+        predicted_conversions=conversions,
         engine_conversions=sum(layer.is_reformat for layer in engine),
         predicted_layers=len(report.engine),
         engine_layers=len(engine),

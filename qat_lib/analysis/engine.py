@@ -61,9 +61,10 @@ def predict_engine(graph: OnnxGraph, *, allow_uint8: bool = False) -> PredictedE
     chains = map_values(partial(extend_over_pool, flow), chains)
     kernels, written = compute_kernels(flow, chains)
     kernel_of = {node.index: kernel for kernel in kernels for node in kernel.nodes}
-    dequantized = {
-        id(add.chain.residual) for add in adds if add.rule == "F3" and add.chain is not None
-    }
+    dequantized = set()
+    for add in adds:
+        if add.rule == "F3" and add.chain is not None:
+            dequantized.add(id(add.chain.residual))
     return PredictedEngine(
         flow=flow,
         weighted=weighted,

@@ -124,7 +124,9 @@ def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]
 def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
     if node.op != "Pad" or not is_mover(engine.graph, node) or not _pads_image_only(engine, node):
         return
-    readers = {read.node.op if read.node else "" for read in engine.flow.output_reads(node)}
+    readers = set()
+    for read in engine.flow.output_reads(node):
+        readers.add(read.node.op if read.node is not None else "the graph's output")
     if readers and readers <= {"Conv", "AveragePool"}:
         yield H1.at(
             node,

@@ -88,7 +88,7 @@ def _is_shared(engine: PredictedEngine, chain: Chain) -> bool:
     """
     residual = chain.residual
     others = engine.flow.readers(residual.value) if residual is not None else ()
-    return any(read.scale is not None for read in others if read is not residual)
+    return any(read is not residual and read.scale is not None for read in others)
 
 
 def _residual_name(engine: PredictedEngine, chain: Chain) -> str:
