@@ -17,7 +17,7 @@ from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
-from components.evaluation.samples import Labels, WorstSamples
+from components.evaluation.samples import SampleLabels, WorstSamples
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
 from components.runtime.reader import numpy_batches
@@ -139,7 +139,7 @@ def _predict(
             )
         ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
         named = [
-            Labels(true=classes[t], fp32=classes[r], engine=classes[e])
+            SampleLabels(true=classes[t], fp32=classes[r], engine=classes[e])
             for t, r, e in zip(truth, theirs.argmax(axis=1), ours.argmax(axis=1), strict=True)
         ]
         worst.add(np.abs(ours - theirs).max(axis=1), images, named, seen)

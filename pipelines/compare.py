@@ -6,8 +6,9 @@ Everything comes from MLflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -41,42 +42,52 @@ def compare_runs(names: Sequence[str], *, output: Path, console: Console | None 
         TrackingError: The tracking store can't be read.
     """
     folders = [find_run(output, name) for name in names] if names else _latest(output)
-    records = [_record(folder) for folder in folders]
+    runs = [_open(folder) for folder in folders]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
-    for folder in folders:
-        table.add_column(escape(folder.run_id), justify="right")
-    for key in _differing([record.params for record in records]):
-        table.add_row(escape(key), *(escape(record.params.get(key, "-")) for record in records))
+    for run in runs:
+        table.add_column(escape(run.run_id), justify="right")
+    for key in _differing(runs):
+        table.add_row(escape(key), *(escape(run.params.get(key, "-")) for run in runs))
     table.add_section()
-    table.add_row("verdict", *(record.tags.get("qatline.verdict", "-") for record in records))
-    results = [rows_of_metrics(record.metrics, separator=".") for record in records]
-    for heading, cells in _figures(results):
-        table.add_row(heading, *cells)
+    table.add_row("verdict", *(run.verdict for run in runs))
+    for heading, cell in _figures(runs):
+        table.add_row(heading, *map(cell, runs))
     (console or Console(highlight=False)).print(table)
 
 
-def _figures(results: Sequence[Mapping[str, ResultRow]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each figure and its value in each run."""
-    shown = [
-        name for name in ROWS if any(_row(rows, name).accuracy is not None for rows in results)
-    ]
+@dataclass(frozen=True, kw_only=True)
+class _TrackedRun:
+    """What MLflow holds of a run."""
+
+    run_id: str
+    params: Mapping[str, str]
+    verdict: str
+    rows: Mapping[str, ResultRow]
+
+    def row(self, name: str) -> ResultRow:
+        return self.rows.get(name, ResultRow())
+
+    def accuracy(self, name: str) -> str:
+        return _text(self.row(name).accuracy, "{:.2%}".format)
+
+    def latency(self, name: str) -> str:
+        return _text(self.row(name).latency_ms_p50, format_milliseconds)
+
+    def size(self, name: str) -> str:
+        return _text(self.row(name).bytes, format_size)
+
+
+def _figures(runs: Sequence[_TrackedRun]) -> Iterator[tuple[str, Callable[[_TrackedRun], str]]]:
+    """Yield the name of each figure that a run has, and how a run shows it."""
+    measured = {name for run in runs for name in run.rows if run.row(name).accuracy is not None}
+    shown = [name for name in ROWS if name in measured]
     for name in shown:
-        yield f"{ROWS[name]}: accuracy", [_percent(_row(rows, name).accuracy) for rows in results]
+        yield f"{ROWS[name]}: accuracy", partial(_TrackedRun.accuracy, name=name)
     for name in shown:
         if name != REFERENCE:
-            medians = [_row(rows, name).latency_ms_p50 for rows in results]
-            yield f"{ROWS[name]}: p50 ms", [_text(value, format_milliseconds) for value in medians]
-    sizes = [_row(rows, CANDIDATE).bytes for rows in results]
-    yield f"{ROWS[CANDIDATE]}: size", [_text(size, format_size) for size in sizes]
-
-
-def _row(rows: Mapping[str, ResultRow], name: str) -> ResultRow:
-    return rows.get(name, ResultRow())
-
-
-def _percent(value: float | None) -> str:
-    return _text(value, "{:.2%}".format)
+            yield f"{ROWS[name]}: p50 ms", partial(_TrackedRun.latency, name=name)
+    yield f"{ROWS[CANDIDATE]}: size", partial(_TrackedRun.size, name=CANDIDATE)
 
 
 def _text(value: float | None, form: Callable[[float], str]) -> str:
@@ -90,7 +101,7 @@ def _latest(output: Path) -> list[RunFolder]:
     return [RunFolder(path=path) for path in found]
 
 
-def _record(folder: RunFolder) -> Any:
+def _open(folder: RunFolder) -> _TrackedRun:
     if not folder.tracking_file.exists():
         raise ConfigError(
             f"Run {folder.run_id} has no record in MLflow: it was not tracked, or ended too early."
@@ -99,9 +110,16 @@ def _record(folder: RunFolder) -> Any:
     with translated(f"run {folder.run_id} can't be read from {scrub(tracking.uri)}"):
         from mlflow import MlflowClient
 
-        return MlflowClient(tracking_uri=tracking.uri).get_run(tracking.run_id).data
+        data = MlflowClient(tracking_uri=tracking.uri).get_run(tracking.run_id).data
+    return _TrackedRun(
+        run_id=folder.run_id,
+        params=data.params,
+        verdict=data.tags.get("qatline.verdict", "-"),
+        rows=rows_of_metrics(data.metrics, separator="."),
+    )
 
 
-def _differing(params: Sequence[dict[str, str]]) -> list[str]:
-    keys = sorted({key for each in params for key in each} - _IGNORED)
-    return [key for key in keys if len({each.get(key) for each in params}) > 1]
+def _differing(runs: Sequence[_TrackedRun]) -> list[str]:
+    """Return the names of the params that are not the same in all runs."""
+    names = {name for run in runs for name in run.params} - _IGNORED
+    return [name for name in sorted(names) if len({run.params.get(name) for run in runs}) > 1]

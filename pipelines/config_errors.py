@@ -18,10 +18,9 @@ _LONGEST = 200  # characters of a value in a message
 def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
     """Raise a ConfigError that names each unknown key and the nearest known one."""
     known = list(known_paths(model))
-    problems = [
-        f"unknown key {path!r}; {_suggest(path, known)}"
-        for path in _unknown(values, model, prefix="")
-    ]
+    problems = []
+    for path in _unknown(values, model, prefix=""):
+        problems.append(f"unknown key {path!r}; {_suggest(path, known)}")
     if problems:
         raise ConfigError(_message(source, problems))
 
@@ -49,18 +48,16 @@ def describe_problems(error: ValidationError, source: str) -> str:
         if item["type"] == "value_error":
             expected[message if message.startswith(path) else f"{path}: {message}"] = []
             continue
-        template = _EXPECTED.get(item["type"])
-        wanted = (
-            template.format(**item.get("ctx", {}))
-            if template
-            else message[:1].lower() + message[1:]
-        )
-        expected.setdefault(path, []).append(wanted)
+        if item["type"] in _EXPECTED:
+            message = _EXPECTED[item["type"]].format(**item.get("ctx", {}))
+        else:
+            message = message[:1].lower() + message[1:]
+        expected.setdefault(path, []).append(message)
         received.setdefault(path, _shown(item["input"]))
-    lines = [
-        f"{path}: expected {' or '.join(wanted)}, received {received[path]}" if wanted else path
-        for path, wanted in expected.items()
-    ]
+    lines = []
+    for path, wanted in expected.items():
+        problem = f": expected {' or '.join(wanted)}, received {received[path]}" if wanted else ""
+        lines.append(path + problem)
     return _message(source, lines)
 
 
@@ -80,9 +77,7 @@ def _names_a_type(part: int | str) -> bool:
 def _message(source: str, problems: list[str]) -> str:
     if len(problems) == 1:
         return f"{source}: {problems[0]}"
-    return "\n".join(
-        [f"{source}: {len(problems)} problems", *(f"  - {problem}" for problem in problems)]
-    )
+    return f"{source}: {len(problems)} problems\n  - " + "\n  - ".join(problems)
 
 
 def _unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> Iterator[str]:

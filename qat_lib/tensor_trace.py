@@ -1,4 +1,4 @@
-"""What :func:`qat_lib.trace_tensor` returns: one tensor in the plan, the ONNX file and the engine."""
+"""What :func:`qat_lib.trace_tensor` returns."""
 
 from __future__ import annotations
 

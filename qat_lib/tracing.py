@@ -1,4 +1,4 @@
-"""Follow one tensor from its plan entry to the engine, by the identities that the ONNX file carries."""
+"""Follow one tensor from its plan entry to the engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def trace_tensor(
     Args:
         name: a Keras layer (its output and weights), a quantizer, a tensor of the plan
             (``"relu:0"``, ``"conv1/kernel"``), or a node or tensor of the ONNX file.
-        onnx: the exported file; of a file of another producer, names of nodes are guesses of layers.
+        onnx: the exported file; in a file of another producer, Keras layers are guessed from the
+            names of nodes.
         plan: the quantization plan, its dict form, or the path of its JSON. Default None: without
             plan entries.
         analysis: what :func:`~qat_lib.analyze_onnx` predicts of the file. Default None: without

@@ -38,7 +38,7 @@ class FindingRecord(Record):
 
 
 class ParityRecord(Record):
-    """How far ONNX Runtime and Keras agree; see ``qat_lib.export.parity.ParityReport``.
+    """How far ONNX Runtime and Keras agree; see ``qat_lib.export.ParityReport``.
 
     Attributes:
         bound: accepted difference of a graph in FP16, as a share of the largest output.

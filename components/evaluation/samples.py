@@ -19,7 +19,7 @@ _LEAST_PIXELS = 96
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class SampleLabels:
     """The class of a sample, and those that FP32 and the engine give it."""
 
     true: str
@@ -36,10 +36,10 @@ class WorstSamples:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._heap: list[tuple[float, int, Labels, Array]] = []
+        self._heap: list[tuple[float, int, SampleLabels, Array]] = []
 
     def add(
-        self, differences: Array, images: Array, labels: Sequence[Labels], first_index: int
+        self, differences: Array, images: Array, labels: Sequence[SampleLabels], first_index: int
     ) -> None:
         """Offer a batch: differences (n,), images (n, h, w, c), and the labels of each sample."""
         for i in np.argsort(differences)[::-1][: self._count]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,17 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_report(
-    folders: ReportFolders, *, verdict: Verdict, gate: GateSettings, seed: int
+    folders: ReportFolders,
+    *,
+    verdict: Verdict | Mapping[str, object],
+    gate: GateSettings,
+    seed: int,
 ) -> str:
     """Return the report as one HTML document without outside assets.
 
     Args:
         folders: The steps' directories; whatever they lack becomes a sentence in the report.
-        verdict: The gate's verdict.
+        verdict: The gate's verdict, or its JSON form.
         gate: The bounds that the verdict was reached with.
         seed: The run's seed.
     """
@@ -48,7 +52,8 @@ def render_report(
     style, script = (
         (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
-    return str(_page().render(verdict=verdict, style=style, script=script, **context))
+    checked = Verdict.model_validate(verdict)
+    return str(_page().render(verdict=checked, style=style, script=script, **context))
 
 
 @cache

@@ -1,6 +1,6 @@
 """What the report is made of: the steps' directories, read as far as they can be read.
 
-A run that was cut short, an older one, or one of another backend lacks some files. The report then
+An interrupted run, an older one, or one of another backend lacks some files. The report then
 says so in a sentence; it never fails.
 """
 
@@ -16,6 +16,7 @@ from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exporte
 from components.artifacts.engines import EngineInfo
 from components.artifacts.evaluation import Measurements
 from components.artifacts.exported import Analysis, ExportRecord
+from components.artifacts.folder import StepFolder
 from components.artifacts.models import Epoch, FineTuned, ModelInfo, Quantized, QuantizerRange
 from components.runtime.manifest import MANIFEST_NAME, Manifest, read_step_manifest
 from components.steps import STEPS
@@ -89,46 +90,37 @@ class RunData:
 def read_run(folders: ReportFolders) -> RunData:
     """Read every file that the report uses."""
     reader = _Reader()
+    read = reader.read
     dataset, baseline = Dataset(folders.dataset), Baseline(folders.baseline)
     ptq, qat = Quantized(folders.ptq), FineTuned(folders.qat)
     exported, engines = Exported(folders.onnx), Engines(folders.engines)
     evaluation = Evaluation(folders.evaluation)
+    layers = partial(engines.layers, CANDIDATE_VARIANT)
     no_epochs, no_ranges = list[Epoch](), dict[str, QuantizerRange]()
-    no_layers, no_exports = list["EngineLayer"](), dict[str, ExportRecord]()
+    no_exports = dict[str, ExportRecord]()
     return RunData(
         evaluation=evaluation,
         exported=exported,
-        dataset=reader.read("the data", dataset.file(dataset.INFO), dataset.info, None),
-        preprocessing=reader.read(
-            "the preprocessing",
-            dataset.file(dataset.PREPROCESSING),
-            dataset.preprocessing,
-            None,
+        dataset=read("the data", dataset, dataset.INFO, dataset.info, None),
+        preprocessing=read(
+            "the preprocessing", dataset, dataset.PREPROCESSING, dataset.preprocessing, None
         ),
-        model=reader.read("the model", baseline.file(baseline.INFO), baseline.info, ModelInfo()),
-        baseline_history=reader.read(
-            "the training", baseline.file(baseline.HISTORY), baseline.history, no_epochs
+        model=read("the model", baseline, baseline.INFO, baseline.info, ModelInfo()),
+        baseline_history=read(
+            "the training", baseline, baseline.HISTORY, baseline.history, no_epochs
         ),
-        qat_history=reader.read("the fine-tuning", qat.file(qat.HISTORY), qat.history, no_epochs),
+        qat_history=read("the fine-tuning", qat, qat.HISTORY, qat.history, no_epochs),
         plan=_plan(reader, exported, qat, ptq),
-        ptq_ranges=reader.read("the ranges", ptq.file(ptq.RANGES), ptq.ranges, no_ranges),
-        qat_ranges=reader.read("the ranges", qat.file(qat.RANGES), qat.ranges, no_ranges),
-        export=reader.read(
-            "the exports", exported.file(exported.SUMMARY), exported.summary, no_exports
-        ),
-        analysis=reader.read(
-            "the analysis", exported.file(exported.ANALYSIS), exported.analysis, Analysis()
-        ),
-        engines=reader.read("the engines", engines.path, engines.infos, dict[str, EngineInfo]()),
-        layers=reader.read(
-            "the engine's layers",
-            engines.path,
-            lambda: engines.layers(CANDIDATE_VARIANT),
-            no_layers,
-        ),
-        measurements=reader.read(
+        ptq_ranges=read("the ranges", ptq, ptq.RANGES, ptq.ranges, no_ranges),
+        qat_ranges=read("the ranges", qat, qat.RANGES, qat.ranges, no_ranges),
+        export=read("the exports", exported, exported.SUMMARY, exported.summary, no_exports),
+        analysis=read("the analysis", exported, exported.ANALYSIS, exported.analysis, Analysis()),
+        engines=read("the engines", engines, ".", engines.infos, dict[str, EngineInfo]()),
+        layers=read("the engine's layers", engines, ".", layers, list["EngineLayer"]()),
+        measurements=read(
             "the measurements",
-            evaluation.file(evaluation.MEASUREMENTS),
+            evaluation,
+            evaluation.MEASUREMENTS,
             evaluation.measurements,
             Measurements(),
         ),
@@ -140,7 +132,7 @@ def read_run(folders: ReportFolders) -> RunData:
 def _plan(reader: _Reader, exported: Exported, qat: FineTuned, ptq: Quantized) -> QuantizationPlan:
     """Return the plan of the last step that has one that can be read."""
     for folder in (exported, qat, ptq):
-        found = reader.read("the plan", folder.file(folder.PLAN), folder.plan, None)
+        found = reader.read("the plan", folder, folder.PLAN, folder.plan, None)
         if found is not None:
             return found
     return QuantizationPlan(model="", mode="", quantizers=(), skipped=())
@@ -150,7 +142,7 @@ def _manifests(reader: _Reader, folders: ReportFolders) -> dict[str, Manifest]:
     found = {}
     for name, path in folders.items():
         read = partial(read_step_manifest, path)
-        manifest = reader.read(f"the step {name}", path / MANIFEST_NAME, read, None)
+        manifest = reader.read(f"the step {name}", StepFolder(path), MANIFEST_NAME, read, None)
         if manifest is not None:
             found[name] = manifest
     return found
@@ -162,13 +154,15 @@ class _Reader:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def read(self, what: str, path: Path, read: Callable[[], _T], otherwise: _T) -> _T:
-        if not path.exists():
+    def read(
+        self, what: str, folder: StepFolder, name: str, read: Callable[[], _T], otherwise: _T
+    ) -> _T:
+        if not folder.file(name).exists():
             return otherwise
         try:
             return read()
         except QatlineError as error:
-            # Where the run lies is nobody's business who gets the report.
-            reason = str(error).replace(f"{path.parent}/", f"{path.parent.name}/")
+            # Readers of the report need not know where the run lies.
+            reason = str(error).replace(f"{folder.path}/", f"{folder.path.name}/")
             self.notes.append(f"{what} can't be shown: {reason}")
             return otherwise

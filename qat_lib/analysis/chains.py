@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from qat_lib.analysis.flow import Flow, Read, Scale, float_reads
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, Scale, float_reads
 from qat_lib.analysis.weighted import WeightedOp
+from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import ARITHMETIC, onnx_operators
 
@@ -55,7 +58,7 @@ def per_tensor(scale: Scale | None) -> Scale | None:
 
 def grow_chains(flow: Flow, weighted: Mapping[int, WeightedOp]) -> dict[int, Chain]:
     """Return the kernel of every weighted operator up to a residual Add, by node index."""
-    return {index: _grow(flow, op) for index, op in weighted.items()}
+    return map_values(partial(_grow, flow), weighted)
 
 
 def extend_over_add(flow: Flow, chain: Chain, add: Node, residual: Read) -> Chain:

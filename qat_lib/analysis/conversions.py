@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.kernels import Kernel, KernelKind, KernelPrecision
+from qat_lib.analysis.reads import Read, Scale
 
 #: What a conversion is called for, with its kind, what it reads and what it writes.
 _CONVERSIONS: dict[str, tuple[KernelKind, KernelPrecision, KernelPrecision]] = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding
-from qat_lib.analysis.flow import Read
 from qat_lib.analysis.kernels import Kernel
+from qat_lib.analysis.reads import Read
 from qat_lib.onnx_view.graph import Node
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from qat_lib.analysis.chains import Chain, extend_over_pool, grow_chains
 from qat_lib.analysis.conversions import find_conversions
-from qat_lib.analysis.flow import Flow, Scale
+from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.kernels import Kernel, compute_kernels
 from qat_lib.analysis.propagation import propagate
+from qat_lib.analysis.reads import Scale
 from qat_lib.analysis.residual import PlacedAdd, place_adds
 from qat_lib.analysis.weighted import WeightedOp, find_weighted
+from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 
@@ -55,7 +58,7 @@ def predict_engine(graph: OnnxGraph, *, allow_uint8: bool = False) -> PredictedE
     flow = propagate(Flow.of(graph, allow_uint8=allow_uint8))
     weighted = find_weighted(flow)
     chains, adds = place_adds(flow, grow_chains(flow, weighted))
-    chains = {index: extend_over_pool(flow, chain) for index, chain in chains.items()}
+    chains = map_values(partial(extend_over_pool, flow), chains)
     kernels, written = compute_kernels(flow, chains)
     kernel_of = {node.index: kernel for kernel in kernels for node in kernel.nodes}
     dequantized = {

@@ -1,22 +1,22 @@
 """The graph with its Q/DQ pairs moved onto the edges.
 
-A :class:`Read` is one operator reading one value; Q and DQ nodes on the way become the read's
-``scale``. What is left as operators is what can become a kernel: Identity, inference Dropout and
-everything that depends on constants only are gone. Two reads with bit-equal scales share one INT8
-tensor, which is what TensorRT makes of them.
+A :class:`~qat_lib.analysis.reads.Read` is one operator reading one value; Q and DQ nodes on the way
+become the read's ``scale``. What is left as operators is what can become a kernel: Identity,
+inference Dropout and everything that depends on constants only are gone. Two reads with bit-equal
+scales share one INT8 tensor, which is what TensorRT makes of them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 
+from qat_lib.analysis.reads import Read, Scale
 from qat_lib.analysis.rules.pair import is_legal
-from qat_lib.analysis.rules.pair_types import OTHER_TYPES
 from qat_lib.errors import ExportError
 from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
@@ -24,72 +24,6 @@ from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE, quantized_type, well_f
 from qat_lib.roles import PAIR, onnx_operators
 
 _TRANSPARENT = onnx_operators("identity")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The scale of a quantized tensor; equal when the bits are equal.
-
-    Attributes:
-        key: the bits of the scale, its axis and the quantized type.
-        largest: the largest scale, for people.
-        count: number of scales; 1 is per tensor.
-        axis: axis of the scales when there are several.
-        float_type: type of the scale, which is the type that the DQ gives.
-        legal: whether the parser takes the node.
-    """
-
-    key: tuple[bytes, int | None, str]
-    largest: float = field(compare=False)
-    count: int = field(compare=False, default=1)
-    axis: int | None = field(compare=False, default=None)
-    float_type: str = field(compare=False, default="float32")
-    legal: bool = field(compare=False, default=True)
-
-    @property
-    def is_int8(self) -> bool:
-        """Whether it is legal and has 8-bit integers; FP8 and INT4 have other kernels."""
-        return self.legal and self.key[2] not in OTHER_TYPES
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Read:
-    """One operator's view of one value.
-
-    Attributes:
-        node: the operator; None when the value is a graph output.
-        position: input position of the operator, or index of the graph output.
-        value: tensor that an operator, a graph input or an initializer gives.
-        explicit: the scales written in the graph between the value and the operator, in order.
-        scale: scale in which the operator sees the value after Q and DQ have moved; None is
-            floating point.
-        quantizers: names of the Q and DQ nodes on the way.
-    """
-
-    node: Node | None
-    position: int
-    value: str
-    explicit: tuple[Scale, ...] = ()
-    scale: Scale | None = None
-    quantizers: tuple[str, ...] = ()
-
-    @property
-    def entry(self) -> Scale | None:
-        """The scale in which the value leaves its producer.
-
-        Differs from ``scale`` behind a requantization.
-        """
-        return self.explicit[0] if self.explicit else self.scale
-
-
-def list_scales(scales: Iterable[Scale]) -> str:
-    """Return scales as text, separated by commas."""
-    return ", ".join(f"{scale.largest:.6g}" for scale in scales)
-
-
-def float_reads(reads: Iterable[Read]) -> list[Read]:
-    """Return the reads that see floating point."""
-    return [read for read in reads if read.scale is None]
 
 
 class Flow:
@@ -195,7 +129,7 @@ def _is_operator(graph: OnnxGraph, node: Node) -> bool:
 def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
     if node.op not in _TRANSPARENT or not node.input(0):
         return False
-    mask_is_read = any(output and graph.consumers(output) for output in node.outputs[1:])
+    mask_is_read = any(map(graph.consumers, filter(None, node.outputs[1:])))
     return not mask_is_read and not (node.op == "Dropout" and node.input(2))
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, per_tensor
-from qat_lib.analysis.flow import Flow, Scale, float_reads
+from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.operators import INT8_ELEMENTWISE, MAX_POOLS, POINTWISE, is_average_pool
 from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid
+from qat_lib.analysis.reads import Scale, float_reads
 from qat_lib.analysis.residual import alone_end
 from qat_lib.onnx_view.graph import Node
 

@@ -7,6 +7,7 @@ as the widths leave room. Pure arithmetic on numbers, in units of one box and on
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -87,8 +88,8 @@ class _Points:
         self._boxes = len(rows)
         self._gap = gap
         self._lane = lane
-        self._above: list[list[int]] = [[] for _ in rows]
-        self._below: list[list[int]] = [[] for _ in rows]
+        self._above: dict[int, list[int]] = defaultdict(list)
+        self._below: dict[int, list[int]] = defaultdict(list)
 
     def connect(self, source: int, target: int) -> range:
         """Add an edge and return its lanes."""
@@ -97,9 +98,6 @@ class _Points:
             between = range(0)
         lanes = range(len(self.row), len(self.row) + len(between))
         self.row.extend(between)
-        for _ in lanes:
-            self._above.append([])
-            self._below.append([])
         for upper, lower in pairwise((source, *lanes, target)):
             self._above[lower].append(upper)
             self._below[upper].append(lower)
@@ -132,11 +130,11 @@ class _Points:
                 points.sort(key=lambda point: (wanted[point], self.x[point]))
                 self._spread(points, wanted)
 
-    def _wanted(self, points: Sequence[int], neighbours: list[list[int]]) -> dict[int, float]:
+    def _wanted(self, points: Sequence[int], neighbours: dict[int, list[int]]) -> dict[int, float]:
         """Return the mean place of each point's neighbours; its own where it has none."""
         wanted = {}
         for point in points:
-            places = [self.x[other] for other in neighbours[point]]
+            places = [self.x[other] for other in neighbours.get(point, ())]
             wanted[point] = sum(places) / len(places) if places else self.x[point]
         return wanted
 

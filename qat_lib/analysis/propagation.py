@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from qat_lib.analysis.findings import Confidence
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import onnx_operators
 
@@ -79,7 +80,8 @@ def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
     if node.op == "Concat":
         return flow.data_inputs(node)
     if is_mover(flow.graph, node) or is_rectifier(flow.graph, node):
-        return tuple(read for read in flow.inputs(node) if read.position == 0)
+        first = flow.input(node, 0)
+        return () if first is None else (first,)
     return ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -125,7 +126,7 @@ class FusionReport:
     @property
     def int8_layers(self) -> int:
         """Number of weighted layers that run in INT8."""
-        return sum(layer.precision == "int8" for layer in self.layers)
+        return _count_int8(self.layers)
 
     @property
     def int8_macs_share(self) -> float:
@@ -152,9 +153,9 @@ class FusionReport:
             "int8_macs_share": round(self.int8_macs_share, 6),
             "adds": sum(add.rule != "F6" for add in self.adds),
             "fused_adds": self.fused_adds,
-            "int8_adds": sum(add.precision == "int8" for add in self.adds),
+            "int8_adds": _count_int8(self.adds),
             "pools": len(self.pools),
-            "int8_pools": sum(pool.precision == "int8" for pool in self.pools),
+            "int8_pools": _count_int8(self.pools),
             "engine_layers": len(self.engine),
             "kernels": dict(Counter(kernel.detail or kernel.kind for kernel in self.kernels)),
             "islands": len(self.islands),
@@ -172,3 +173,7 @@ class FusionReport:
     def to_json(self) -> str:
         """Return the report as JSON text."""
         return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+
+def _count_int8(verdicts: Iterable[LayerVerdict | AddVerdict | PoolVerdict]) -> int:
+    return sum(verdict.precision == "int8" for verdict in verdicts)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
-from qat_lib.analysis.flow import Flow, Read, float_reads
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, float_reads
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.roles import onnx_operators
 
@@ -93,7 +94,7 @@ def _place(
         operand = min(
             offers, key=lambda read: (depth[chains[read.value].op.node.index], -read.position)
         )
-        residual = next(read for read in operands if read is not operand)
+        residual = operands[1] if operand is operands[0] else operands[0]
         return _fuse(flow, node, chains[operand.value], residual)
     branches = [chains[read.value] for read in alone]
     branch = max(branches, key=lambda chain: depth[chain.op.node.index], default=None)
@@ -138,7 +139,8 @@ def broadcasts(graph: OnnxGraph, node: Node, operands: tuple[Read, ...]) -> bool
 
     Unknown dimensions count as equal.
     """
-    first, second = (graph.shape(node.inputs[read.position]) for read in operands)
+    first = graph.shape(node.inputs[operands[0].position])
+    second = graph.shape(node.inputs[operands[1].position])
     if first is None or second is None:
         return False
     if len(first) != len(second):

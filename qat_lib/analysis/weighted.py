@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
-from qat_lib.analysis.flow import Flow, Read, Scale
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Read, Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.shapes import fixed_sizes
 from qat_lib.roles import onnx_operators

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qat_lib.export.export import ExportReport, export_onnx
     from qat_lib.export.options import ExportOptions
-    from qat_lib.export.parity import LayerDifference, ParityReport, check_parity
+    from qat_lib.export.parity import check_parity
+    from qat_lib.export.parity_report import LayerDifference, ParityReport
     from qat_lib.export.verify import verify_onnx
 
 __all__ = [
@@ -25,8 +26,8 @@ __all__ = [
 _HOMES = {
     "ExportOptions": "qat_lib.export.options",
     "ExportReport": "qat_lib.export.export",
-    "LayerDifference": "qat_lib.export.parity",
-    "ParityReport": "qat_lib.export.parity",
+    "LayerDifference": "qat_lib.export.parity_report",
+    "ParityReport": "qat_lib.export.parity_report",
     "check_parity": "qat_lib.export.parity",
     "export_onnx": "qat_lib.export.export",
     "verify_onnx": "qat_lib.export.verify",

@@ -32,14 +32,14 @@ from qat_lib.keras_graph import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:
-    """Return the operator set that tf2onnx is asked for: ``opset``, or the newest one that it writes."""
+    """Return the operator set to ask tf2onnx for: ``opset``, or the newest that it writes."""
     from tf2onnx import constants
 
     return min(opset, int(max(constants.OPSET_TO_IR_VERSION)))
 
 
 def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
-    """Convert a Keras model as it stands: Q/DQ pairs still carry no range, weights the Keras layout.
+    """Convert a Keras model as it is; Q/DQ pairs have no range yet, weights Keras's layout.
 
     Args:
         model: built Keras Functional or Sequential model, quantized or not.
@@ -80,23 +80,30 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             f"tf2onnx could not convert the model to operator set {opset}: {error}. "
             "Replace the layer that it names, or try a newer operator set."
         ) from error
-    known = {"", "ai.onnx", "ai.onnx.ml"}
-    foreign = sorted(
-        {f"{node.op_type} ({node.name})" for node in proto.graph.node if node.domain not in known}
-    )
-    unmapped = sorted(
-        {f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_onnx_op(n.op_type, written)}
-    )
-    if foreign or unmapped:
+    missing = _without_counterpart(proto, written)
+    if missing:
         raise ExportError(
-            f"tf2onnx has no ONNX counterpart in operator set {opset} for: {', '.join([*foreign, *unmapped][:8])}. "
+            f"tf2onnx has no ONNX counterpart in operator set {opset} for: "
+            f"{', '.join(missing[:8])}. "
             "Replace the layer, or try a newer operator set."
         )
     return proto if written == opset else _raise_opset(proto, opset)
 
 
+def _without_counterpart(proto: Any, opset: int) -> list[str]:
+    """Return the nodes of other domains, then those of no operator of the set."""
+    foreign, unmapped = set(), set()
+    for node in proto.graph.node:
+        described = f"{node.op_type} ({node.name})"
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
+            foreign.add(described)
+        if not _is_onnx_op(node.op_type, opset):
+            unmapped.add(described)
+    return [*sorted(foreign), *sorted(unmapped)]
+
+
 def _convert_graph(trace: Trace, opset: int) -> Any:
-    """Convert without weights; where a layer (LSTM) is recognized only with constant ones, with those in the graph."""
+    """Convert without weights, or with them where tf2onnx needs constant ones (LSTM)."""
     try:
         return _process(trace, opset)
     except ValueError as error:
@@ -207,16 +214,10 @@ def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
 def _attribute(model: ir.Model, trace: Trace) -> None:
     """Say of each node which layer it came from, and of each tensor which layer's output it is."""
     for node in model.graph:
-        for name in (
-            node.name,
-            *(output.name for output in node.outputs),
-            *(v.name for v in node.inputs if v),
-        ):
-            scope = (name or "").partition("/")[0]
-            if scope in trace.scopes:
-                node.meta[LAYER] = trace.scopes[scope]
-                node.meta[ORIGIN] = trace.origins[scope]
-                break
+        scope = _scope(node, trace)
+        if scope is not None:
+            node.meta[LAYER] = trace.scopes[scope]
+            node.meta[ORIGIN] = trace.origins[scope]
         for output in node.outputs:
             if output.name in trace.tensors:
                 output.meta[TENSOR] = trace.tensors[output.name]
@@ -224,14 +225,21 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
             if is_op(node, "Reshape") and output.shape is None and output.name in trace.shapes:
                 shape, dtype = trace.shapes[output.name]
                 output.shape, output.dtype = ir.Shape(shape), ir.DataType.from_numpy(dtype)
-    norms = {
-        path: norm
-        for path, operation in trace.operations.items()
-        if (norm := _batch_norm(operation)) is not None
-    }
+    norms = {path: _batch_norm(operation) for path, operation in trace.operations.items()}
     for node in model.graph:
-        if node.meta.get(LAYER) in norms:
-            node.meta[BATCH_NORM] = norms[node.meta[LAYER]]
+        norm = norms.get(node.meta.get(LAYER, ""))
+        if norm is not None:
+            node.meta[BATCH_NORM] = norm
+
+
+def _scope(node: ir.Node, trace: Trace) -> str | None:
+    """Return the name scope of a node: its own, else that of a tensor that it writes or reads."""
+    values = [value for value in (*node.outputs, *node.inputs) if value is not None]
+    for name in (node.name, *(value.name for value in values)):
+        scope = (name or "").partition("/")[0]
+        if scope in trace.scopes:
+            return scope
+    return None
 
 
 def _insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:

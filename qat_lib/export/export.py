@@ -18,6 +18,7 @@ from qat_lib.analysis.findings import Finding, at_least
 from qat_lib.deprecation import warn_renamed
 from qat_lib.errors import ExportError, VerificationError
 from qat_lib.export.convert import convert
+from qat_lib.export.graph import rank
 from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
@@ -147,7 +148,8 @@ def export_onnx(
     options = options or keywords
     if options.embed_preprocessing and preprocessing is None:
         raise ExportError(
-            "embed_preprocessing=True needs the preprocessing. Pass preprocessing=Preprocessing(...)."
+            "embed_preprocessing=True needs the preprocessing. Pass "
+            "preprocessing=Preprocessing(...)."
         )
     planned = None if plan is None else as_plan(plan)
     check_output(path)
@@ -186,8 +188,10 @@ def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
     unsigned = [range_.name for range_ in ranges.values() if range_.unsigned]
     if unsigned and target == "tensorrt":
         raise ExportError(
-            f"Expected signed quantizers: TensorRT runs no unsigned integers. Received {len(unsigned)} unsigned ones, "
-            f"such as {unsigned[0]!r}. Export with target='openvino', or quantize the model with unsigned=False."
+            "Expected signed quantizers: TensorRT runs no unsigned integers. Received "
+            f"{len(unsigned)} unsigned ones, "
+            f"such as {unsigned[0]!r}. Export with target='openvino', or quantize the model with "
+            "unsigned=False."
         )
 
 
@@ -199,9 +203,7 @@ def _entries(
     plan: QuantizationPlan | None,
 ) -> dict[str, str]:
     order = "NCHW" if options.channels_first_input else "NHWC"
-    images = {
-        v.name: order for v in graph.graph.inputs if v.shape is not None and len(v.shape) == 4
-    }
+    images = {value.name: order for value in graph.graph.inputs if rank(value) == 4}
     entries = {
         "version": _own_version(),
         "target": options.target,
@@ -217,7 +219,8 @@ def _entries(
     for key, value in (extra or {}).items():
         if key in entries or key == "quantizers":
             raise ExportError(
-                f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose another name."
+                f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose "
+                "another name."
             )
         entries[key] = value if isinstance(value, str) else json.dumps(value)
     return entries
@@ -236,10 +239,8 @@ def _data_path(path: Path) -> Path:
 
 def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
     """Write beside the target, verify, then rename; return the findings that are no errors."""
-    size = sum(
-        v.const_value.nbytes for v in graph.graph.initializers.values() if v.const_value is not None
-    )
-    external = size > EXTERNAL_DATA_ABOVE
+    constants = (value.const_value for value in graph.graph.initializers.values())
+    external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
     draft = folder / path.name
     try:
@@ -249,8 +250,8 @@ def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[F
         errors = at_least(findings, "error")
         if errors:
             raise VerificationError(
-                f"The exported graph of {path.name} is not what it should be ({len(errors)} errors). First: "
-                + "; ".join(str(finding) for finding in errors[:3])
+                f"The exported graph of {path.name} is not what it should be ({len(errors)} "
+                "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
             )
         if external:
             _data_path(draft).replace(_data_path(path))

@@ -83,11 +83,12 @@ def lowering_pass(
         drop_unused(copy)
         return copy
 
-    return pure  # type: ignore[return-value]  # functools.wraps keeps the parameter's name, Callable has none
+    # functools.wraps keeps the parameter's name, Callable has none.
+    return pure  # type: ignore[return-value]
 
 
 def _own_types(model: ir.Model) -> None:
-    """Give a clone type objects of its own: onnx-ir shares them, and setting a data type changes them in place."""
+    """Give a clone type objects of its own: onnx-ir shares them and changes them in place."""
     graph = model.graph
     made = (output for node in graph for output in node.outputs)
     for value in (*graph.inputs, *graph.initializers.values(), *made):
@@ -123,7 +124,7 @@ def producer(value: ir.Value | None) -> ir.Node | None:
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array of an initializer or a Constant node; None when ``value`` is not constant."""
+    """Return the array of an initializer or a Constant node; None for other values."""
     if value is None:
         return None
     tensor = value.const_value if value.is_initializer() else ir.convenience.get_const_tensor(value)
@@ -177,7 +178,7 @@ def consumers(value: ir.Value) -> list[ir.Node]:
 
 
 def only_consumer(value: ir.Value) -> ir.Node | None:
-    """Return the one node that reads ``value``, if it is the only reader and ``value`` is no graph output."""
+    """Return the only reader of ``value``; None for several readers and for a graph output."""
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output():
         return None
@@ -190,7 +191,7 @@ def rank(value: ir.Value | None) -> int | None:
 
 
 def dims(value: ir.Value | None) -> list[int | None] | None:
-    """Return the dimensions with None for the unknown ones, or None when even the rank is unknown."""
+    """Return the dimensions, None for an open one; None when the rank is unknown."""
     if value is None or value.shape is None:
         return None
     return [dim if isinstance(dim, int) else None for dim in value.shape]
@@ -216,13 +217,13 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def _named_dimensions(shape: ir.Shape | None, names: ir.Shape | None) -> ir.Shape | None:
-    """Return ``shape`` with the names, such as "batch", that ``names`` has for its open dimensions."""
+    """Return ``shape`` with its open dimensions named as in ``names``, such as "batch"."""
     if shape is None or names is None or len(shape) != len(names):
         return shape or names
-    merged = [
-        name if isinstance(name, ir.SymbolicDim) and not isinstance(dim, int) else dim
-        for dim, name in zip(shape, names, strict=True)
-    ]
+    merged: list[Any] = list(shape)
+    for axis, name in enumerate(names):
+        if isinstance(name, ir.SymbolicDim) and not isinstance(merged[axis], int):
+            merged[axis] = name
     return ir.Shape(merged)
 
 

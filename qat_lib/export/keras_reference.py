@@ -1,4 +1,4 @@
-"""The Keras side of a parity check: the model run on batches, and the data brought into the order of its inputs."""
+"""The Keras side of a parity check: the model on batches, and data in its inputs' order."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from qat_lib.recursion import deep_graphs
 
 
 class KerasReference:
-    """Runs the Keras model as the export takes it, with float32 semantics; on request gives its layers' outputs."""
+    """Runs the Keras model with float32 semantics, as it is exported."""
 
     def __init__(self, model: Any, layers: list[str]) -> None:
         import keras
 
         self.model_outputs = list(model.outputs)
+        self.layers: list[str] = []
         found = {layer.name: layer for layer in model.layers}
-        self.layers = [name for name in layers if name in found and count_calls(found[name]) == 1]
-        self.layers = [
-            name for name in self.layers if not isinstance(found[name].output, list | tuple | dict)
-        ]
-        extra = [found[name].output for name in self.layers]
+        extra = []
+        for name in layers:
+            if name not in found or count_calls(found[name]) != 1:
+                continue
+            output = found[name].output
+            if not isinstance(output, list | tuple | dict):
+                self.layers.append(name)
+                extra.append(output)
         with deep_graphs():
             self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
 
@@ -43,7 +47,8 @@ class KerasReference:
             fits = x.ndim == len(shape) and x.shape[1:] == wanted[1:]
             if not fits or x.dtype.kind not in "biuf":
                 raise ExportError(
-                    f"Expected numbers of shape {shape} for the input {expected.name!r}. Received {x.dtype} of shape "
+                    f"Expected numbers of shape {shape} for the input {expected.name!r}. Received "
+                    f"{x.dtype} of shape "
                     f"{x.shape}. Pass the data as the Keras model takes them."
                 )
         with float32_semantics(self.model):
@@ -65,7 +70,7 @@ def nudged(x: np.ndarray) -> np.ndarray:
 
 
 def batches(model: Any, data: Any, size: int, *, whole: bool) -> Iterator[list[np.ndarray]]:
-    """Yield batches as lists with one array for each input of ``model``, in the order of its inputs.
+    """Yield batches, each a list of one array for each input of ``model``.
 
     Args:
         model: the Keras model.

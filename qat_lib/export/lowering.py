@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qat_lib.export import passes
-from qat_lib.export.options import STEPS, ExportOptions
+from qat_lib.export.options import PASSES, ExportOptions
 from qat_lib.export.ranges import LearnedRange
 from qat_lib.preprocessing import Preprocessing
 
@@ -29,7 +29,7 @@ def lower(
             graph does not run.
     """
     given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing}
-    for step in STEPS:
+    for step in PASSES:
         if step.when is not None and not step.when(options):
             continue
         arguments = [given[name] for name in step.takes]

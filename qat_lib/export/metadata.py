@@ -46,6 +46,32 @@ class RecordedWeight:
     digest: str
     axis: int | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON types; scales keep every bit."""
+        return {
+            "quantizer": self.quantizer,
+            "scale": pack(self.scale),
+            "factor": None if self.factor is None else pack(self.factor),
+            "digest": self.digest,
+            "axis": self.axis,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RecordedWeight:
+        """Return what :meth:`to_dict` described.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: the data are something else.
+        """
+        factor, axis = data["factor"], data.get("axis")
+        return cls(
+            quantizer=str(data["quantizer"]),
+            scale=unpack(data["scale"]),
+            factor=None if factor is None else unpack(factor),
+            digest=str(data["digest"]),
+            axis=None if axis is None else int(axis),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
@@ -72,16 +98,7 @@ class Recorded:
 
     def to_json(self) -> str:
         """Return the JSON text; scales keep every bit."""
-        weights = {
-            node: {
-                "quantizer": w.quantizer,
-                "scale": pack(w.scale),
-                "factor": None if w.factor is None else pack(w.factor),
-                "digest": w.digest,
-                "axis": w.axis,
-            }
-            for node, w in self.weights.items()
-        }
+        weights = {node: weight.to_dict() for node, weight in self.weights.items()}
         return json.dumps(
             {
                 "version": 1,
@@ -106,14 +123,8 @@ class Recorded:
             return cls(
                 activations={str(k): float(v) for k, v in data["activations"].items()},
                 weights={
-                    str(node): RecordedWeight(
-                        quantizer=str(w["quantizer"]),
-                        scale=unpack(w["scale"]),
-                        factor=None if w["factor"] is None else unpack(w["factor"]),
-                        digest=str(w["digest"]),
-                        axis=None if w.get("axis") is None else int(w["axis"]),
-                    )
-                    for node, w in data["weights"].items()
+                    str(node): RecordedWeight.from_dict(weight)
+                    for node, weight in data["weights"].items()
                 },
                 disabled=tuple(map(str, data.get("disabled", ()))),
                 half=bool(data.get("half", False)),
@@ -124,7 +135,8 @@ class Recorded:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExportError(
-                f"Expected the quantizers' record of a qatline export in the metadata {PREFIX}quantizers. "
+                "Expected the quantizers' record of a qatline export in the metadata "
+                f"{PREFIX}quantizers. "
                 f"It can't be read: {type(error).__name__}: {error}. Export the model again."
             ) from error
 
@@ -148,7 +160,7 @@ def unpack(text: str) -> np.ndarray:
 
 
 def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -> str:
-    """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros, they carry no information."""
+    """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros."""
     if factor is not None and integers.ndim:
         along = np.expand_dims(np.ravel(factor), [i for i in range(integers.ndim) if i != axis])
         integers = np.where(along == 0, np.int8(0), integers)

@@ -56,7 +56,8 @@ class ExportOptions:
             isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH
         ):
             raise ExportError(
-                f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. Received: {self.batch!r}."
+                f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. "
+                f"Received: {self.batch!r}."
             )
 
 
@@ -66,7 +67,7 @@ def for_openvino(options: ExportOptions) -> bool:
 
 
 @dataclass(frozen=True)
-class Step:
+class Pass:
     """One pass in the sequence.
 
     Attributes:
@@ -86,37 +87,37 @@ class Step:
         return self.path.partition(".")[2]
 
 
-STEPS = (
-    Step("fold_constants.fold_constants"),
-    Step("identities.remove_identities"),
-    Step("output_padding.use_output_padding"),
-    Step("static_shapes.fix_reshape_targets"),
-    Step("resize.fix_resize_scales"),
-    Step("einsum.merge_einsum"),
-    Step("activation_ranges.write_activation_ranges", takes=("ranges",)),
-    Step("quantized_weights.store_quantized_weights", takes=("ranges",)),
-    Step("io.embed_preprocessing", lambda options: options.embed_preprocessing, ("preprocessing",)),
-    Step("nearest_resize.use_nearest_resize"),
-    Step("recover_prelu.recover_prelu"),
-    Step("batched_dense.merge_batched_dense"),
-    Step("layout.remove_transposes"),
+PASSES = (
+    Pass("fold_constants.fold_constants"),
+    Pass("identities.remove_identities"),
+    Pass("output_padding.use_output_padding"),
+    Pass("static_shapes.fix_reshape_targets"),
+    Pass("resize.fix_resize_scales"),
+    Pass("einsum.merge_einsum"),
+    Pass("activation_ranges.write_activation_ranges", takes=("ranges",)),
+    Pass("quantized_weights.store_quantized_weights", takes=("ranges",)),
+    Pass("io.embed_preprocessing", lambda options: options.embed_preprocessing, ("preprocessing",)),
+    Pass("nearest_resize.use_nearest_resize"),
+    Pass("recover_prelu.recover_prelu"),
+    Pass("batched_dense.merge_batched_dense"),
+    Pass("layout.remove_transposes"),
     # Transposes that were moved onto constants.
-    Step("fold_constants.fold_constants"),
-    Step("pooling.use_global_pools"),
-    Step("flatten_order.reorder_flattened_weights"),
-    Step("singleton_reshapes.eliminate_singleton_reshapes"),
-    Step("recover_batchnorm.recover_batchnorm"),
-    Step("recover_layernorm.recover_layernorm"),
-    Step("bias.merge_bias"),
-    Step("fold_batchnorm.fold_batchnorm"),
-    Step("padding.merge_padding"),
-    Step("pool_order.quantize_before_max_pools", for_openvino),
-    Step("strides.hoist_strides", for_openvino),
-    Step("unsigned.quantize_unsigned", for_openvino),
-    Step("clamps.remove_redundant_clamps", for_openvino),
-    Step("io.convert_inputs_to_nchw", lambda options: options.channels_first_input),
-    Step("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
-    Step("half.convert_float_to_half", lambda options: options.float_precision == "fp16"),
-    Step("names.name_canonically"),
+    Pass("fold_constants.fold_constants"),
+    Pass("pooling.use_global_pools"),
+    Pass("flatten_order.reorder_flattened_weights"),
+    Pass("singleton_reshapes.eliminate_singleton_reshapes"),
+    Pass("recover_batchnorm.recover_batchnorm"),
+    Pass("recover_layernorm.recover_layernorm"),
+    Pass("bias.merge_bias"),
+    Pass("fold_batchnorm.fold_batchnorm"),
+    Pass("padding.merge_padding"),
+    Pass("pool_order.quantize_before_max_pools", for_openvino),
+    Pass("strides.hoist_strides", for_openvino),
+    Pass("unsigned.quantize_unsigned", for_openvino),
+    Pass("clamps.remove_redundant_clamps", for_openvino),
+    Pass("io.convert_inputs_to_nchw", lambda options: options.channels_first_input),
+    Pass("float_weights.store_float_weights", lambda options: options.weights == "qdq"),
+    Pass("half.convert_float_to_half", lambda options: options.float_precision == "fp16"),
+    Pass("names.name_canonically"),
 )
 """The passes in the order in which they run."""

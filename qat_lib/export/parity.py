@@ -1,4 +1,4 @@
-"""Compare an exported ONNX file with the Keras model it came from, output by output or layer by layer.
+"""Compare an exported ONNX file with its Keras model, output by output or layer by layer.
 
 ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is
 the export's and not an optimizer's.
@@ -7,7 +7,8 @@ the export's and not an optimizer's.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from qat_lib.errors import ExportError
 from qat_lib.export.keras_reference import KerasReference, batches, nudged
 from qat_lib.export.metadata import Recorded
+from qat_lib.export.parity_report import LayerDifference, ParityReport
 from qat_lib.export.session import ReferenceSession
 from qat_lib.onnx_view.bounds import check_bounds
 from qat_lib.onnx_view.loading import load_onnx
@@ -28,85 +30,6 @@ HALF_TOLERANCE = 2e-2
 """The same where what is not quantized is float16."""
 FLOAT_STEP = 1e-5
 """Part of the largest logit below which two logits of a model without quantizers are a tie."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerDifference:
-    """How far the output of one Keras layer is from its tensor in ONNX, and how large the output is."""
-
-    layer: str
-    tensor: str
-    largest: float
-    mean: float
-    magnitude: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParityReport:
-    """What :func:`check_parity` found.
-
-    Attributes:
-        samples: number of samples compared.
-        largest_difference: largest absolute difference of any output.
-        mean_difference: mean absolute difference.
-        magnitude: largest absolute output of Keras.
-        labels_equal: samples whose label (index of the largest output) is the same in both; None
-            when the model has no output of shape ``(batch, classes)``.
-        ties: samples with another label whose two candidates lie within ``step`` of each other in
-            Keras.
-        mismatches: samples with another label that is no tie.
-        step: one quantization step of the logits: their largest magnitude over 127 (of a model
-            without quantizers: times 1e-5). Logits closer than that are a tie, which float rounding
-            may decide either way, because it moves values that lie on the edge between two integers
-            anywhere in the network.
-        noise: how far Keras's own logits move when its input moves by float rounding; measured only
-            where labels differ. It widens ``step``: what Keras can't hold still, an export can't be
-            asked to reproduce.
-        tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
-            ``magnitude``; None for a quantized one, whose labels decide.
-        layers: differences by layer, in graph order; empty unless asked for.
-    """
-
-    samples: int
-    largest_difference: float
-    mean_difference: float
-    magnitude: float
-    labels_equal: int | None
-    ties: int
-    mismatches: int
-    step: float
-    noise: float
-    tolerance: float | None
-    layers: tuple[LayerDifference, ...] = field(default=())
-
-    @property
-    def passed(self) -> bool:
-        """Whether the labels agree but for ties, and a float model's outputs lie within its tolerance."""
-        if self.mismatches or not np.isfinite(self.largest_difference):
-            return False
-        return self.tolerance is None or self.largest_difference <= self.tolerance * max(
-            self.magnitude, 1e-6
-        )
-
-    def first_difference(self, relative: float = 1e-3) -> LayerDifference | None:
-        """Return the first layer whose difference exceeds ``relative`` times its magnitude; None when none does."""
-        return next(
-            (x for x in self.layers if x.largest > relative * max(x.magnitude, 1e-12)), None
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data, ``passed`` included."""
-        return {**asdict(self), "passed": self.passed}
-
-    def __str__(self) -> str:
-        """Return one sentence."""
-        labels = (
-            ""
-            if self.labels_equal is None
-            else f", labels equal on {self.labels_equal} ({self.ties} ties)"
-        )
-        verdict = "agrees with Keras" if self.passed else "does NOT agree with Keras"
-        return f"{verdict} on {self.samples} samples: largest difference {self.largest_difference:.3g}{labels}"
 
 
 def check_parity(
@@ -226,7 +149,8 @@ class _Comparison:
         for keras_output, onnx_output in zip(expected, received, strict=False):
             if keras_output.shape != onnx_output.shape:
                 raise ExportError(
-                    f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives {onnx_output.shape}. "
+                    f"Expected an output of shape {keras_output.shape} as in Keras. ONNX gives "
+                    f"{onnx_output.shape}. "
                     "Compare the file with the model that it was exported from."
                 )
             self.half |= keras_output.dtype == np.float16
@@ -288,13 +212,19 @@ class _Comparison:
             step=step,
             noise=self.noise,
             tolerance=tolerance,
-            layers=tuple(
-                LayerDifference(
-                    layer=name, tensor=tensor, largest=d.largest, mean=d.mean, magnitude=d.magnitude
-                )
-                for name, (tensor, d) in self.layers.items()
-            ),
+            layers=tuple(starmap(_layer_difference, self.layers.items())),
         )
+
+
+def _layer_difference(layer: str, found: tuple[str, _Difference]) -> LayerDifference:
+    tensor, difference = found
+    return LayerDifference(
+        layer=layer,
+        tensor=tensor,
+        largest=difference.largest,
+        mean=difference.mean,
+        magnitude=difference.magnitude,
+    )
 
 
 def _logits(outputs: np.ndarray) -> np.ndarray:

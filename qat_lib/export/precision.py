@@ -35,7 +35,7 @@ class _Float32Policy(keras.DTypePolicy):
 
 @contextmanager
 def float32_semantics(model: Any) -> Iterator[None]:
-    """Let every layer of ``model`` that computes in another floating type compute in float32, within the block.
+    """Let every layer of ``model`` compute in float32, within the block.
 
     Variables keep their type and are cast where they are read. The model must not be used in
     another thread meanwhile.
@@ -63,7 +63,7 @@ def _in_float32(layer: Any) -> Iterator[None]:
 
 
 def _renew_constants(layer: Any) -> dict[str, Any]:
-    """Compute again what a Normalization layer keeps in its compute type; return the old values by attribute."""
+    """Compute again what a Normalization layer keeps; return the old values by attribute."""
     if not isinstance(layer, keras.layers.Normalization) or not layer.built:
         return {}
     old = {"mean": layer.mean, "variance": layer.variance}
@@ -86,7 +86,7 @@ def float32_for(dtype: tf.DType) -> tf.DType:
 
 
 def use_float32(graph_def: Any) -> None:
-    """Write the floating-point operators and constants of a TensorFlow ``GraphDef`` in float32, in place.
+    """Write floating-point operators and constants of a ``GraphDef`` in float32, in place.
 
     Casts between floating types vanish. What is left to write under :func:`float32_semantics` is
     what a layer or an operator asks for by name, and variables that are stored in another type.
@@ -118,7 +118,7 @@ def _enum(value: int) -> int:
 
 
 def _pass_casts(graph_def: Any) -> None:
-    """Let the readers of a cast from float32 to float32 read what it reads; the cast becomes an identity."""
+    """Let the readers of a cast from float32 to float32 read what it reads."""
     float32 = tf.float32.as_datatype_enum
     sources: dict[str, str] = {}
     for node in graph_def.node:

@@ -89,7 +89,7 @@ def _with_erf(graph_def: Any, node: Any) -> None:
 
 
 def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
-    """Return the tensor whose negative ``node`` reads and True, or what it reads itself and False."""
+    """Return the tensor whose negative ``node`` reads and True, or its operand and False."""
     by_name = {other.name: other for other in graph_def.node}
     (source,) = node.input
     product = by_name.get(_producer(source))

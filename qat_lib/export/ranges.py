@@ -41,12 +41,12 @@ class LearnedRange:
 
     @property
     def scale(self) -> np.ndarray:
-        """Step of the integers: ``amax / 127``, unsigned ``amax / 255``, in float32, in the shape of ``amax``."""
+        """Step of the integers in float32: ``amax / 127``, unsigned ``amax / 255``."""
         steps = UINT8_MAX if self.unsigned else INT8_MAX
         return np.asarray(np.asarray(self.amax, np.float32) / steps, np.float32)
 
     def integers(self, x: np.ndarray) -> np.ndarray:
-        """Return the integers of ``x``: ``clip(round_half_even(x / scale))`` in float32, as ONNX and Keras do."""
+        """Return the integers of ``x``: ``clip(round_half_even(x / scale))`` in float32."""
         limits = np.iinfo(self.dtype)
         q = np.divide(x, self.scale, dtype=np.float32)
         np.rint(q, out=q)
@@ -71,11 +71,13 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
         if layer.num_bits != 8:
             raise ExportError(
                 f"Expected quantizers of 8 bits. Received: {layer.name!r} with {layer.num_bits}. "
-                "ONNX QuantizeLinear has 8-bit integers: quantize with num_bits=8, or disable this quantizer."
+                "ONNX QuantizeLinear has 8-bit integers: quantize with num_bits=8, or disable this "
+                "quantizer."
             )
         if layer.name in found and found[layer.name][0] is not layer:
             raise ExportError(
-                f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of them."
+                f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of "
+                "them."
             )
         range_ = LearnedRange(
             name=layer.name, amax=layer.amax, narrow=layer.narrow_range, unsigned=layer.unsigned
@@ -83,7 +85,8 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
         found[layer.name] = (layer, range_)
     if made_up := [name for name, (layer, _) in found.items() if not layer.calibrated]:
         logger.warning(
-            "%d of %d quantizers were never calibrated or trained, such as %s: their ranges are the initial ones. "
+            "%d of %d quantizers were never calibrated or trained, such as %s: their ranges are "
+            "the initial ones. "
             "Call qat_lib.calibrate(model, data) before the export.",
             *(len(made_up), len(found), made_up[0]),
         )

@@ -33,29 +33,38 @@ def record_quantizers(
     """Return the learned scales of every quantizer in the graph, from the Keras model's ranges."""
     activations: dict[str, float] = {}
     weights: dict[str, RecordedWeight] = {}
+    readers: dict[str, tuple[str, ...]] = {}
+    unsigned: list[str] = []
     for node in model.graph:
         if not is_op(node, "DequantizeLinear") or QUANTIZER not in node.meta:
             continue
-        name = node.meta[QUANTIZER]
-        if ORIGINAL not in node.meta:
-            activations[name] = float(ranges[name].scale.reshape(()))
-            continue
-        factor = node.meta.get(FACTOR)
-        axis = attribute(node, "axis", 1)
-        digest = integer_digest(node.meta[ORIGINAL], factor, axis)
-        weights[str(node.name)] = RecordedWeight(
-            quantizer=name, scale=node.meta[LEARNED], factor=factor, digest=digest, axis=axis
-        )
-    pairs = [
-        node for node in model.graph if is_op(node, "DequantizeLinear") and QUANTIZER in node.meta
-    ]
+        name, quantizer = str(node.name), node.meta[QUANTIZER]
+        readers[name] = _readers(node.outputs[0])
+        if _is_unsigned(node):
+            unsigned.append(name)
+        if ORIGINAL in node.meta:
+            weights[name] = _recorded_weight(node)
+        else:
+            activations[quantizer] = float(ranges[quantizer].scale.reshape(()))
     return Recorded(
         activations=activations,
         weights=weights,
         disabled=tuple(disabled),
         half=half,
-        readers={str(node.name): _readers(node.outputs[0]) for node in pairs},
-        unsigned=tuple(str(node.name) for node in pairs if _is_unsigned(node)),
+        readers=readers,
+        unsigned=tuple(unsigned),
+    )
+
+
+def _recorded_weight(dequantize: ir.Node) -> RecordedWeight:
+    factor = dequantize.meta.get(FACTOR)
+    axis = attribute(dequantize, "axis", 1)
+    return RecordedWeight(
+        quantizer=dequantize.meta[QUANTIZER],
+        scale=dequantize.meta[LEARNED],
+        factor=factor,
+        digest=integer_digest(dequantize.meta[ORIGINAL], factor, axis),
+        axis=axis,
     )
 
 
@@ -66,7 +75,9 @@ def _is_unsigned(dequantize: ir.Node) -> bool:
 
 def _readers(value: ir.Value) -> tuple[str, ...]:
     found = [f"{use.node.name}:{use.idx}" for use in value.uses()]
-    return tuple(sorted([*found, f"{value.name}:"] if value.is_graph_output() else found))
+    if value.is_graph_output():
+        found.append(f"{value.name}:")
+    return tuple(sorted(found))
 
 
 def node_identities(model: ir.Model) -> dict[str, str]:
@@ -82,11 +93,16 @@ def node_identities(model: ir.Model) -> dict[str, str]:
 
 
 def keras_tensors(model: ir.Model) -> str:
-    """Return JSON: Keras layer -> name of the tensor that holds its output (up to the order of axes)."""
-    values = [value for node in model.graph for value in node.outputs]
-    return json.dumps({value.meta[TENSOR]: value.name for value in values if TENSOR in value.meta})
+    """Return JSON: Keras layer -> tensor with its output, up to the order of axes."""
+    tensors: dict[str, str | None] = {}
+    for node in model.graph:
+        for value in node.outputs:
+            if TENSOR in value.meta:
+                tensors[value.meta[TENSOR]] = value.name
+    return json.dumps(tensors)
 
 
 def write_metadata(model: ir.Model, entries: Mapping[str, str]) -> None:
     """Add entries to the model's metadata under the ``qatline.`` prefix."""
-    model.metadata_props.update({PREFIX + key: value for key, value in entries.items()})
+    for key, value in entries.items():
+        model.metadata_props[PREFIX + key] = value

@@ -1,4 +1,4 @@
-"""ONNX Runtime as the numeric reference: optimizations off, inputs in the file's own layout and type."""
+"""ONNX Runtime as the numeric reference: no optimizations, the file's layout and type."""
 
 from __future__ import annotations
 
@@ -65,9 +65,8 @@ class ReferenceSession:
         self._inputs = self._session.get_inputs()
         # Extra outputs stand behind the model's own, and one of these may be asked for as an extra,
         # too.
-        self._outputs = [
-            output.name for output in self._session.get_outputs() if output.name not in added
-        ]
+        names = [output.name for output in self._session.get_outputs()]
+        self._outputs = [name for name in names if name not in added]
         self._layout = read_names(metadata, "layout")
         self._preprocessing = None
         if metadata.get("preprocessing_embedded") == "true":
@@ -90,9 +89,9 @@ class ReferenceSession:
         """
         if len(batch) != len(self._inputs):
             raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
-        return (
-            batch if self._preprocessing is None else [self._preprocessing.apply(x) for x in batch]
-        )
+        if self._preprocessing is None:
+            return batch
+        return [self._preprocessing.apply(x) for x in batch]
 
     def run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
         """Return the model's outputs for a batch in the Keras order of axes.
@@ -119,7 +118,7 @@ class ReferenceSession:
 
 
 def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, list[str]]:
-    """Return the model with inner tensors as outputs, and the names of the added ones; external data stay in place."""
+    """Return the model with inner tensors as outputs, and the names of the added ones."""
     import onnx
 
     proto = load_onnx(path)

@@ -45,7 +45,8 @@ class Tensors:
             return np.asarray(numpy_helper.to_array(tensor, str(self.folder)))
         except (ValueError, TypeError, OSError, ValidationError) as error:
             raise ExportError(
-                f"Expected tensor {name!r} to hold {list(tensor.dims)} values. Its data can't be read: {error}. "
+                f"Expected tensor {name!r} to hold {list(tensor.dims)} values. Its data can't be "
+                f"read: {error}. "
                 "Export or copy the file again."
             ) from error
 
@@ -54,7 +55,7 @@ class Tensors:
         return self.identities.quantizer(node.name, node.op_type)
 
     def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
-        """Return the int8 weights named ``name``, or what the QuantizeLinear ``quantize`` makes of float ones.
+        """Return the int8 weights named ``name``, or what a Q makes of float ones.
 
         None when they are not constant, or when the scales of ``quantize`` do not fit them.
         """

@@ -1,4 +1,4 @@
-"""Trace a Keras Functional or Sequential model into a TensorFlow graph whose every op says its layer.
+"""Trace a Keras model into a TensorFlow graph whose every op says its layer.
 
 Weights enter the graph as placeholders instead of frozen constants: the conversion then handles
 only the structure, whatever the size of the model, and the learned arrays are bound to the ONNX
@@ -137,21 +137,20 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         )
     if not model.built:
         raise UnsupportedModelError(
-            f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or begin with keras.Input."
+            f"Expected a built model. {model.name!r} is not: call model.build(input_shape) or "
+            "begin with keras.Input."
         )
     refuse_keras_quantized(model)
     _refuse_scope_names(model)
     graph = LayerGraph(model, subclassed_within=True)
     functional = functional_of(model)
     variables = _weight_variables(model)
-    specs = [
-        tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{i}")
-        for i, x in enumerate(functional.inputs)
-    ]
-    weight_specs = [
-        tf.TensorSpec(v.shape, float32_for(tf.as_dtype(v.dtype)), name=f"w{i}")
-        for i, v in enumerate(variables)
-    ]
+    specs, weight_specs = [], []
+    for index, x in enumerate(functional.inputs):
+        specs.append(tf.TensorSpec((batch, *x.shape[1:]), x.dtype, name=f"in{index}"))
+    for index, variable in enumerate(variables):
+        dtype = float32_for(tf.as_dtype(variable.dtype))
+        weight_specs.append(tf.TensorSpec(variable.shape, dtype, name=f"w{index}"))
     calls = _Calls()
     markers: dict[str, str] = {}
 
@@ -167,16 +166,12 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
     with float32_semantics(model):
         concrete = _concrete(forward, specs, weight_specs)
     names = [tensor.name for tensor in concrete.inputs]
-    reshaped = [
-        y for op in concrete.graph.get_operations() if op.type == "Reshape" for y in op.outputs
-    ]
     input_names = _unique([x.name for x in functional.inputs])
+    output_names = _unique(functional.output_names)
     return Trace(
         graph_def=concrete.graph.as_graph_def(add_shapes=True),
         inputs=dict(zip(names, input_names, strict=False)),  # The weights' names come after these.
-        outputs=list(
-            zip((y.name for y in concrete.outputs), _unique(functional.output_names), strict=True)
-        ),
+        outputs=list(zip((y.name for y in concrete.outputs), output_names, strict=True)),
         weights=dict(
             zip(names[len(specs) :], [*variables, *concrete.captured_inputs], strict=True)
         ),
@@ -185,23 +180,33 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
         markers=markers,
         operations=calls.operations,
         tensors=calls.tensors,
-        shapes={
-            y.name: (y.shape.as_list(), np.dtype(float32_for(y.dtype).as_numpy_dtype))
-            for y in reshaped
-            if y.shape.rank is not None
-        },
+        shapes=_reshaped(concrete.graph),
     )
 
 
+def _reshaped(graph: Any) -> dict[str, tuple[list[int | None], Any]]:
+    """Return the static shape and the data type of what each Reshape gives, by tensor."""
+    shapes: dict[str, tuple[list[int | None], Any]] = {}
+    for op in graph.get_operations():
+        if op.type != "Reshape":
+            continue
+        (tensor,) = op.outputs
+        if tensor.shape.rank is not None:
+            dtype = np.dtype(float32_for(tensor.dtype).as_numpy_dtype)
+            shapes[tensor.name] = (tensor.shape.as_list(), dtype)
+    return shapes
+
+
 def _refuse_scope_names(model: Any) -> None:
-    """Refuse layers that TensorFlow can't trace, before Keras tries: it would never leave the scope that failed.
+    """Refuse layers that TensorFlow can't trace, before Keras opens their scopes.
 
     The pattern is TensorFlow's, of ``tf.name_scope``.
     """
     names = [layer.name for layer in layers_inside(model)]
     if refused := [name for name in names if not SCOPE_NAME.fullmatch(name)]:
         raise UnsupportedModelError(
-            "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's graphs ask for. "
+            "Expected layer names of letters, digits, '_', '.', '-' and '/', as TensorFlow's "
+            "graphs ask for. "
             f"Received: {', '.join(map(repr, refused[:5]))}. Rename the layer."
         )
 
@@ -223,12 +228,10 @@ def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[
 
 def _weight_variables(model: Any) -> list[Any]:
     """Return the model's variables without the quantizers' own, which the markers stand for."""
-    ranges = {
-        id(v)
-        for layer in layers_of(model)
-        if isinstance(layer, TensorQuantizer)
-        for v in layer.variables
-    }
+    ranges: set[int] = set()
+    for layer in layers_of(model):
+        if isinstance(layer, TensorQuantizer):
+            ranges.update(map(id, layer.variables))
     return [v for v in model.variables if id(v) not in ranges]
 
 

@@ -41,13 +41,16 @@ def topological(
     Raises:
         ExportError: the nodes form a cycle, or one reads a tensor that has no producer.
     """
-    sources = {node.index: _sources(node, producers, given) for node in nodes}
-    if all(source < index for index, found in sources.items() for source in found):
-        return tuple(nodes)
+    sources: dict[int, set[int]] = {}
     readers: dict[int, list[Node]] = defaultdict(list)
+    ordered = True
     for node in nodes:
+        sources[node.index] = _sources(node, producers, given)
         for source in sources[node.index]:
             readers[source].append(node)
+            ordered = ordered and source < node.index
+    if ordered:
+        return tuple(nodes)
     order: list[Node] = []
     ready = deque(node for node in nodes if not sources[node.index])
     while ready:

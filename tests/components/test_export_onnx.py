@@ -329,9 +329,9 @@ def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path,
 def test_a_file_that_disagrees_with_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
-    from qat_lib.export import parity
+    from qat_lib.export import parity_report
 
-    report = parity.ParityReport(
+    report = parity_report.ParityReport(
         samples=1,
         largest_difference=1.0,
         mean_difference=1.0,

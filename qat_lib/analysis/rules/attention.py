@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import Read
+from qat_lib.analysis.reads import Read
 from qat_lib.onnx_view.graph import Node
 from qat_lib.roles import ARITHMETIC, onnx_operators
 

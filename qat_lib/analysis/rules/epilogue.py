@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule, Severity
-from qat_lib.analysis.flow import Read, float_reads
-from qat_lib.analysis.operators import FLOAT_ONLY
 from qat_lib.analysis.propagation import is_mover
+from qat_lib.analysis.reads import Read, ends_in_float, float_reads
 from qat_lib.onnx_view.graph import Node
 
 V13 = Rule(
@@ -64,7 +63,7 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
     if floats:
         names = _names(floats)
         why = f"{names} {'read' if len(floats) > 1 else 'reads'} it in floating point"
-        if all(read.node is None or read.node.op in FLOAT_ONLY for read in floats):
+        if all(map(ends_in_float, floats)):
             return "info", why, "No other placement avoids this: that reader has no INT8 form."
         return "warning", why, f"Quantize the input of {names} with the same quantizer."
     return (

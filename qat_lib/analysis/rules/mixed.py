@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import Read, float_reads, list_scales
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
+from qat_lib.analysis.reads import Read, float_reads, list_scales
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.onnx_view.graph import Node
 from qat_lib.roles import onnx_operators

@@ -40,8 +40,11 @@ def is_legal(graph: OnnxGraph, node: Node, *, allow_uint8: bool = False) -> bool
         node: the node.
         allow_uint8: overlook unsigned integers (P5). Default False.
     """
-    errors = [found for found in check_pair(graph, node) if found.severity == "error"]
-    return all(allow_uint8 and error.rule == "P5" for error in errors)
+    for found in check_pair(graph, node):
+        overlooked = allow_uint8 and found.rule == "P5"
+        if found.severity == "error" and not overlooked:
+            return False
+    return True
 
 
 def _check_scale(graph: OnnxGraph, node: Node) -> Iterator[Finding]:

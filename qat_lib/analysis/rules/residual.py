@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from qat_lib.analysis.chains import Chain
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import float_reads
-from qat_lib.analysis.operators import FLOAT_ONLY
+from qat_lib.analysis.reads import ends_in_float, float_reads
 from qat_lib.analysis.residual import PlacedAdd
 from qat_lib.analysis.rules.attention import between_products
 from qat_lib.analysis.rules.mixed import V18
@@ -79,8 +78,7 @@ def _ends_in_float(engine: PredictedEngine, chain: Chain) -> bool:
 
     No placement makes that INT8.
     """
-    floats = float_reads(engine.flow.readers(chain.end))
-    return any(read.node is None or read.node.op in FLOAT_ONLY for read in floats)
+    return any(map(ends_in_float, float_reads(engine.flow.readers(chain.end))))
 
 
 def _is_shared(engine: PredictedEngine, chain: Chain) -> bool:

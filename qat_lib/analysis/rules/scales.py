@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
-from qat_lib.analysis.flow import Scale, list_scales
+from qat_lib.analysis.reads import Scale, list_scales
 
 V08 = Rule("V08", "warning", "one tensor is quantized with several scales", "A", "E")
 V09 = Rule("V09", "warning", "requantization between two scales", "C", "I")

@@ -1,7 +1,7 @@
 """The lowering passes: one file each, each a pure function from model to model.
 
 A pass is an attribute of this package by the name of its function, too;
-:data:`qat_lib.export.options.STEPS` is the sequence in which an export runs them.
+:data:`qat_lib.export.options.PASSES` is the sequence in which an export runs them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from qat_lib.export.options import STEPS, Step
+from qat_lib.export.options import PASSES, Pass
 
 
-def _load(step: Step) -> Any:
-    module, function = step.path.split(".")
+def _load(each: Pass) -> Any:
+    module, function = each.path.split(".")
     return getattr(import_module(f"{__name__}.{module}"), function)
 
 
 # At once: a file that is imported later would take the place of a function of the same name.
-globals().update({step.function: _load(step) for step in STEPS})
+globals().update({each.function: _load(each) for each in PASSES})

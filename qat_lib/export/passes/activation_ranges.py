@@ -35,7 +35,8 @@ def find_range(name: str, ranges: Mapping[str, LearnedRange]) -> LearnedRange:
     """
     if name not in ranges:
         raise ExportError(
-            f"Expected the marker of a known quantizer. Received: {name!r}; the model has {sorted(ranges)[:8]}. "
+            f"Expected the marker of a known quantizer. Received: {name!r}; the model has "
+            f"{sorted(ranges)[:8]}. "
             "Quantizers must keep the names they were built with."
         )
     return ranges[name]
@@ -53,7 +54,7 @@ def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
 
 @lowering_pass
 def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
-    """Give each activation pair its scale and its type of integers; weights are left to their own pass.
+    """Give each activation pair its scale and its integer type.
 
     Raises:
         ExportError: a marker belongs to no quantizer, or an activation's range is not a single
@@ -70,7 +71,8 @@ def write_activation_ranges(model: ir.Model, ranges: Mapping[str, LearnedRange])
         if np.size(learned.amax) != 1:
             raise ExportError(
                 f"Expected one range for the activation that {learned.name!r} quantizes. "
-                f"Received: {np.size(learned.amax)}. TensorRT takes per-channel ranges for weights only: "
+                f"Received: {np.size(learned.amax)}. TensorRT takes per-channel ranges for weights "
+                "only: "
                 "build the quantizer without channel_axes."
             )
         first = seen.setdefault((source, learned.name), dequantize)

@@ -25,7 +25,7 @@ from qat_lib.export.passes.shape_arithmetic import Extent, extents
 
 @lowering_pass
 def merge_batched_dense(model: ir.Model) -> None:
-    """Replace ``Reshape -> MatMul with a constant weight -> Reshape`` by a MatMul on the tensor as it is."""
+    """Replace ``Reshape -> MatMul with constant weight -> Reshape`` by one MatMul."""
     graph = model.graph
     for node in list(graph):
         first, last = producer(operand(node, 0)), only_consumer(node.outputs[0])

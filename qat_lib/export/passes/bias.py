@@ -23,7 +23,7 @@ WEIGHTED = onnx_operators("weighted")
 
 
 def weight_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the shape of the weight of a weighted operator; None when it is not constant or behind a DQ of one."""
+    """Return the shape of a weighted operator's weight; None when it is not constant."""
     value = operand(node, 1)
     source = None if value is None else value.producer()
     if source is not None and is_op(source, "DequantizeLinear"):
@@ -51,7 +51,7 @@ def output_channels(node: ir.Node) -> int | None:
 
 
 def per_channel(value: ir.Value | None, channels: int, size: int, axis: int) -> np.ndarray | None:
-    """Return a constant as one value a channel, when it broadcasts along ``axis`` of a tensor of rank ``size`` only."""
+    """Return a constant as one value a channel, if it broadcasts along ``axis`` only."""
     array = constant(value)
     if array is None or array.ndim > size:
         return None
@@ -71,7 +71,7 @@ def output_axis(node: ir.Node, size: int) -> int:
 
 @lowering_pass
 def merge_bias(model: ir.Model) -> None:
-    """Move ``Conv(x) + constant`` into the convolution's bias, and ``MatMul(x) + constant`` (rank 2) into a Gemm."""
+    """Move constant Adds into the bias of a convolution or of a Gemm."""
     graph = model.graph
     for node in list(graph):
         channels = output_channels(node) if is_op(node, *WEIGHTED) else None
@@ -111,7 +111,7 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
 
 
 def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
-    """Write the bias of a Conv, ConvTranspose or Gemm, in the data type of its input: float32 if that is not known."""
+    """Write the bias of a Conv, ConvTranspose or Gemm, in the data type of its input."""
     name = f"{node.meta.get('keras_layer', node.name)}/bias"
     data = operand(node, 0)
     dtype = np.float32 if data is None or data.dtype is None else data.dtype.numpy()

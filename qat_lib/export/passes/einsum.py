@@ -45,7 +45,7 @@ class _Equation:
 
 @lowering_pass
 def merge_einsum(model: ir.Model) -> None:
-    """Replace each Einsum that multiplies by a weight matrix; others, such as an attention's scores, stay."""
+    """Replace each Einsum that multiplies by a weight matrix."""
     for node in list(model.graph):
         if not is_op(node, "Einsum"):
             continue
@@ -59,7 +59,7 @@ def merge_einsum(model: ir.Model) -> None:
 
 
 def _weight_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape of a constant, or of one behind a Q/DQ pair; None when ``value`` is something else."""
+    """Return the shape of a constant, or of one behind a Q/DQ pair; else None."""
     source = value
     while (node := producer(source)) is not None and is_op(
         node, "QuantizeLinear", "DequantizeLinear"

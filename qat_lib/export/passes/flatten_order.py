@@ -33,7 +33,7 @@ PASSES = PAIR | onnx_operators("rectifier") | {"Identity"}
 
 @lowering_pass
 def reorder_flattened_weights(model: ir.Model) -> None:
-    """Drop the Transpose of ``Transpose -> Reshape to (batch, features) -> Gemm`` where the Gemm alone reads it."""
+    """Drop the Transpose of ``Transpose -> Reshape to (batch, features) -> Gemm``."""
     graph = model.graph
     for node in list(graph):
         found, chain = transposed_from(node.outputs[0]), _chain(node)
@@ -51,7 +51,7 @@ def reorder_flattened_weights(model: ir.Model) -> None:
 
 
 def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> np.ndarray | None:
-    """Return for each feature of the flattened ``source`` which one it is of the transposed and flattened tensor."""
+    """Return the index of each feature of ``source`` in the transposed, flattened tensor."""
     features = (dims(source) or [])[1:]
     sizes = [d for d in features if d is not None]
     if perm[0] != 0 or None in features or flat is None or flat[1:] != [int(np.prod(sizes))]:
@@ -61,7 +61,7 @@ def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> 
 
 
 def _chain(node: ir.Node) -> list[ir.Node]:
-    """Return the Reshape behind ``node``, elementwise operators, and the Gemm or MatMul that alone reads them."""
+    """Return the Reshape behind ``node``, elementwise operators, and their Gemm or MatMul."""
     reader = only_consumer(node.outputs[0])
     if not is_op(reader, "Reshape", "Flatten"):
         return []

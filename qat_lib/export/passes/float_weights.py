@@ -1,4 +1,4 @@
-"""Store quantized weights as FP32 + Q + DQ, for tools that take no INT8 initializer (TensorRT up to 8.6)."""
+"""Store quantized weights as FP32 + Q + DQ, for TensorRT up to 8.6."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qat_lib.export.graph import (
 
 @lowering_pass
 def store_float_weights(model: ir.Model) -> None:
-    """Replace ``INT8 -> DQ`` by ``FP32 -> Q -> DQ`` with the same scale, so that Q gives the same integers again.
+    """Replace ``INT8 -> DQ`` by ``FP32 -> Q -> DQ`` with the same scale and integers.
 
     The stored floats are ``integers * scale``: they lie in the middle of their quantization step,
     whatever way the runtime divides.

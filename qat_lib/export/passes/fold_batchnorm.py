@@ -105,7 +105,7 @@ def _fold_into_weight(graph: ir.Graph, layer: ir.Node, factor: np.ndarray) -> No
 def _fold_into_scale(
     graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray
 ) -> bool:
-    """Give the layer a DQ with the factor in its scales; return False, with nothing changed, where they can't take it.
+    """Give the layer a DQ with the factor in its scales; return whether they can take it.
 
     That is where they are computed or lie along another axis, or where an integer is -128 and would
     change its sign.

@@ -1,4 +1,4 @@
-"""Compute what depends on constants alone: casts and reshapes of biases, the pieces of a BatchNorm, shapes.
+"""Compute what depends on constants alone: biases, pieces of a BatchNorm, shapes.
 
 Q and DQ of a weight are left as they are: folding them away is how INT8 gets lost.
 """
@@ -84,12 +84,10 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
 
     proto = ir.to_proto(node)
     feeds = dict(zip(filter(None, proto.input), inputs, strict=True))
-    declared = [
-        onnx.helper.make_tensor_value_info(
-            name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
-        )
-        for name, x in feeds.items()
-    ]
+    declared = []
+    for name, x in feeds.items():
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+        declared.append(onnx.helper.make_tensor_value_info(name, dtype, x.shape))
     graph = onnx.helper.make_graph(
         [proto], "fold", declared, [onnx.ValueInfoProto(name=x) for x in proto.output]
     )
@@ -103,16 +101,13 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
 
 @lowering_pass
 def fold_constants(model: ir.Model) -> None:
-    """Replace each node whose inputs are all constant by its value, except Q, DQ and random operators."""
+    """Replace nodes with constant inputs by their value, except Q, DQ and random ones."""
     graph = model.graph
     opset = model.opset_imports[""]
     for node in list(graph):
         if node.domain not in ("", "ai.onnx") or is_op(node, *KEEP) or len(node.outputs) != 1:
             continue
-        if any(
-            attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-            for attr in node.attributes.values()
-        ):
+        if _has_subgraph(node):
             continue
         (output,) = node.outputs
         value = constant(output) if node.op_type == "Constant" else _value(node, opset)
@@ -121,11 +116,22 @@ def fold_constants(model: ir.Model) -> None:
             graph.remove(node, safe=True)
 
 
+def _has_subgraph(node: ir.Node) -> bool:
+    types = {attr.type for attr in node.attributes.values()}
+    return not types.isdisjoint({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
+
+
 def _value(node: ir.Node, opset: int) -> np.ndarray | None:
-    """Return the output of a node whose inputs are constant; None where they aren't, and where it is too large."""
-    present = [value for value in node.inputs if value is not None]
-    inputs = [array for value in present if (array := constant(value)) is not None]
-    if not inputs or len(inputs) != len(present):
+    """Return the output of a node with constant inputs; None for others or too large ones."""
+    inputs = []
+    for operand in node.inputs:
+        if operand is None:
+            continue
+        array = constant(operand)
+        if array is None:
+            return None
+        inputs.append(array)
+    if not inputs:
         return None
     value = _evaluate(node, inputs, opset)
     if value is not None and value.size > max(LARGEST_GROWTH, 2 * sum(x.size for x in inputs)):

@@ -40,7 +40,7 @@ def _is_float(value: ir.Value | None) -> bool:
 
 @lowering_pass
 def convert_float_to_half(model: ir.Model) -> None:
-    """Convert float32 initializers and operators to float16; inputs and outputs of the graph stay float32.
+    """Convert float32 initializers and operators to float16, but not the graph's border.
 
     Raises:
         ExportError: a constant lies beyond float16's range.
@@ -62,20 +62,18 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
     array = constant(value)
     if array is None:
         return
-    uses = [
-        use for use in value.uses() if use.idx not in KEEP_FLOAT_INPUTS.get(use.node.op_type, ())
-    ]
+    uses = [use for use in value.uses() if _is_halved(use.node, use.idx)]
     if not uses:
         return
-    beyond = np.abs(array) > LARGEST
-    if np.any(beyond) and all(_is_switched_by_mask(use.node, use.idx) for use in uses):
+    finite = array[np.isfinite(array)]
+    masked = all(_is_switched_by_mask(use.node, use.idx) for use in uses)
+    saturating = all(is_op(use.node, *SATURATING) for use in uses)
+    if masked and np.any(np.abs(array) > LARGEST):
         array = np.clip(array, -MASKED, MASKED)
-    elif np.any(beyond & np.isfinite(array)) and not all(
-        is_op(use.node, *SATURATING) for use in uses
-    ):
-        greatest = np.abs(array[np.isfinite(array)]).max()
+    elif not saturating and np.any(np.abs(finite) > LARGEST):
         raise ExportError(
-            f"Expected constants within float16's range (+-65504). Received {greatest:g} in "
+            "Expected constants within float16's range (+-65504). Received "
+            f"{np.abs(finite).max():g} in "
             f"{value.name!r}, read by {uses[0].node.name!r}. Export with float_precision='fp32'."
         )
     half = np.clip(array, -LARGEST, LARGEST).astype(np.float16)
@@ -86,8 +84,12 @@ def _halve_initializer(graph: ir.Graph, value: ir.Value) -> None:
         use.node.replace_input_with(use.idx, new)
 
 
+def _is_halved(node: ir.Node, index: int) -> bool:
+    return index not in KEEP_FLOAT_INPUTS.get(node.op_type, ())
+
+
 def _is_switched_by_mask(node: ir.Node, position: int) -> bool:
-    """Whether a node multiplies its operand by a mask of zeros and ones, to add it to what the mask hides."""
+    """Whether a node multiplies its operand by a mask, to add it to what the mask hides."""
     if not is_op(node, "Mul"):
         return False
     mask = producer(operand(node, 1 - position))

@@ -1,4 +1,4 @@
-"""Remove operators that change nothing: Identity, inference Dropout, casts to the type a tensor already has."""
+"""Remove operators that change nothing: Identity, inference Dropout, redundant casts."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ DTYPES = {"uint8": ir.DataType.UINT8, "float32": ir.DataType.FLOAT}
 
 @lowering_pass
 def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
-    """Let the graph take raw images: Cast, scale, mean and std in the float32 arithmetic of ``Preprocessing.apply``.
+    """Preprocess raw images in the graph, in the float32 arithmetic of ``Preprocessing``.
 
     Raises:
         ExportError: the model has several inputs, or its input has another shape than the images.
@@ -30,7 +30,8 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
     graph = model.graph
     if len(graph.inputs) != 1:
         raise ExportError(
-            f"Expected a model with one input to put the preprocessing into. Received {len(graph.inputs)} inputs. "
+            "Expected a model with one input to put the preprocessing into. Received "
+            f"{len(graph.inputs)} inputs. "
             "Export without embed_preprocessing."
         )
     value = graph.inputs[0]
@@ -42,7 +43,8 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
     ):
         raise ExportError(
             f"Expected images of the model's input shape {shape}. The preprocessing gives "
-            f"{list(preprocessing.image_shape)}. Pass the preprocessing that the model was trained with."
+            f"{list(preprocessing.image_shape)}. Pass the preprocessing that the model was trained "
+            "with."
         )
     batch = value.shape[0]
     nodes: list[ir.Node] = []
@@ -80,7 +82,7 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
 
 @lowering_pass
 def convert_inputs_to_nchw(model: ir.Model) -> None:
-    """Take inputs of rank 4 as NCHW: the Transpose behind an input goes, or one that undoes the new order comes."""
+    """Take inputs of rank 4 as NCHW: remove the Transpose behind each, or insert its inverse."""
     graph = model.graph
     for value in graph.inputs:
         if value.shape is None or len(value.shape) != 4:

@@ -36,7 +36,7 @@ from qat_lib.roles import ARITHMETIC, PAIR, onnx_operators
 
 @lowering_pass
 def remove_transposes(model: ir.Model) -> None:
-    """Sink every Transpose as far as it goes, cancel pairs, then lift the rest to the graph's inputs."""
+    """Sink each Transpose as far as it goes, cancel pairs, lift the rest to the inputs."""
     graph = model.graph
     for node in list(graph):
         if is_op(node, "Transpose"):
@@ -89,7 +89,7 @@ LIFTED = PAIR | onnx_operators("rectifier") | {"Cast", "Identity"}
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move a Transpose above the operator that computes its input, when it is that operator's only reader."""
+    """Move a Transpose above the operator in front, when it is that operator's only reader."""
     above, perm = producer(node.inputs[0]), attribute(node, "perm")
     if above is None or perm is None or only_consumer(above.outputs[0]) is not node:
         return False
@@ -109,15 +109,14 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _moved_operand(node: ir.Node, size: int) -> int | None:
-    """Return which operand of a simple operator takes the Transpose of its output; None where that can't move.
+    """Return the operand of an operator that takes the Transpose of its output, or None.
 
     The others are constants, or scalars, so that they can be given in any layout.
     """
-    moved = [
-        i
-        for i, x in enumerate(node.inputs)
-        if x is not None and constant(x) is None and rank(x) != 0
-    ]
+    moved = []
+    for index, value in enumerate(node.inputs):
+        if value is not None and constant(value) is None and rank(value) != 0:
+            moved.append(index)
     if [rank(node.inputs[i]) for i in moved] != [size]:
         return None
     passable = is_op(node, *LIFTED) and not has_many_scales(node)
@@ -126,7 +125,7 @@ def _moved_operand(node: ir.Node, size: int) -> int | None:
 
 
 def _reaches_input(value: ir.Value | None, size: int) -> bool:
-    """Whether only such operators lie between a graph input and ``value``, which is not constant."""
+    """Whether only such operators lie between a graph input and ``value``."""
     while (node := producer(value)) is not None:
         index = _moved_operand(node, size)
         if index is None:

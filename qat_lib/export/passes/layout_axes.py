@@ -13,13 +13,13 @@ from qat_lib.export.passes.transposes import graph_of, put_behind, transposed_fr
 
 
 def single_axis(node: ir.Node, size: int) -> int | None:
-    """Return the axis of a Squeeze or Unsqueeze of one constant axis, counted in a tensor of rank ``size``."""
+    """Return the one constant axis of a Squeeze or Unsqueeze, of a tensor of rank ``size``."""
     axes = constant(operand(node, 1))
     return int(axes.reshape(())) % size if axes is not None and axes.size == 1 else None
 
 
 def squeeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
-    """Return the axis to drop in front of ``Transpose(perm)``, and the permutation that is left behind it."""
+    """Return the axis to drop in front of ``Transpose(perm)``, and the permutation left."""
     dropped = perm[axis]
     return dropped, [p - (p > dropped) for i, p in enumerate(perm) if i != axis]
 
@@ -35,7 +35,7 @@ def unsqueeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
 
 
 def move_above(node: ir.Node) -> None:
-    """Let a Squeeze or Unsqueeze read what the Transpose in front of it reads, and put the Transpose behind."""
+    """Swap a Squeeze or Unsqueeze with the Transpose in front of it."""
     found = transposed_from(operand(node, 0))
     if found is None or node.outputs[0].is_graph_output():
         return

@@ -1,4 +1,4 @@
-"""How each operator moves above a Transpose: which of its axes, attributes and constants have to be renamed.
+"""How each operator moves above a Transpose: its axes, attributes and constants.
 
 A rule gets a node, looks whether a Transpose (permutation ``perm``, output axis i = input axis
 ``perm[i]``) stands in front of it and, if moving pays, rewires the node to read the untransposed
@@ -80,7 +80,7 @@ def _unary(node: ir.Node) -> None:
 
 
 def _is_thin(value: ir.Value | None) -> bool:
-    """Whether at most one axis besides the batch has more than one element, so that a Transpose costs nothing."""
+    """Whether at most one axis besides the batch is longer than 1: a Transpose is free."""
     return sum(d != 1 for d in (dims(value) or [])[1:]) <= 1
 
 
@@ -91,16 +91,18 @@ def _broadcasts(value: ir.Value | None, size: int) -> bool:
 
 
 def _broadcasting(node: ir.Node) -> None:
-    perms = [permutation(value) for value in node.inputs]
-    found = [perm for perm in perms if perm is not None]
+    found = [perm for perm in map(permutation, node.inputs) if perm is not None]
     if not found:
         return
     perm = max(found, key=found.count)
-    others = [value for value in node.inputs if permutation(value) != perm]
-    costly = [value for value in others if constant(value) is None and not _is_thin(value)]
-    if found.count(perm) < len(costly) or not all(
-        _broadcasts(value, len(perm)) for value in others
-    ):
+    costly = 0
+    for value in node.inputs:
+        if permutation(value) == perm:
+            continue
+        if not _broadcasts(value, len(perm)):
+            return
+        costly += constant(value) is None and not _is_thin(value)
+    if found.count(perm) < costly:
         return
     for index in range(len(node.inputs)):
         put_in_front(node, index, perm)
@@ -160,11 +162,8 @@ def _pad(node: ir.Node) -> None:
 
 
 def _slice(node: ir.Node) -> None:
-    found, starts, given = (
-        transposed_from(operand(node, 0)),
-        constant(operand(node, 1)),
-        operand(node, 3),
-    )
+    found, given = transposed_from(operand(node, 0)), operand(node, 3)
+    starts = constant(operand(node, 1))
     if found is None or starts is None:
         return
     source, perm = found
@@ -204,11 +203,9 @@ def _pointwise_weight(node: ir.Node) -> ir.Value | None:
     value, graph = operand(node, 1), graph_of(node)
     array, dequantize = constant(value), producer(value)
     if value is not None and array is not None:
-        return (
-            add_constant(graph, _pointwise(array), value.name or "weight")
-            if array.ndim == 2
-            else None
-        )
+        if array.ndim != 2:
+            return None
+        return add_constant(graph, _pointwise(array), value.name or "weight")
     if not is_op(dequantize, "DequantizeLinear"):
         return None
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))

@@ -1,4 +1,4 @@
-"""Give every node and tensor its canonical name: ``<keras layer>/<operator>`` or ``<quantizer>/<operator>``.
+"""Name every node and tensor ``<keras layer>/<operator>`` or ``<quantizer>/<operator>``.
 
 TensorRT's inspector, OpenVINO's execution graph and the reports are joined by these names.
 """
@@ -28,7 +28,7 @@ ROLES = {
 
 
 def owner(node: ir.Node) -> str:
-    """Return what a node is named after: its quantizer, else its layer, else the layer of a neighbour."""
+    """Return what a node is named after: quantizer, else layer, else a neighbour's layer."""
     if is_op(node, "QuantizeLinear", "DequantizeLinear") and QUANTIZER in node.meta:
         return str(node.meta[QUANTIZER])
     return str(_nearest(node).get(LAYER, "graph"))
@@ -74,7 +74,7 @@ def name_canonically(model: ir.Model) -> None:
 
 
 def _forget_names_of_dimensions(value: ir.Value) -> None:
-    """Leave open dimensions without the numbered names of tf2onnx, which count a process's exports."""
+    """Drop tf2onnx's numbered names of open dimensions, which count a process's exports."""
     if value.shape is not None:
         value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
 

@@ -31,7 +31,7 @@ from qat_lib.export.passes.transposes import inverse, put_behind, put_in_front
 
 @lowering_pass
 def use_nearest_resize(model: ir.Model) -> None:
-    """Replace repeats of the image axes of a channels-last tensor by ``Transpose -> Resize -> Transpose``."""
+    """Replace repeats of a channels-last tensor's image axes by a Resize."""
     for node in list(model.graph):
         size = rank(operand(node, 0))
         if size is None or size < 4:
@@ -41,9 +41,8 @@ def use_nearest_resize(model: ir.Model) -> None:
         while found is not None:
             axis, times, last = found
             factors[axis] *= times
-            following = [
-                reader for reader in consumers(last.outputs[0]) if not is_op(reader, "Shape")
-            ]
+            readers = consumers(last.outputs[0])
+            following = [reader for reader in readers if not is_op(reader, "Shape")]
             inner = len(following) == 1 and not last.outputs[0].is_graph_output()
             found = _repeat(following[0], size) if inner else None
         if last is not None and factors[0] == factors[-1] == 1:
@@ -51,7 +50,7 @@ def use_nearest_resize(model: ir.Model) -> None:
 
 
 def _repeat(node: ir.Node, size: int) -> tuple[int, int, ir.Node] | None:
-    """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape`` that repeats each element along an axis."""
+    """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape``, which repeats."""
     source, tile = operand(node, 0), only_consumer(node.outputs[0])
     added = single_axis(node, size + 1) if is_op(node, "Unsqueeze") else None
     # In front of all axes, the whole repeats.
@@ -92,7 +91,7 @@ def _write(graph: ir.Graph, source: ir.Value | None, factors: list[int], last: i
 
 
 def _sampling(factors: list[int]) -> dict[str, str]:
-    """Return how positions are mapped: as everyone writes it where that is exact, else clear of the rounding."""
+    """Return the mapping of positions: the usual one where it is exact."""
     if all(factor & (factor - 1) == 0 for factor in factors):
         return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}

@@ -53,7 +53,7 @@ def is_non_negative(value: ir.Value | None) -> bool:
 
 
 def zero_padding(node: ir.Node) -> list[int] | None:
-    """Return [top, left, bottom, right] of a Pad that adds zeros to H and W of an NCHW tensor only."""
+    """Return [top, left, bottom, right] of a Pad of zeros around H and W of an NCHW tensor."""
     pads = constant(operand(node, 1))
     if not is_op(node, "Pad") or pads is None or len(pads) != 8 or operand(node, 3) is not None:
         return None
@@ -87,7 +87,7 @@ def merge_padding(model: ir.Model) -> None:
 
 
 def _absorb(node: ir.Node, extra: list[int], source: ir.Value) -> bool:
-    """Add ``extra`` to the padding of ``node`` if the result stays the same; say whether it was done."""
+    """Add ``extra`` to the padding of ``node`` if the result stays the same."""
     if rank(source) != 4 or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
     own, kernel = attribute(node, "pads", [0, 0, 0, 0]), attribute(node, "kernel_shape")

@@ -1,4 +1,4 @@
-"""Store quantized weights as INT8 in their consumer's layout, so that DQ feeds the operator directly.
+"""Store quantized weights as INT8, in the layout of the operator that reads them.
 
 tf2onnx leaves ``float weight -> Q -> DQ -> Transpose -> Reshape -> Conv``. TensorRT takes no
 Transpose between a weight's DQ and its layer. Here the integers are computed once, in the Keras
@@ -40,7 +40,7 @@ MOVES = onnx_operators("layout") | {"Identity"}
 
 @dataclass(frozen=True)
 class _Moved:
-    """Integers and their scales (broadcast to the same shape) on the way through layout operators."""
+    """Integers and their scales, of the same shape, on the way through layout operators."""
 
     integers: np.ndarray
     scales: np.ndarray
@@ -76,7 +76,7 @@ class _Moved:
 
 
 def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
-    """Return the axis along which broadcast scales differ, and the scales along it; a scalar where they don't.
+    """Return the axis along which broadcast scales differ, and the scales along it.
 
     Raises:
         ExportError: the scales differ along several axes, which no ONNX runtime takes for INT8.
@@ -88,7 +88,8 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
         if np.all(lane == lane[:, :1]):
             return axis, np.ascontiguousarray(lane[:, 0], np.float32)
     raise ExportError(
-        f"Expected the scales of {name!r} to vary along one axis of its ONNX weight. Received scales that vary along "
+        f"Expected the scales of {name!r} to vary along one axis of its ONNX weight. Received "
+        "scales that vary along "
         "several. Quantize this weight per output channel, or per tensor."
     )
 
@@ -111,7 +112,8 @@ def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange])
         learned = find_range(dequantize.meta[QUANTIZER], ranges)
         if learned.unsigned:
             raise ExportError(
-                f"Expected signed integers for a weight. Received: {learned.name!r} with unsigned=True. "
+                f"Expected signed integers for a weight. Received: {learned.name!r} with "
+                "unsigned=True. "
                 "Quantize weights with unsigned=False, its default."
             )
         integers = learned.integers(weight)
@@ -128,7 +130,7 @@ class _Writer:
         self.stored: dict[tuple[tuple[int, ...], bytes], ir.Value] = {}
 
     def follow(self, node: ir.Node, moved: _Moved, dequantize: ir.Node) -> None:
-        """Walk the readers of ``node``, through layout operators, to the operators that use the weight."""
+        """Walk the readers of ``node``, through layout operators, to the weight's users."""
         for reader in consumers(node.outputs[0]):
             after = moved.through(reader) if is_op(reader, *MOVES) else None
             if after is not None:

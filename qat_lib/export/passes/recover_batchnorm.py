@@ -30,7 +30,7 @@ def _split(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
 
 @lowering_pass
 def recover_batchnorm(model: ir.Model) -> None:
-    """Replace ``Mul(x, factor) -> Add(offset)`` of a BatchNormalization layer by one node with its parameters.
+    """Replace ``Mul(x, factor) -> Add(offset)`` of a BatchNormalization by one node.
 
     Done where the channels are axis 1, as ONNX BatchNormalization wants them (NCHW, or rank 2).
     """

@@ -53,14 +53,12 @@ def _write(
     beta: np.ndarray,
     last: ir.Node,
 ) -> None:
-    parameters = [
-        add_constant(graph, array, f"{last.name}/{key}")
-        for key, array in (("g", gamma), ("b", beta))
-    ]
+    scale = add_constant(graph, gamma, f"{last.name}/g")
+    shift = add_constant(graph, beta, f"{last.name}/b")
     (output,) = last.outputs
     normalize = new_node(
         "LayerNormalization",
-        [data, *parameters],
+        [data, scale, shift],
         {"axis": -gamma.ndim, "epsilon": epsilon},
         origin=last,
         shape=output.shape,
@@ -69,7 +67,7 @@ def _write(
 
 
 def _normalized_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the sizes of the axes that a ReduceMean averages and keeps; None unless they are the last, and known."""
+    """Return the sizes of the last axes that a ReduceMean averages and keeps; else None."""
     shape = dims(operand(node, 0))
     if not is_op(node, "ReduceMean") or shape is None or not attribute(node, "keepdims", 1):
         return None
@@ -82,7 +80,7 @@ def _normalized_shape(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.Node] | None:
-    """Return data, epsilon, gamma, beta and the last node of the normalization that begins with ``mean``."""
+    """Return data, epsilon, gamma, beta and last node of a normalization from ``mean`` on."""
     data, shape = operand(mean, 0), _normalized_shape(mean)
     steps = _chain(mean, "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Reciprocal")
     negative = _chain(mean, "Neg")
@@ -112,15 +110,10 @@ def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.
 
 
 def _chain(node: ir.Node, *op_types: str) -> list[ir.Node]:
-    """Return the operators behind ``node``, each the only one of its type that reads the one before; else none."""
+    """Return the operators behind ``node``, each the only reader of its type; else none."""
     found: list[ir.Node] = []
     for op_type in op_types:
-        readers = [
-            reader
-            for value in node.outputs
-            for reader in consumers(value)
-            if is_op(reader, op_type)
-        ]
+        readers = _readers(node, op_type)
         if len(readers) != 1:
             return []
         (node,) = readers
@@ -128,18 +121,29 @@ def _chain(node: ir.Node, *op_types: str) -> list[ir.Node]:
     return found
 
 
+def _readers(node: ir.Node, op_type: str) -> list[ir.Node]:
+    """Return the operators of one type that read what ``node`` makes."""
+    found: list[ir.Node] = []
+    for value in node.outputs:
+        found += filter(lambda reader: is_op(reader, op_type), consumers(value))
+    return found
+
+
 def _product(node: ir.Node, other: ir.Value) -> ir.Node | None:
     """Return the Mul of what a node makes and another value."""
     factors = {*node.outputs, other}
-    return next((n for n in consumers(other) if is_op(n, "Mul") and set(n.inputs) == factors), None)
+    for reader in consumers(other):
+        if is_op(reader, "Mul") and set(reader.inputs) == factors:
+            return reader
+    return None
 
 
 def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.Node, np.ndarray]:
-    """Return the operator behind ``node`` that applies a constant of the shape of ``absent``, and the constant."""
-    for reader in (
-        reader for value in node.outputs for reader in consumers(value) if is_op(reader, op_type)
-    ):
-        for array in (x for x in map(constant, reader.inputs) if x is not None):
+    """Return the operator behind ``node`` with a constant like ``absent``, and the constant."""
+    for reader in _readers(node, op_type):
+        for array in map(constant, reader.inputs):
+            if array is None:
+                continue
             while array.ndim > absent.ndim and array.shape[0] == 1:
                 array = array[0]
             if array.ndim <= absent.ndim:

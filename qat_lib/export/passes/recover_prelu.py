@@ -27,7 +27,7 @@ from qat_lib.export.graph import (
 
 @lowering_pass
 def recover_prelu(model: ir.Model) -> None:
-    """Replace the pieces of a PReLU by one PRelu, its slope broadcast to the shape that Keras gives it."""
+    """Replace the pieces of a PReLU by one PRelu with the slope in Keras's shape."""
     for node in list(model.graph):
         if is_op(node, "Add"):
             left, right = (producer(value) for value in node.inputs)
@@ -59,7 +59,7 @@ def _match(
 
 
 def _fits(slope: tuple[int, ...], shape: ir.Shape | None) -> bool:
-    """Whether the slope broadcasts to the tensor without making it larger, as ONNX asks of a PRelu."""
+    """Whether the slope broadcasts to the tensor without making it larger."""
     if shape is None or len(slope) > len(shape):
         return False
     return all(d in (1, n) for d, n in zip(reversed(slope), reversed(shape), strict=False))

@@ -15,7 +15,7 @@ from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_p
 
 @lowering_pass
 def fix_resize_scales(model: ir.Model) -> None:
-    """Enlarge each constant scale of a Resize, by the least step, until the floor is the nearest whole size."""
+    """Enlarge each constant scale of a Resize until its floor is the nearest whole size."""
     for node in model.graph:
         shape, scales = dims(operand(node, 0)), constant(operand(node, 2))
         if (
@@ -28,15 +28,15 @@ def fix_resize_scales(model: ir.Model) -> None:
         fixed = np.asarray([_reaching(d, scales[i]) for i, d in enumerate(shape)], np.float32)
         if np.any(fixed != scales):
             node.replace_input_with(2, add_constant(model.graph, fixed, f"{node.name}/scales"))
-            sizes = [
-                None if d is None else int(np.floor(d * float(fixed[i])))
-                for i, d in enumerate(shape)
-            ]
-            node.outputs[0].shape = ir.Shape(sizes)
+            node.outputs[0].shape = ir.Shape(map(_resized, shape, fixed))
+
+
+def _resized(size: int | None, scale: np.float32) -> int | None:
+    return None if size is None else int(np.floor(size * float(scale)))
 
 
 def _reaching(size: int | None, scale: np.float32) -> np.float32:
-    """Return the least scale, from ``scale`` on, that gives the nearest whole size; that of an open size stays."""
+    """Return the least scale, from ``scale`` on, that gives the nearest whole size."""
     if size is None:
         return scale
     target = round(size * float(scale))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -11,42 +12,50 @@ from qat_lib.export.graph import constant, is_op, operand, producer, rank
 
 
 class Extent(NamedTuple):
-    """One element of a computed shape: ``factor`` times the size of ``axis``, or ``factor`` where that is None."""
+    """One element of a computed shape: ``factor`` times the size of ``axis``, if any."""
 
     factor: int
     axis: int | None = None
 
 
 def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
-    """Return each element of a computed shape in terms of the shape of ``source``; None when it is something else."""
+    """Return each element of a computed shape in terms of ``source``'s shape; else None."""
     array = constant(value)
     if array is not None:
-        return (
-            [Extent(int(x)) for x in array.reshape(-1)]
-            if array.dtype.kind in "iu" and array.ndim <= 1
-            else None
-        )
+        return _listed(array)
     node = producer(value)
     if node is None:
         return None
     if is_op(node, "Shape"):
-        size = rank(source)
-        whole = operand(node, 0) is source and not {"start", "end"} & set(node.attributes)
-        return [Extent(1, axis) for axis in range(size)] if whole and size is not None else None
-    parts = [
-        extents(x, source)
-        for x in (node.inputs if is_op(node, "Concat", "Mul") else node.inputs[:1])
-    ]
-    known = [part for part in parts if part is not None]
-    if len(known) != len(parts):
-        return None
+        return _shape_of(node, source)
+    parts = []
+    for part in node.inputs if is_op(node, "Concat", "Mul") else node.inputs[:1]:
+        known = extents(part, source)
+        if known is None:
+            return None
+        parts.append(known)
     if is_op(node, "Cast", "Identity", "Squeeze", "Unsqueeze"):
-        return known[0]
+        return parts[0]
     if is_op(node, "Concat"):
-        return [x for part in known for x in part]
+        return list(chain.from_iterable(parts))
     if is_op(node, "Mul"):
-        return _product(*known)
-    return _picked(node, known[0])
+        return _product(*parts)
+    return _picked(node, parts[0])
+
+
+def _listed(array: np.ndarray) -> list[Extent] | None:
+    if array.dtype.kind not in "iu" or array.ndim > 1:
+        return None
+    return [Extent(int(x)) for x in array.reshape(-1)]
+
+
+def _shape_of(node: ir.Node, source: ir.Value) -> list[Extent] | None:
+    """Return the elements of a Shape of the whole of ``source``."""
+    size = rank(source)
+    whole = operand(node, 0) is source and not {"start", "end"} & set(node.attributes)
+    if not whole or size is None:
+        return None
+    return [Extent(1, axis) for axis in range(size)]
 
 
 def _product(left: list[Extent], right: list[Extent]) -> list[Extent] | None:
@@ -54,17 +63,22 @@ def _product(left: list[Extent], right: list[Extent]) -> list[Extent] | None:
         return None
     size = max(len(left), len(right))
     pairs = list(zip(left * (size // len(left)), right * (size // len(right)), strict=True))
-    if any(a.axis is not None and b.axis is not None for a, b in pairs):
-        return None
-    return [Extent(a.factor * b.factor, b.axis if a.axis is None else a.axis) for a, b in pairs]
+    product = []
+    for a, b in pairs:
+        if a.axis is not None and b.axis is not None:
+            return None
+        product.append(Extent(a.factor * b.factor, b.axis if a.axis is None else a.axis))
+    return product
 
 
 def _picked(node: ir.Node, whole: list[Extent]) -> list[Extent] | None:
     """Return the elements that a Slice or Gather takes."""
-    given = [constant(operand(node, index)) for index in range(1, len(node.inputs))]
-    if any(x is None for x in given):
-        return None
-    numbers = [np.asarray(x).reshape(-1) for x in given]
+    numbers = []
+    for value in node.inputs[1:]:
+        given = constant(value)
+        if given is None:
+            return None
+        numbers.append(given.reshape(-1))
     if is_op(node, "Gather") and all(-len(whole) <= i < len(whole) for i in numbers[0]):
         return [whole[int(i)] for i in numbers[0]]
     if not is_op(node, "Slice") or any(x.size != 1 for x in numbers):

@@ -1,4 +1,4 @@
-"""Remove reshapes that only add, drop or move axes of size 1, as squeeze-and-excite blocks are full of.
+"""Remove reshapes that only add, drop or move axes of size 1.
 
 Keras writes GlobalAveragePool, Reshape to (1, 1, C), convolution; through the layouts that becomes
 Flatten, Reshape and Transpose. Such an operator moves no data. It sinks below pointwise operators,
@@ -37,7 +37,7 @@ RESHAPES = onnx_operators("reshape")
 
 
 def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
-    """Whether a node keeps the order of its elements: a reshape, or a Transpose that only moves axes of size 1."""
+    """Whether a node keeps the order of its elements: a reshape, or a trivial Transpose."""
     if not is_op(node, "Transpose"):
         return is_op(node, *RESHAPES)
     shape, perm = dims(operand(node, 0)), attribute(node, "perm")
@@ -49,7 +49,7 @@ def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
 
 @lowering_pass
 def eliminate_singleton_reshapes(model: ir.Model) -> None:
-    """Sink reshapes below Q/DQ, join chains of them, and drop those that end in the shape they began with."""
+    """Sink reshapes below Q/DQ, join chains of them, and drop those without effect."""
     graph = model.graph
     changed = True
     while changed:
@@ -91,7 +91,7 @@ POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardS
 
 
 def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
-    """Whether a node treats each element of ``value`` alike: per-tensor Q/DQ, an activation, a scalar's Add or Mul."""
+    """Whether a node treats each element of ``value`` alike: per-tensor Q/DQ, an activation."""
     if not is_op(node, *POINTWISE) or node.inputs[0] is not value:
         return False
     others = [x for x in node.inputs[1:] if x is not None]
@@ -136,7 +136,7 @@ def _is_behind_conv(value: ir.Value) -> bool:
 
 
 def _spread_constant(node: ir.Node, below: ir.Node) -> tuple[int, np.ndarray] | None:
-    """Return the constant of an Add or Mul behind a Squeeze as it broadcasts in front of it, and which operand it is.
+    """Return the operand and the array of a constant, reshaped for in front of a Squeeze.
 
     That is what a bias or a normalization behind a one-dimensional convolution looks like.
     """
@@ -168,7 +168,7 @@ def _worth_sinking(node: ir.Node) -> bool:
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move the reshape between a DQ and a matrix product above the Q, so that the DQ feeds the product directly."""
+    """Move the reshape between a DQ and a matrix product above the Q."""
     output, dequantize = node.outputs[0], producer(node.inputs[0])
     reader = only_consumer(output)
     if not is_op(reader, "Gemm", "MatMul") or reader.inputs[0] is not output:

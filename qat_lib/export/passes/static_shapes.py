@@ -14,7 +14,7 @@ from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_p
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Fill in the shapes that ONNX can infer; it keeps the sizes that the conversion already knows."""
+    """Fill in the shapes that ONNX can infer, beside those that are known."""
     from onnx_ir.passes.common import ShapeInferencePass
 
     ShapeInferencePass(check_type=False, strict_mode=False)(model)

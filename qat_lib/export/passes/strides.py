@@ -1,4 +1,4 @@
-"""Compute only what a strided 1x1 convolution reads: move its stride up to where the values are made.
+"""Compute only what a strided 1x1 convolution reads: hoist its stride.
 
 A 1x1 convolution with stride 2 (ResNet v1's downsampling blocks) reads one value in four. When
 every reader of a tensor does so, the tensor can be made at that size: the stride goes up through
@@ -51,7 +51,7 @@ def hoist_strides(model: ir.Model) -> None:
 
 
 def _common_stride(value: ir.Value) -> list[int] | None:
-    """Return the stride with which every reader of ``value`` samples it; None when they differ or one needs all."""
+    """Return the stride with which every reader samples ``value``; None when they differ."""
     strides = [_sampling_stride(node, value) for node in consumers(value)]
     if value.is_graph_output() or rank(value) != 4 or not strides:
         return None
@@ -59,7 +59,7 @@ def _common_stride(value: ir.Value) -> list[int] | None:
 
 
 def _sampling_stride(node: ir.Node, value: ir.Value) -> list[int] | None:
-    """Return the stride of a 1x1 convolution or pool that reads only every n-th value, else None."""
+    """Return the stride of a 1x1 convolution or pool that skips values, else None."""
     stride = attribute(node, "strides", [1, 1])
     plain = (
         is_op(node, "Conv", "MaxPool")

@@ -1,4 +1,4 @@
-"""What passes that move a Transpose share: permuted shapes, constants and pads, and a Transpose put in or read past.
+"""What passes that move a Transpose share: permuted shapes, constants and pads.
 
 A permutation ``perm`` is that of a Transpose: output axis i is input axis ``perm[i]``.
 """
@@ -57,12 +57,12 @@ def _permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.V
 
 
 def permute_pads(graph: ir.Graph, pads: np.ndarray, perm: list[int], name: str) -> ir.Value:
-    """Return the widths of a Pad, those in front and those behind, with the axes in the order ``perm``."""
+    """Return the widths of a Pad, front and back, with the axes in the order ``perm``."""
     return add_constant(graph, pads.reshape(2, len(perm))[:, perm].ravel(), name)
 
 
 def has_many_scales(node: ir.Node) -> bool:
-    """Whether a Q or DQ node has another scale than one constant number: then it knows its axes by their places."""
+    """Whether a Q or DQ node has other than one constant scale, so that it has axes."""
     return is_op(node, "QuantizeLinear", "DequantizeLinear") and scalar(operand(node, 1)) is None
 
 
@@ -74,7 +74,7 @@ def graph_of(node: ir.Node) -> ir.Graph:
 
 
 def put_behind(node: ir.Node, perm: list[int]) -> None:
-    """Insert ``Transpose(perm)`` behind each output of ``node``, whose own layout is now the untransposed one."""
+    """Insert ``Transpose(perm)`` behind each output of ``node``."""
     for output in node.outputs:
         transpose = new_node(
             "Transpose",
@@ -93,7 +93,7 @@ def put_behind(node: ir.Node, perm: list[int]) -> None:
 
 
 def put_in_front(node: ir.Node, index: int, perm: list[int]) -> None:
-    """Let ``node`` read an operand as it is in front of ``Transpose(perm)``, which may have to be undone for it."""
+    """Let ``node`` read an operand from in front of ``Transpose(perm)``."""
     value, back = node.inputs[index], inverse(perm)
     if value is None or rank(value) == 0:
         return

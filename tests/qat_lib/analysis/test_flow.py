@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.flow import Flow, Scale, Tracer
+from qat_lib.analysis.flow import Flow, Tracer
+from qat_lib.analysis.reads import Scale
 from qat_lib.errors import ExportError
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.flow import Flow, Scale
+from qat_lib.analysis.flow import Flow
+from qat_lib.analysis.reads import Scale
 
 
 def flow_of(g: GraphBuilder, output: str) -> Flow:

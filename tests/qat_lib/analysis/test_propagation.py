@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from onnx_graphs import GraphBuilder
 
-from qat_lib.analysis.flow import Flow, Scale
+from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid, propagate
+from qat_lib.analysis.reads import Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 Build = Callable[[GraphBuilder, str], str]

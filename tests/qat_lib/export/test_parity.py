@@ -14,7 +14,7 @@ from keras import layers
 from qat_lib import check_parity
 from qat_lib.errors import ExportError
 from qat_lib.export.metadata import Recorded
-from qat_lib.export.parity import LayerDifference, ParityReport
+from qat_lib.export.parity_report import LayerDifference, ParityReport
 
 KINDS = {
     np.dtype(np.float32): onnx.TensorProto.FLOAT,

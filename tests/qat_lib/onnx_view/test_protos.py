@@ -6,7 +6,13 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qat_lib.onnx_view.protos import nodes_of, subgraphs_of, tensors_of
+from qat_lib.onnx_view.protos import (
+    message_names,
+    nodes_of,
+    subgraphs_of,
+    tensors_of,
+    writers,
+)
 
 
 def tensor(name: str) -> onnx.TensorProto:
@@ -56,3 +62,19 @@ def test_nodes_and_graphs_inside_of_nodes() -> None:
     assert [inner.name for inner in subgraphs_of(graph.node[0].attribute[0])] == ["branch"]
     assert [inner.name for inner in subgraphs_of(graph.node[1].attribute[0])] == ["left", "right"]
     assert subgraphs_of(helper.make_attribute("number", 1)) == []
+
+
+def test_message_names_of_values_and_tensors() -> None:
+    graph = body("graph")
+    graph.input.add(name="x")
+    assert message_names([*graph.input, *graph.initializer]) == ["x", "in graph"]
+
+
+def test_writers_by_output() -> None:
+    split = helper.make_node("Split", ["x"], ["a", "b"], "split")
+    relu = helper.make_node("Relu", ["a"], ["y"], "relu")
+    assert {name: node.name for name, node in writers([split, relu]).items()} == {
+        "a": "split",
+        "b": "split",
+        "y": "relu",
+    }

@@ -14,6 +14,7 @@ from qat_lib.onnx_view.shapes import (
     TensorType,
     declared_types,
     dtype_name,
+    fixed_sizes,
     infer_graph,
     infer_types,
 )
@@ -285,3 +286,10 @@ def test_inference_of_what_may_grow_happens_in_a_child(
         )
     )
     assert asked[1:] == (["child"] if answers else ["child", "here False"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [(None, []), ((), []), ((None, 3, "n", 0), [3, 0]), ((2, 4), [2, 4])]
+)
+def test_fixed_sizes_are_the_numbers_of_a_shape(shape: Any, expected: list[int]) -> None:
+    assert fixed_sizes(shape) == expected
