@@ -10,6 +10,7 @@ from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, float_reads
 from qat_lib.onnx_view.graph import Node, OnnxGraph
+from qat_lib.onnx_view.shapes import sizes_differ
 from qat_lib.roles import onnx_operators
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
@@ -145,7 +146,4 @@ def broadcasts(graph: OnnxGraph, node: Node, operands: tuple[Read, ...]) -> bool
         return False
     if len(first) != len(second):
         return True
-    for size, other in zip(first[1:], second[1:], strict=True):
-        if isinstance(size, int) and isinstance(other, int) and size != other:
-            return True
-    return False
+    return sizes_differ(first[1:], second[1:])

@@ -116,12 +116,15 @@ def _names(findings: list[Finding], limit: int = 5) -> str:
 
 
 def _verdict(report: FusionReport) -> Text:
-    counts = {severity: report.count(severity) for severity in ("error", "warning", "info")}
-    worst = next((severity for severity, count in counts.items() if count), "int8")
-    listed = ", ".join(
-        f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items()
-    )
-    return Text(f"{listed}. Codes: {', '.join(_titles(report)) or 'none'}", _STYLE[worst])
+    counts: list[str] = []
+    found: list[str] = []
+    for severity in ("error", "warning", "info"):
+        count = report.count(severity)
+        counts.append(f"{count} {severity}{'s' if count != 1 else ''}")
+        if count:
+            found.append(severity)
+    style = _STYLE[found[0] if found else "int8"]
+    return Text(f"{', '.join(counts)}. Codes: {', '.join(_titles(report)) or 'none'}", style)
 
 
 def _titles(report: FusionReport) -> list[str]:

@@ -156,7 +156,7 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
             read[name].append(node.op_type)
     for node in proto.graph.node:
         if node.op_type == "QuantizeLinear":
-            readers = {op for name in node.output for op in read[name]}
+            readers = set(_reads(node, read))
             if readers != {"DequantizeLinear"} or outputs.intersection(node.output):
                 yield Q05.at(
                     node.name,
@@ -183,7 +183,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
         if node.op_type != "DequantizeLinear":
             continue
         expected = recorded.get(node.name)
-        found = tuple(sorted(use for name in node.output for use in read[name]))
+        found = tuple(sorted(_reads(node, read)))
         if expected is None:
             yield Q02.at(
                 node.name,
@@ -200,6 +200,11 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
                 f"(lost: {lost}; new: {new}).",
                 advice=CHANGED,
             )
+
+
+def _reads(node: Any, read: Mapping[str, list[str]]) -> list[str]:
+    """Return what reads the outputs of a node, by what reads each tensor."""
+    return [reader for name in node.output for reader in read.get(name, ())]
 
 
 def _reader_ports(proto: Any) -> dict[str, list[str]]:

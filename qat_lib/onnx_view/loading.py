@@ -105,10 +105,13 @@ def _check_text(path: Path, model: onnx.ModelProto) -> None:
     Nothing behind this expects that.
     """
     graph = model.graph
-    texts: list[object] = [graph.name, *(entry.domain for entry in model.opset_import)]
+    texts: list[object] = [graph.name]
+    for opset in model.opset_import:
+        texts.append(opset.domain)
     for value in (*graph.input, *graph.output, *graph.value_info):
         texts.append(value.name)
-        texts.extend(dim.dim_param for dim in value.type.tensor_type.shape.dim)
+        for dim in value.type.tensor_type.shape.dim:
+            texts.append(dim.dim_param)
     for tensor in tensors_of(graph):
         texts.append(tensor.name)
         for entry in tensor.external_data:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.roles import PAIR
 
@@ -30,7 +31,7 @@ def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
         "infinite": np.isposinf(values),
         "subnormal": (values > 0) & (values < LEAST_SCALE),
     }
-    counts = {kind: int(np.count_nonzero(found)) for kind, found in kinds.items()}
+    counts = map_values(np.count_nonzero, kinds)
     bad = sum(counts.values())
     if not values.size:
         return "there is no scale"

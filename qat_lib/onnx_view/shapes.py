@@ -31,6 +31,14 @@ def fixed_sizes(shape: Iterable[object] | None) -> list[int]:
     return [dim for dim in shape or () if isinstance(dim, int)]
 
 
+def sizes_differ(first: Iterable[object], second: Iterable[object]) -> bool:
+    """Return whether two shapes differ in a dimension that both know."""
+    for size, other in zip(first, second, strict=False):
+        if isinstance(size, int) and isinstance(other, int) and size != other:
+            return True
+    return False
+
+
 def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
     """Return the type of every tensor of ``model``'s main graph that can be known.
 

@@ -137,6 +137,6 @@ def _pads_image_only(engine: PredictedEngine, node: Node) -> bool:
     given = engine.graph.value(node.input(1)) if node.input(1) else node.integers("pads")
     if given is None or node.input(3):
         return False
-    pads = [int(pad) for pad in given]
+    pads = list(map(int, given))
     rank = len(pads) // 2
     return not any((*pads[:2], *pads[rank : rank + 2]))

@@ -114,4 +114,4 @@ def _check_zero_point(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 def _sample(values: np.ndarray[Any, Any]) -> str:
     distinct = np.unique(values)
-    return ", ".join(str(value) for value in distinct[:3]) + (", ..." if distinct.size > 3 else "")
+    return ", ".join(map(str, distinct[:3])) + (", ..." if distinct.size > 3 else "")

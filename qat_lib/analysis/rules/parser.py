@@ -14,6 +14,7 @@ from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair import check_pair
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE
+from qat_lib.onnx_view.shapes import sizes_differ
 from qat_lib.roles import PAIR, onnx_operators
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
@@ -91,8 +92,7 @@ def _check_kernel_shape(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
     declared, weight = node.integers("kernel_shape"), graph.shape(node.input(1))
     if declared is None or weight is None:
         return
-    sizes = zip(weight[2:], declared, strict=False)
-    if any(isinstance(dim, int) and dim != size for dim, size in sizes):
+    if sizes_differ(weight[2:], declared):
         yield V07.at(
             node,
             message=f"kernel_shape is {list(declared)} and the weight is {list(weight)}.",

@@ -206,12 +206,16 @@ def test_a_run_ends_where_a_tensor_has_a_second_reader(
     assert bool(found(model(*nodes))) is refused
 
 
-def test_a_run_counts_elementwise_operators_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", ["Softmax", "IsNaN"])
+def test_a_run_counts_elementwise_operators_only(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
     monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)
-    ops = ("Tanh", "Tanh", "Softmax", "Tanh", "Tanh")
+    ops = ("Tanh", "Tanh", other, "Cast", "Tanh")
     nodes = [
         helper.make_node(op, [a], [b]) for op, (a, b) in zip(ops, pairwise("xabcde"), strict=True)
     ]
+    nodes[3].attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
     assert found(model(*nodes)) == ""
 
 

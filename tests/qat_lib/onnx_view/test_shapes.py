@@ -17,6 +17,7 @@ from qat_lib.onnx_view.shapes import (
     fixed_sizes,
     infer_graph,
     infer_types,
+    sizes_differ,
 )
 
 LARGE = 4096  # bytes from which on a constant is shown by its shape only
@@ -293,3 +294,16 @@ def test_inference_of_what_may_grow_happens_in_a_child(
 )
 def test_fixed_sizes_are_the_numbers_of_a_shape(shape: Any, expected: list[int]) -> None:
     assert fixed_sizes(shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ((2, 3), (2, 3), False),
+        ((2, 3), (2, 4), True),
+        ((None, "n", 3), (2, 4, 3), False),
+        ((2, 3), (2, 3, 4), False),
+    ],
+)
+def test_sizes_differ_where_both_are_known(first: Any, second: Any, expected: bool) -> None:
+    assert sizes_differ(first, second) is sizes_differ(second, first) is expected
