@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import filterfalse
 
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, Scale, float_reads
@@ -126,7 +127,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
 
 def _is_affine(graph: OnnxGraph, node: Node) -> bool:
     """A constant operand that keeps the shape is a scale or a bias."""
-    data = [name for name in node.inputs if not graph.is_constant(name)]
+    data = list(filterfalse(graph.is_constant, node.inputs))
     if len(data) != 1 or len(node.inputs) != 2:
         return False
     before, after = graph.shape(data.pop()), graph.shape(node.outputs[0])

@@ -243,8 +243,8 @@ def _is_int8(tensors: Any, *, every: bool) -> bool | None:
             formats.append(str(tensor.get("Format/Datatype", tensor.get("Datatype", ""))))
     if not any(formats):
         return None
-    in_int8 = [bool(_INT8.search(text)) for text in formats]
-    return all(in_int8) if every else any(in_int8)
+    found = map(_INT8.search, formats)
+    return all(found) if every else any(found)
 
 
 def _names(report: FusionReport) -> list[str]:

@@ -99,7 +99,9 @@ class _Bounds:
         self._order = order
         self._graph = infer_graph(model, shapes)
         self._types: dict[str, TensorType] = types_of(model, self._graph)
-        weights = sum(self._bytes(tensor.name) or 0 for tensor in model.graph.initializer)
+        weights = 0
+        for tensor in model.graph.initializer:
+            weights += self._bytes(tensor.name) or 0
         self._room = MAX_FOLDED_BYTES + MAX_FOLDED_RATIO * weights
         self._macs = MAX_FOLDED_MACS
 

@@ -44,8 +44,7 @@ def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
 
 
 def _elements(value: onnx.ValueInfoProto) -> int:
-    sizes = [int(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-    return prod(size for size in sizes if size > 0)
+    return prod(max(int(dim.dim_value), 1) for dim in value.type.tensor_type.shape.dim)
 
 
 def _values(tensor: onnx.TensorProto) -> np.ndarray:

@@ -48,10 +48,10 @@ def check_weighted(engine: PredictedEngine) -> Iterator[Finding]:
 
 
 def _has_other_type(op: WeightedOp) -> bool:
-    scales = [read.scale for read in op.activations]
-    if op.weight is not None:
-        scales.append(op.weight.scale)
-    return any(scale is not None and not scale.is_int8 for scale in scales)
+    for operand in (*op.activations, op.weight):
+        if operand is not None and operand.scale is not None and not operand.scale.is_int8:
+            return True
+    return False
 
 
 def _check_operands(op: WeightedOp) -> Iterator[Finding]:
