@@ -26,7 +26,7 @@ from qat_lib.errors import EngineBuildError, QatlineError
 from qat_lib.options import Backend
 
 
-def build_engine(
+def build_engine_step(
     onnx: Path,
     out: Path,
     *,

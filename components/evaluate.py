@@ -32,7 +32,7 @@ _MIDDLE_BATCH = 8
 Outputs = NDArray[np.float32]
 
 
-def evaluate(
+def evaluate_step(
     dataset: Path,
     baseline: Path,
     onnx: Path,

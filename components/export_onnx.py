@@ -22,7 +22,7 @@ from components.settings import EngineSettings, ExportSettings
 from components.variants import CANDIDATE_VARIANT, Variant
 
 
-def export_onnx(
+def export_onnx_step(
     dataset: Path,
     baseline: Path,
     ptq: Path,

@@ -12,7 +12,7 @@ from components.runtime.images import IMAGE
 from components.settings import QATSettings
 
 
-def finetune_qat(
+def finetune_qat_step(
     dataset: Path,
     baseline: Path,
     ptq: Path,

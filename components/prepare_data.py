@@ -24,7 +24,7 @@ from qat_lib.preprocessing import Preprocessing
 _COLORS = {1: "gray", 3: "rgb"}
 
 
-def prepare_data(
+def prepare_data_step(
     out: Path, *, data: DataSettings, seed: int, progress: Progress
 ) -> dict[str, float]:
     """Read the source, check it, split it, and write the data set into ``out``.

@@ -26,7 +26,7 @@ from qat_lib.errors import StepError
 _T = TypeVar("_T")
 
 
-def promote(
+def promote_step(
     dataset: Path,
     baseline: Path,
     ptq: Path,

@@ -12,7 +12,7 @@ from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 
 
-def quantize_model(
+def quantize_model_step(
     dataset: Path,
     baseline: Path,
     out: Path,

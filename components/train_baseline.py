@@ -12,7 +12,7 @@ from components.runtime.images import IMAGE
 from components.settings import ModelSettings, TrainingSettings
 
 
-def train_baseline(
+def train_baseline_step(
     dataset: Path,
     out: Path,
     *,

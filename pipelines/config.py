@@ -8,7 +8,6 @@ folder; those of ``--set`` are relative to the working directory.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,19 +21,11 @@ from components.runtime.quantization_choice import check_case_name
 from components.settings import Settings
 from pipelines.cluster_settings import ClusterSettings
 from pipelines.config_errors import check_keys, describe_problems
+from pipelines.config_paths import absolute_paths, weights_beside_data
 from pipelines.renamed_keys import with_new_keys
 from pipelines.yaml_config import parse_config, read_yaml_mapping
 from qat_lib.errors import ConfigError
 from qat_lib.models import check_reference_name
-
-PATH_KEYS: tuple[tuple[str, ...], ...] = (
-    ("output",),
-    ("data", "path"),
-    ("model", "name"),
-    ("model", "weights"),
-    ("quantization", "spec"),
-)
-"""Where a config may hold a path."""
 
 SECTIONS: tuple[str, ...] = (
     "data",
@@ -183,10 +174,10 @@ def load_config(
         }
         layer = with_new_keys(layer, source=source)
         check_keys(layer, RunConfig, source=source)
-        values = _merge(values, _absolute_paths(layer, base))
+        values = _merge(values, absolute_paths(layer, base))
     if "output" not in values:
         values["output"] = str(here / RunConfig().output)
-    values = _weights_beside_data(values)
+    values = weights_beside_data(values)
     sources = " + ".join(source for source, _, layer in layers if layer) or "defaults"
     return build_config(values, source=sources)
 
@@ -250,43 +241,6 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    result = _merge({}, layer)
-    for section, *rest in PATH_KEYS:
-        if not rest:
-            if isinstance(result.get(section), str) and "://" not in result[section]:
-                result[section] = str(_resolve(result[section], base))
-            continue
-        inner = result.get(section)
-        value = inner.get(rest[0]) if isinstance(inner, dict) else None
-        if isinstance(value, str) and _is_path(section, rest[0], value):
-            result[section] = {**result[section], rest[0]: str(_resolve(value, base))}
-    return result
-
-
-def _weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:
-    """Find a weights file in the folder of the data if it is not where the config says."""
-    model, data = values.get("model"), values.get("data")
-    weights = model.get("weights") if isinstance(model, dict) else None
-    path = data.get("path") if isinstance(data, dict) else None
-    if not isinstance(model, dict) or not isinstance(weights, str) or not isinstance(path, str):
-        return values
-    if "://" in weights + path or Path(weights).exists():
-        return values
-    beside = Path(path).parent / Path(weights).name
-    return {**values, "model": {**model, "weights": str(beside)}} if beside.is_file() else values
-
-
-def _is_path(section: str, key: str, value: str) -> bool:
-    if "://" in value:  # s3://bucket/key and the like
-        return False
-    if (section, key) == ("model", "name"):
-        return value.endswith((".keras", ".h5"))
-    if (section, key) == ("model", "weights"):
-        return value != "imagenet"
-    return True
-
-
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
@@ -297,8 +251,3 @@ def _holds_null(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_null, value.values()))
     return any(map(_holds_null, value)) if isinstance(value, list) else value is None
-
-
-def _resolve(value: str, base: Path) -> Path:
-    # normpath rather than resolve(): a link keeps the name that the user gave it.
-    return Path(os.path.normpath(base / Path(value).expanduser()))

@@ -48,7 +48,7 @@ class StepStoppedError(StepError):
         self.step = step
 
 
-def main(arguments: list[str]) -> int:
+def launch_folder(arguments: list[str]) -> int:
     """Run the pipeline of one run folder; return the exit code of the process."""
     scrub_output()  # kfp prints here what the steps print: both are the run's log
     folder = RunFolder(path=Path(arguments[0]))
@@ -184,4 +184,4 @@ def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(launch_folder(sys.argv[1:]))

@@ -85,14 +85,12 @@ class QuantizationSpec:
             self.layers.append(LayerConfig(name=single, **_only_values(single, values)))
             return self
         names = list(name)
-        columns = {key: _column(key, value, names) for key, value in values.items()}
-        # A list, not a generator: where one entry is wrong, none is added.
-        self.layers.extend(
-            [
-                LayerConfig(name=n, **{key: column[i] for key, column in columns.items()})
-                for i, n in enumerate(names)
-            ]
-        )
+        columns = [_column(key, value, names) for key, value in values.items()]
+        # Where one entry is wrong, none is added.
+        entries: list[LayerConfig] = []
+        for entry_name, *row in zip(names, *columns, strict=True):
+            entries.append(LayerConfig(name=entry_name, **dict(zip(values, row, strict=True))))
+        self.layers.extend(entries)
         return self
 
     def to_list(self) -> list[dict[str, Any]]:

@@ -63,11 +63,11 @@ def progress() -> RecordingProgress:
 @pytest.fixture(scope="session")
 def digits_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scikit-learn's digits, prepared with seed 0."""
-    from components.prepare_data import prepare_data
+    from components.prepare_data import prepare_data_step
     from components.settings import DataSettings
 
     out = tmp_path_factory.mktemp("digits")
-    prepare_data(out, data=DataSettings(), seed=0, progress=RecordingProgress())
+    prepare_data_step(out, data=DataSettings(), seed=0, progress=RecordingProgress())
     return out
 
 

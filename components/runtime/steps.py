@@ -79,7 +79,7 @@ def load_step(name: str) -> StepDefinition:
         raise StepError(f"expected a step out of {', '.join(STEP_BY_NAME)}; received {name!r}")
     with _step_modules_importable():
         module = importlib.import_module(f"components.{name}")
-    return define_step(name, getattr(module, name))
+    return define_step(name, getattr(module, f"{name}_step"))
 
 
 def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> StepDefinition:

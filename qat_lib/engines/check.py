@@ -137,7 +137,7 @@ def _resident_mib() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def main(arguments: list[str]) -> int:
+def run_check(arguments: list[str]) -> int:
     """Run the check that the command line describes and write its result to stdout."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,4 +155,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_check(sys.argv[1:]))

@@ -91,11 +91,13 @@ class Wants:
         """Whether every reader wants the tensor quantized, also behind pools and pads."""
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
-        return bool(readers) and all(
-            (call.name, index) in wanted
-            or (preserves_range(call.core) and self._all_wanted(call.outputs[0]))
-            for call, index in readers
-        )
+        for call, index in readers:
+            passes_on = preserves_range(call.core)
+            if (call.name, index) not in wanted and not (
+                passes_on and self._all_wanted(call.outputs[0])
+            ):
+                return False
+        return bool(readers)
 
 
 def _chosen(call: Call, decision: Decision) -> tuple[int, ...]:

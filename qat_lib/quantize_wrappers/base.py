@@ -118,12 +118,12 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
         """Return ``inputs`` after the wrapper's own input quantizers, if it has any."""
         if not self.input_quantizers:
             return inputs
-        flat = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        flat = [
-            x if q is None else q(x, training=training)
-            for x, q in zip(flat, self.input_quantizers, strict=True)
-        ]
-        return flat if isinstance(inputs, (list, tuple)) else flat[0]
+        several = isinstance(inputs, (list, tuple))
+        quantized = []
+        pairs = zip(inputs if several else [inputs], self.input_quantizers, strict=True)
+        for tensor, quantizer in pairs:
+            quantized.append(tensor if quantizer is None else quantizer(tensor, training=training))
+        return quantized if several else quantized[0]
 
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any

@@ -15,7 +15,7 @@ from onnx.helper import set_model_props
 from reference_networks import ResidualNetwork, write_network
 
 from components.artifacts import Dataset, Exported
-from components.build_engine import _jobs, _warn_of_float, build_engine
+from components.build_engine import _jobs, _warn_of_float, build_engine_step
 from components.data.info import DatasetInfo
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
@@ -56,7 +56,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_variant_becomes_an_engine(export: Path, dataset: Path, tmp_path: Path) -> None:
-    metrics = build_engine(
+    metrics = build_engine_step(
         export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress(), dataset=dataset
     )
     assert (metrics["fp32_int8_layers"], metrics["fp32_weighted_layers"]) == (0, 7)
@@ -82,7 +82,7 @@ def test_fp16_is_built_where_the_backend_has_it(
     export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any, has_fp16: bool
 ) -> None:
     pin_fp16(has_fp16, monkeypatch)
-    metrics = build_engine(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+    metrics = build_engine_step(export, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
 
 
@@ -117,12 +117,12 @@ def test_a_graph_in_fp16_becomes_an_engine_too(
     pin_fp16(False, monkeypatch)
     onnx = with_fp16(export, tmp_path / "onnx")
     settings = EngineSettings.model_validate({"batch_size": 4, "backend": backend})
-    metrics = build_engine(onnx, tmp_path, engine=settings, seed=0, progress=progress)
+    metrics = build_engine_step(onnx, tmp_path, engine=settings, seed=0, progress=progress)
     assert metrics["fp16_weighted_layers"] == 7
     assert any("computes the FP16 graph in fp32" in warning for warning in progress.warnings)
     off = EngineSettings.model_validate({"batch_size": 4, "backend": backend, "fp16": "never"})
     (tmp_path / "off").mkdir()
-    assert "fp16_bytes" not in build_engine(
+    assert "fp16_bytes" not in build_engine_step(
         onnx, tmp_path / "off", engine=off, seed=0, progress=progress
     )
 
@@ -170,7 +170,7 @@ def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(
 ) -> None:
     settings = EngineSettings.model_validate({"backend": "onnxruntime", "fp16": "always"})
     with pytest.raises(EngineBuildError, match=r"needs .*fp16\.onnx. Run export_onnx again"):
-        build_engine(export, tmp_path, engine=settings, seed=0, progress=NullProgress())
+        build_engine_step(export, tmp_path, engine=settings, seed=0, progress=NullProgress())
 
 
 def test_the_backend_follows_what_the_graphs_were_exported_for(
@@ -182,10 +182,10 @@ def test_the_backend_follows_what_the_graphs_were_exported_for(
         set_model_props(model, {"qatline.target": "onnxruntime"})
         save_onnx(model, onnx / f"{variant}.onnx")
     auto = EngineSettings.model_validate({"batch_size": 4, "fp16": "never"})
-    build_engine(onnx, tmp_path, engine=auto, seed=0, progress=progress)
+    build_engine_step(onnx, tmp_path, engine=auto, seed=0, progress=progress)
     assert json.loads((tmp_path / "build.json").read_text())["backend"] == "onnxruntime"
     assert "set engine.backend=openvino and run export_onnx again" in progress.warnings[0]
-    build_engine(onnx, tmp_path, engine=SETTINGS, seed=0, progress=progress)
+    build_engine_step(onnx, tmp_path, engine=SETTINGS, seed=0, progress=progress)
     assert json.loads((tmp_path / "build.json").read_text())["backend"] == "openvino"
 
 
@@ -194,4 +194,4 @@ def test_a_missing_variant_stops_the_step(export: Path, tmp_path: Path) -> None:
     partial.mkdir()
     (partial / "fp32.onnx").write_bytes((export / "fp32.onnx").read_bytes())
     with pytest.raises(EngineBuildError, match=r"holds no ptq\.onnx, qat\.onnx"):
-        build_engine(partial, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())
+        build_engine_step(partial, tmp_path, engine=SETTINGS, seed=0, progress=NullProgress())

@@ -13,9 +13,9 @@ from PIL import Image
 from reference_networks import ResidualNetwork, write_network
 
 from components.artifacts.evaluation import FileCheck
-from components.build_engine import build_engine
+from components.build_engine import build_engine_step
 from components.data.info import DatasetInfo
-from components.evaluate import evaluate
+from components.evaluate import evaluate_step
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.runtime.events import NullProgress
 from components.settings import EngineSettings
@@ -66,7 +66,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, 
     (steps["baseline"] / "model.keras").write_bytes(b"0" * 1000)
     with pytest.MonkeyPatch.context() as patch:
         pin_fp16(False, patch)
-        build_engine(
+        build_engine_step(
             steps["onnx"], steps["engines"], engine=SETTINGS, seed=0, progress=NullProgress()
         )
     return steps
@@ -77,7 +77,7 @@ def evaluated(
     steps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, float]]:
     out = tmp_path_factory.mktemp("evaluation")
-    return out, evaluate(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
+    return out, evaluate_step(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
 
 
 def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
@@ -87,8 +87,8 @@ def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
     engines, out = tmp_path / "engines", tmp_path / "evaluation"
     engines.mkdir()
     out.mkdir()
-    build_engine(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
-    evaluate(
+    build_engine_step(steps["onnx"], engines, engine=SETTINGS, seed=0, progress=NullProgress())
+    evaluate_step(
         **{**steps, "engines": engines}, out=out, engine=SETTINGS, seed=0, progress=NullProgress()
     )
     report = json.loads((out / "evaluation.json").read_text())
@@ -176,7 +176,7 @@ def test_predictions_of_another_data_set_stop_the_step(
     for count in (SAMPLES - 1, SAMPLES + 1):
         np.save(tmp_path / "predictions.npy", np.zeros((count, 10), np.float32))
         with pytest.raises(DataError, match="the test part does not have as many"):
-            evaluate(
+            evaluate_step(
                 **{**steps, "baseline": tmp_path},
                 out=tmp_path,
                 engine=SETTINGS,
@@ -188,7 +188,7 @@ def test_predictions_of_another_data_set_stop_the_step(
 
 def test_a_missing_engine_stops_the_step(steps: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(EngineLoadError, match=r"holds no fp32\.engine, ptq\.engine, qat\.engine"):
-        evaluate(
+        evaluate_step(
             **{**steps, "engines": tmp_path},
             out=tmp_path,
             engine=SETTINGS,
@@ -204,7 +204,7 @@ def test_an_engine_that_preprocesses_itself_is_refused(
     manifest = json.loads((engines / "ptq.engine.json").read_text())
     (engines / "ptq.engine.json").write_text(seal({**manifest, "preprocessing_embedded": True}))
     with pytest.raises(DataError, match="Export the model without embed_preprocessing"):
-        evaluate(
+        evaluate_step(
             **{**steps, "engines": engines},
             out=tmp_path,
             engine=SETTINGS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.export_onnx import export_onnx
+from components.export_onnx import export_onnx_step
 from components.runtime.export_choice import choose_unsigned, engine_facts, target_facts
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qat_lib.engines import choose_backend
@@ -52,7 +52,7 @@ def steps(digits_dataset, tmp_path_factory):
 
 def run(dataset: Path, steps: Path, out: Path, progress, engine=None, **settings):
     out.mkdir()
-    return export_onnx(
+    return export_onnx_step(
         dataset,
         steps / "baseline",
         steps / "ptq",

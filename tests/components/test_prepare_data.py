@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from components.artifacts import Dataset
-from components.prepare_data import prepare_data
+from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
 from components.runtime.reader import load_split
 from components.settings import DataSettings
@@ -21,7 +21,7 @@ SPLITS = ("train", "calibration", "validation", "test")
 
 def prepare(out: Path, *, seed: int = 0, progress: Any = None, **data: Any) -> dict[str, float]:
     out.mkdir(parents=True, exist_ok=True)
-    return prepare_data(
+    return prepare_data_step(
         out, data=DataSettings(**data), seed=seed, progress=progress or NullProgress()
     )
 

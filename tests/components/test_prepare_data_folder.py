@@ -10,7 +10,7 @@ from PIL import Image
 
 from components.artifacts import Dataset
 from components.data.images import decode_image, load_image, resize_array
-from components.prepare_data import prepare_data
+from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
 from components.runtime.reader import load_split, numpy_batches
 from components.settings import DataSettings
@@ -26,7 +26,9 @@ def prepare(
     folder = root.parent / out
     folder.mkdir()
     settings = DataSettings(kind="folder", path=str(root), **data)
-    return folder, prepare_data(folder, data=settings, seed=0, progress=progress or NullProgress())
+    return folder, prepare_data_step(
+        folder, data=settings, seed=0, progress=progress or NullProgress()
+    )
 
 
 def test_images_stay_in_their_files_and_come_back_with_their_class(image_folder: Make) -> None:
@@ -164,7 +166,7 @@ def test_folders_that_cannot_work_are_refused(image_folder: Make, tmp_path: Path
         out.mkdir()
         settings = DataSettings(kind="folder", path=str(path), **data)
         with pytest.raises(DataError, match=message):
-            prepare_data(out, data=settings, seed=0, progress=NullProgress())
+            prepare_data_step(out, data=settings, seed=0, progress=NullProgress())
     (root / "emu").mkdir()
     with pytest.raises(DataError, match=r"emu: expected images .* found none"):
         prepare(root)

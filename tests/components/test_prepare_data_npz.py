@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from components.artifacts import Dataset
-from components.prepare_data import prepare_data
+from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
 from components.runtime.reader import load_split
 from components.settings import DataSettings
@@ -35,7 +35,7 @@ def prepare(folder: Path, arrays: Arrays, **data: Any) -> Path:
 def prepare_file(folder: Path, file: Path, **data: Any) -> Path:
     out = folder / "out"
     out.mkdir()
-    prepare_data(
+    prepare_data_step(
         out, data=DataSettings(kind="npz", path=str(file), **data), seed=0, progress=NullProgress()
     )
     return out
@@ -152,7 +152,7 @@ def test_images_that_occur_in_training_and_elsewhere_are_counted(
     out = tmp_path / "out"
     out.mkdir()
     settings = DataSettings(kind="npz", path=str(tmp_path / "data.npz"))
-    metrics = prepare_data(out, data=settings, seed=0, progress=progress)
+    metrics = prepare_data_step(out, data=settings, seed=0, progress=progress)
     assert metrics["duplicates"] == 90 - metrics["train_samples"] == Dataset(out).info().duplicates
     assert any("byte for byte" in message for message in progress.warnings)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.promote import promote, promote_component
+from components.promote import promote_component, promote_step
 from components.settings import GateSettings
 from qat_lib.errors import StepError
 
@@ -65,7 +65,7 @@ def write(path: Path, content: Any) -> None:
 def call(
     run: dict[str, Path], listener: Listener | None = None, **bounds: Any
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    metrics = promote(
+    metrics = promote_step(
         **run, gate=GateSettings.model_validate(bounds), seed=1, progress=listener or Listener()
     )
     return metrics, json.loads((run["out"] / "verdict.json").read_text())

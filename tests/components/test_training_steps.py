@@ -26,12 +26,12 @@ SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dict[str, Path]:
     """Run the three steps once, with a short training."""
-    from components.finetune_qat import finetune_qat
-    from components.quantize_model import quantize_model
-    from components.train_baseline import train_baseline
+    from components.finetune_qat import finetune_qat_step
+    from components.quantize_model import quantize_model_step
+    from components.train_baseline import train_baseline_step
 
     made = {name: tmp_path_factory.mktemp(name) for name in ("baseline", "ptq", "qat")}
-    train_baseline(
+    train_baseline_step(
         digits_dataset,
         made["baseline"],
         model=ModelSettings(),
@@ -39,7 +39,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
         seed=1,
         progress=NullProgress(),
     )
-    quantize_model(
+    quantize_model_step(
         digits_dataset,
         made["baseline"],
         made["ptq"],
@@ -49,7 +49,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
         seed=1,
         progress=NullProgress(),
     )
-    finetune_qat(
+    finetune_qat_step(
         digits_dataset,
         made["baseline"],
         made["ptq"],
@@ -64,9 +64,9 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
 def test_train_baseline_again_gives_another_archive_of_the_same_digest(
     steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.train_baseline import train_baseline
+    from components.train_baseline import train_baseline_step
 
-    train_baseline(
+    train_baseline_step(
         steps["dataset"],
         tmp_path,
         model=ModelSettings(),
@@ -110,9 +110,9 @@ def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, P
 def test_training_twice_with_one_seed_gives_the_same_numbers(
     steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.train_baseline import train_baseline
+    from components.train_baseline import train_baseline_step
 
-    train_baseline(
+    train_baseline_step(
         steps["dataset"],
         tmp_path,
         model=ModelSettings(),
@@ -160,10 +160,10 @@ def test_fine_tuning_says_which_epoch_it_keeps(steps: dict[str, Path]) -> None:
 
 
 def test_a_trained_model_file_is_only_evaluated(steps: dict[str, Path], tmp_path: Path) -> None:
-    from components.train_baseline import train_baseline
+    from components.train_baseline import train_baseline_step
 
     settings = ModelSettings(name=str(steps["baseline"] / "model.keras"))
-    train_baseline(
+    train_baseline_step(
         steps["dataset"], tmp_path, model=settings, training=SHORT, seed=9, progress=NullProgress()
     )
     assert read(tmp_path / "history.json") == []
@@ -204,13 +204,13 @@ def save_model(kind: str, path: Path) -> str:
 def test_a_model_that_does_not_fit_is_refused_with_a_reason(
     kind: str, message: str, steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.train_baseline import train_baseline
+    from components.train_baseline import train_baseline_step
 
     settings = ModelSettings(name=save_model(kind, tmp_path / "given.keras"))
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(UnsupportedModelError, match=message):
-        train_baseline(
+        train_baseline_step(
             steps["dataset"], out, model=settings, training=SHORT, seed=0, progress=NullProgress()
         )
     assert list(out.iterdir()) == []

@@ -42,7 +42,7 @@ HANGS_AFTER_SECONDS = 90
 
 def prepare_data(path: str, kind: str, out: str) -> None:
     """The step ``prepare_data`` on a file or a folder."""
-    from components.prepare_data import prepare_data
+    from components.prepare_data import prepare_data_step
     from components.runtime.events import NullProgress
     from components.settings import DataSettings
 
@@ -50,7 +50,7 @@ def prepare_data(path: str, kind: str, out: str) -> None:
     folder.mkdir()
     try:
         settings = DataSettings(kind=kind, path=path)  # type: ignore[arg-type]
-        prepare_data(folder, data=settings, seed=0, progress=NullProgress())
+        prepare_data_step(folder, data=settings, seed=0, progress=NullProgress())
     except BaseException:
         folder.rmdir()
         raise

@@ -39,7 +39,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
     import qat_lib
-    from components.prepare_data import prepare_data
+    from components.prepare_data import prepare_data_step
     from components.runtime.events import NullProgress
     from components.settings import DataSettings
     from qat_lib import engines
@@ -85,7 +85,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(image).save(place / f"{index // 2:03d}.{'jpg' if index == 2 else 'png'}")
     (folder / "dataset").mkdir()
     settings = DataSettings(kind="npz", path=str(folder / "data.npz"))
-    prepare_data(folder / "dataset", data=settings, seed=0, progress=NullProgress())
+    prepare_data_step(folder / "dataset", data=settings, seed=0, progress=NullProgress())
     return folder
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from components.data.folder_listing import MAX_DEPTH, list_images
-from components.prepare_data import prepare_data
+from components.prepare_data import prepare_data_step
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
@@ -67,7 +67,7 @@ def test_prepare_data_counts_a_file_with_two_names_once(image_folder: Make, prog
     out = root.parent / "out"
     out.mkdir()
     settings = DataSettings(kind="folder", path=str(root))
-    metrics = prepare_data(out, data=settings, seed=0, progress=progress)
+    metrics = prepare_data_step(out, data=settings, seed=0, progress=progress)
     splits = ("train", "calibration", "validation", "test")
     assert sum(metrics[f"{split}_samples"] for split in splits) == 24
     assert any("1 names below" in message for message in progress.warnings)

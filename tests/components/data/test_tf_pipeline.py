@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from components.data.read_errors import as_data_error
-from components.prepare_data import prepare_data
+from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
 from components.runtime.reader import load_split, tf_dataset
 from components.settings import DataSettings
@@ -76,7 +76,9 @@ def gradient(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = folder / "out"
     out.mkdir()
     settings = {"kind": "npz", "path": str(folder / "data.npz"), "preprocessing": {"scale": 1.0}}
-    prepare_data(out, data=DataSettings.model_validate(settings), seed=0, progress=NullProgress())
+    prepare_data_step(
+        out, data=DataSettings.model_validate(settings), seed=0, progress=NullProgress()
+    )
     return out
 
 
@@ -130,7 +132,7 @@ def test_an_image_that_vanishes_in_the_middle_is_named(
 ) -> None:
     root, out = image_folder(count=20), tmp_path / "out"
     out.mkdir()
-    prepare_data(
+    prepare_data_step(
         out, data=DataSettings(kind="folder", path=str(root)), seed=0, progress=NullProgress()
     )
     dataset = tf_dataset(out, "train", 4)
@@ -148,7 +150,7 @@ def test_a_folder_streams_the_same_pixels(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    prepare_data(
+    prepare_data_step(
         out,
         data=DataSettings(kind="folder", path=str(image_folder(count=20)), image_size=(5, 5)),
         seed=0,

@@ -137,7 +137,7 @@ def test_load_step_lends_kfp_its_decorator_inside_of_an_executor(
         if name == "kfp.dsl":
             return dsl
         seen.append(dsl.component if own else dsl.component(base_image="x")(fit))
-        return SimpleNamespace(evaluate=fit)
+        return SimpleNamespace(evaluate_step=fit)
 
     monkeypatch.setenv("_KFP_RUNTIME", "true")
     monkeypatch.setattr(steps.importlib, "import_module", import_module)
@@ -151,7 +151,7 @@ def test_load_step_leaves_kfp_alone_elsewhere(monkeypatch: pytest.MonkeyPatch) -
 
     def import_module(name: str) -> Any:
         asked.append(name)
-        return SimpleNamespace(evaluate=fit)
+        return SimpleNamespace(evaluate_step=fit)
 
     monkeypatch.delenv("_KFP_RUNTIME", raising=False)
     monkeypatch.setattr(steps.importlib, "import_module", import_module)

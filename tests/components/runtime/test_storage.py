@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from components.artifacts import Dataset
-from components.prepare_data import prepare_data
+from components.prepare_data import prepare_data_step
 from components.runtime import s3_storage
 from components.runtime.events import NullProgress
 from components.runtime.fingerprints import settings_files
@@ -275,7 +275,7 @@ def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
     before = settings_files({"data": settings.model_dump()})
     out = tmp_path / "out"
     out.mkdir()
-    prepare_data(out, data=settings, seed=0, progress=NullProgress())
+    prepare_data_step(out, data=settings, seed=0, progress=NullProgress())
     assert sum(Dataset(out).info().splits.values()) == 60
     assert before == settings_files({"data": settings.model_dump()})
     upload(1)
@@ -287,7 +287,7 @@ def test_a_data_set_that_is_not_in_s3_is_told(s3: Any, cache: Path, tmp_path: Pa
     with pytest.raises(
         StorageError, match=r"s3://data/nothing\.npz does not exist.*correct data\.path"
     ):
-        prepare_data(tmp_path, data=settings, seed=0, progress=NullProgress())
+        prepare_data_step(tmp_path, data=settings, seed=0, progress=NullProgress())
     assert settings_files({"data": settings.model_dump()}) == {}
 
 

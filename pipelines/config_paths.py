@@ -1,0 +1,61 @@
+"""The paths in a config: relative ones become absolute; weights may lie beside the data."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PATH_KEYS: tuple[tuple[str, ...], ...] = (
+    ("output",),
+    ("data", "path"),
+    ("model", "name"),
+    ("model", "weights"),
+    ("quantization", "spec"),
+)
+"""Where a config may hold a path."""
+
+
+def absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """Return a layer of a config whose relative paths start at ``base``."""
+    result = copy.deepcopy(dict(layer))
+    for section, *rest in PATH_KEYS:
+        if not rest:
+            if isinstance(result.get(section), str) and "://" not in result[section]:
+                result[section] = str(_resolve(result[section], base))
+            continue
+        inner = result.get(section)
+        value = inner.get(rest[0]) if isinstance(inner, dict) else None
+        if isinstance(value, str) and _is_path(section, rest[0], value):
+            result[section] = {**result[section], rest[0]: str(_resolve(value, base))}
+    return result
+
+
+def weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:
+    """Find a weights file in the folder of the data if it is not where the config says."""
+    model, data = values.get("model"), values.get("data")
+    weights = model.get("weights") if isinstance(model, dict) else None
+    path = data.get("path") if isinstance(data, dict) else None
+    if not isinstance(model, dict) or not isinstance(weights, str) or not isinstance(path, str):
+        return values
+    if "://" in weights + path or Path(weights).exists():
+        return values
+    beside = Path(path).parent / Path(weights).name
+    return {**values, "model": {**model, "weights": str(beside)}} if beside.is_file() else values
+
+
+def _is_path(section: str, key: str, value: str) -> bool:
+    if "://" in value:  # s3://bucket/key and the like
+        return False
+    if (section, key) == ("model", "name"):
+        return value.endswith((".keras", ".h5"))
+    if (section, key) == ("model", "weights"):
+        return value != "imagenet"
+    return True
+
+
+def _resolve(value: str, base: Path) -> Path:
+    # normpath rather than resolve(): a link keeps the name that the user gave it.
+    return Path(os.path.normpath(base / Path(value).expanduser()))
