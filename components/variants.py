@@ -5,16 +5,19 @@ Which files each has, and which row of the results is its engine's.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 
-class Variant(StrEnum):
+class Variant(str, Enum):
     """One variant of the model; its value is the stem of its files."""
 
     FP32 = "fp32"
     PTQ = "ptq"
     QAT = "qat"
     FP16 = "fp16"
+
+    def __str__(self) -> str:
+        return self.value
 
     @property
     def onnx(self) -> str:

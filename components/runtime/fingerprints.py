@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from qat_lib.digests import sha256_of
 from qat_lib.errors import ConfigError, DataError
 
 OWN_PACKAGES = ("qat_lib", "components")
@@ -104,7 +105,7 @@ def file_digest(path: Path) -> str:
     """
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            return sha256_of(stream)
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from components.runtime.meaning import meaning_digest
+from qat_lib.digests import sha256_of
 from qat_lib.errors import StorageError
 from qat_lib.text_files import read_json
 
@@ -224,5 +225,5 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 def _measure(path: Path) -> tuple[int, str]:
     with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-        return stream.tell(), digest.hexdigest()
+        digest = sha256_of(stream)
+        return stream.tell(), digest

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qat_lib.digests import sha256_of
+
 _LARGEST_JSON = 16 << 20  # bytes
 _MOST_MEMBERS = 10_000
 _TIMES = frozenset({"seconds", "conversion_seconds", "build_seconds", "created", "date_saved"})
@@ -71,7 +73,7 @@ def _member_digest(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
         content = archive.read(member)
         return hashlib.sha256(_canonical(content) or content).hexdigest()
     with archive.open(member) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # it reads as a file does
+        return sha256_of(stream)
 
 
 def _canonical(content: bytes) -> bytes | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from components.runtime.artifacts import as_storage_error
 from components.runtime.atomic_file import written_beside
 from components.runtime.stored_file import Storage, StoredFile
+from qat_lib.digests import sha256_of
 from qat_lib.errors import StorageError
 
 __all__ = [
@@ -38,8 +39,8 @@ class LocalStorage:
         if not path.is_file():
             return None
         with _translated(path), path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256")
-            return StoredFile(location=location, size=stream.tell(), tag=digest.hexdigest())
+            digest = sha256_of(stream)
+            return StoredFile(location=location, size=stream.tell(), tag=digest)
 
     def get(self, location: str, target: Path) -> StoredFile:
         """Copy a file to ``target`` in one rename."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from qat_lib.digests import sha256_of
 from qat_lib.errors import EngineBuildError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -26,7 +26,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
 def sha256(path: Path) -> str:
     """Return the SHA-256 digest of a file, as hexadecimal text."""
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256_of(stream)
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:

@@ -1,0 +1,16 @@
+"""Digests of files. ``hashlib.file_digest`` is not in Python 3.10, on which TensorRT 8.6 runs."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import IO
+
+_BLOCK = 1 << 20
+
+
+def sha256_of(stream: IO[bytes]) -> str:
+    """Return the SHA-256 of what is left of a binary stream, as hexadecimal text."""
+    digest = hashlib.sha256()
+    while block := stream.read(_BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
