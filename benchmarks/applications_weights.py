@@ -73,7 +73,7 @@ def features(model: Any, tensor: Any, images: np.ndarray) -> np.ndarray:
     """Return what reaches ``tensor`` of a model, the input of its head: one row of float64 for each image."""
     import keras
 
-    from qat_lib.recursion import deep_graphs
+    from qat_lib.apply.recursion import deep_graphs
 
     with deep_graphs():
         body = keras.Model(model.input, tensor)

@@ -52,7 +52,7 @@ def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, flo
     command = [
         sys.executable,
         "-m",
-        "pipelines.cli",
+        "pipelines.cli.main",
         "run",
         "--json",
         "--quiet",

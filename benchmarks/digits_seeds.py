@@ -30,7 +30,7 @@ def run_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "pipelines.cli",
+        "pipelines.cli.main",
         "run",
         "--json",
         "--quiet",

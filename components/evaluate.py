@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported, ResultRow
 from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements, row_metrics
+from components.data.reader import numpy_batches
 from components.evaluation import metrics as figures
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
@@ -20,7 +21,6 @@ from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
-from components.runtime.reader import numpy_batches
 from components.settings import EngineSettings
 from components.variants import REQUIRED
 from qat_lib.engines import Engine, benchmark_together, load_engine

@@ -15,8 +15,8 @@ from kfp import dsl
 from components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
 from components.artifacts.exported import ExportRecord, FindingRecord
 from components.artifacts.models import ModelFolder
+from components.export.choice import choose_export
 from components.runtime.events import Progress
-from components.runtime.export_choice import choose_export
 from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
 from components.variants import CANDIDATE_VARIANT, Variant
@@ -98,8 +98,8 @@ def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
     """Export one model and compare it with Keras on the test part."""
-    from components.runtime.export_parity import compare_with_keras
-    from components.runtime.reader import load_split
+    from components.data.reader import load_split
+    from components.export.parity import compare_with_keras
 
     metadata: dict[str, Any] = {"classes": list(dataset.info().classes)}
     if (accuracy := folder.test_accuracy()) is not None:
@@ -198,7 +198,7 @@ def export_onnx_component(
     seed: int = 0,
 ) -> None:
     """Export the models to ONNX and verify them."""
-    from components.runtime.export_choice import engine_facts
+    from components.export.choice import engine_facts
     from components.runtime.step import run_component
 
     run_component(

@@ -40,11 +40,11 @@ def finetune_qat_step(
     Returns:
         Accuracy on the validation and test parts, its change against the baseline, and the epoch
         whose weights were kept (0: the calibrated model, see
-        :func:`components.runtime.history.is_clear_gain`).
+        :func:`components.training.history.is_clear_gain`).
     """
     import qat_lib
-    from components.runtime import fitting
-    from components.runtime.ranges import describe_ranges
+    from components.training import fitting
+    from components.training.ranges import describe_ranges
 
     fitting.make_deterministic(seed)
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)

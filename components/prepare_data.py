@@ -70,7 +70,7 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
 def _local(location: str) -> Path:
     """Return where the source lies on this machine, after fetching it when it is remote."""
     if location.startswith("s3://"):
-        from components.runtime.storage import fetch_cached
+        from components.storage.storage import fetch_cached
 
         return fetch_cached(location)
     return Path(location).expanduser()

@@ -18,8 +18,8 @@ from components.gate import judge, speedup
 from components.report import ReportFolders, render_report
 from components.runtime.events import Progress
 from components.runtime.images import ENGINE_IMAGE
-from components.runtime.model_names import registered_name
 from components.settings import GateSettings
+from components.tracking.model_names import registered_name
 from components.variants import CANDIDATE_VARIANT
 from qat_lib.errors import StepError
 

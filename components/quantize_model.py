@@ -47,11 +47,11 @@ def quantize_model_step(
     import math
 
     import qat_lib
-    from components.runtime import fitting
-    from components.runtime.export_choice import choose_unsigned
-    from components.runtime.quantization_choice import open_cases, read_spec
-    from components.runtime.ranges import describe_ranges
-    from components.runtime.reader import numpy_batches
+    from components.data.reader import numpy_batches
+    from components.export.choice import choose_unsigned
+    from components.training import fitting
+    from components.training.quantization_choice import open_cases, read_spec
+    from components.training.ranges import describe_ranges
 
     fitting.make_deterministic(seed)
     unsigned = choose_unsigned(quantization, export, engine)
@@ -102,7 +102,7 @@ def quantize_model_component(
     seed: int = 0,
 ) -> None:
     """Place Q/DQ and calibrate."""
-    from components.runtime.export_choice import target_facts
+    from components.export.choice import target_facts
     from components.runtime.step import run_component
 
     run_component(

@@ -1,6 +1,6 @@
 """The settings of each step: frozen, validated once, with the defaults of the main job.
 
-``pipelines.config.RunConfig`` puts them together; a step receives only the sections it reads, which
+``pipelines.config.run_config.RunConfig`` puts them together; a step receives only the sections it reads, which
 is also what its cache key is made of.
 """
 

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from components.settings_base import Settings
 from qat_lib.errors import ConfigError
-from qat_lib.text_files import parse_json
+from qat_lib.files.text_files import parse_json
 
 Side = Annotated[int, Field(ge=1, le=8_192)]
 

@@ -38,8 +38,8 @@ def train_baseline_step(
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
     """
-    from components.runtime import fitting
-    from components.runtime.model_source import gives_probabilities, open_model
+    from components.training import fitting
+    from components.training.model_source import gives_probabilities, open_model
 
     fitting.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)

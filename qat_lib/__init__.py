@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         FusionReport,
         analyze_onnx,
     )
+    from qat_lib.apply.rebuild import apply_plan
     from qat_lib.calibration import (
         CalibrationReport,
         calibrate,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
         export_onnx,
         verify_onnx,
     )
-    from qat_lib.layer_graph import LayerGraph
+    from qat_lib.graph.layer_graph import LayerGraph
     from qat_lib.loading import load_model
     from qat_lib.plan import (
         QuantizationPlan,
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
         TensorQuantizer,
         fake_quantize,
     )
-    from qat_lib.rebuild import apply_plan
     from qat_lib.spec import (
         LayerConfig,
         QuantizationSpec,
@@ -172,7 +172,7 @@ _HOMES = {
     "check_parity": "qat_lib.export",
     "export_onnx": "qat_lib.export",
     "verify_onnx": "qat_lib.export",
-    "LayerGraph": "qat_lib.layer_graph",
+    "LayerGraph": "qat_lib.graph.layer_graph",
     "load_model": "qat_lib.loading",
     "QuantizationPlan": "qat_lib.plan",
     "QuantizerEntry": "qat_lib.plan",
@@ -186,7 +186,7 @@ _HOMES = {
     "WeightedBaseQuantizeWrapper": "qat_lib.quantize_wrappers",
     "TensorQuantizer": "qat_lib.quantizers",
     "fake_quantize": "qat_lib.quantizers",
-    "apply_plan": "qat_lib.rebuild",
+    "apply_plan": "qat_lib.apply.rebuild",
     "LayerConfig": "qat_lib.spec",
     "QuantizationSpec": "qat_lib.spec",
     "TensorTrace": "qat_lib.tensor_trace",

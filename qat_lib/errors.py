@@ -19,10 +19,10 @@
     ├── StorageError                  local or remote storage failed
     ├── TrackingError                 the tracking server failed
     ├── StepError                     a pipeline step failed
-    │   └── StepStoppedError          its process ended with an error (pipelines.launch)
-    ├── RunFailedError                a run ended before its result (pipelines.local)
-    ├── RunInterruptedError           a signal ended the run (pipelines.local)
-    └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster)
+    │   └── StepStoppedError          its process ended with an error (pipelines.run.launch)
+    ├── RunFailedError                a run ended before its result (pipelines.run.local)
+    ├── RunInterruptedError           a signal ended the run (pipelines.run.local)
+    └── ClusterError                  the Kubeflow server failed or refused (pipelines.cluster.server)
 
 Those with a module live there, beside what they tell of; all others live here.
 

@@ -9,13 +9,13 @@ import keras
 
 import qat_lib.quantize_wrappers  # registers the wrappers with Keras
 import qat_lib.quantizers  # noqa: F401  registers TensorQuantizer
+from qat_lib.apply.recursion import deep_graphs
 from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.files.keras_archive import KerasArchive, inspect_archive
+from qat_lib.files.variable_budget import variable_budget
 from qat_lib.foreign_errors import describe_error
-from qat_lib.keras_archive import KerasArchive, inspect_archive
-from qat_lib.keras_graph import layers_of
+from qat_lib.graph.keras_graph import layers_of
 from qat_lib.quantize_wrappers import WeightedBaseQuantizeWrapper
-from qat_lib.recursion import deep_graphs
-from qat_lib.variable_budget import variable_budget
 
 # Beyond the weights in the file: seeds, counters, and weights stored in half precision.
 _SPARE_BYTES = 64 << 20

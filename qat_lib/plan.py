@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from qat_lib.errors import PlanError
+from qat_lib.files.text_files import parse_json, read_json
 from qat_lib.plan_entries import (
     KINDS,
     Consumer,
@@ -23,7 +24,6 @@ from qat_lib.plan_entries import (
     skipped_from_dict,
     skipped_to_dict,
 )
-from qat_lib.text_files import parse_json, read_json
 
 __all__ = [
     "KINDS",

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qat_lib.errors import DataError
-from qat_lib.text_files import read_json
+from qat_lib.files.text_files import read_json
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 FloatBatch = npt.NDArray[np.float32]

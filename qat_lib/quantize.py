@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import keras
 
-from qat_lib.keras_graph import layers_of
+from qat_lib.apply.rebuild import apply_plan
+from qat_lib.graph.keras_graph import layers_of
 from qat_lib.planner import plan_quantization
 from qat_lib.quantizers import TensorQuantizer
-from qat_lib.rebuild import apply_plan
 from qat_lib.spec import LayerConfig, QuantizationSpec
 
 __all__ = ["LayerConfig", "QuantizationSpec", "apply_plan", "model_quantizers", "quantize_model"]

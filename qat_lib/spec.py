@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from qat_lib.errors import SpecError
+from qat_lib.files.strict_yaml import parse_yaml, read_yaml
+from qat_lib.files.text_files import parse_json
 from qat_lib.layer_config import CALIBRATORS, RANGE_POLICIES, WEIGHT_RANGE_POLICIES, LayerConfig
-from qat_lib.strict_yaml import parse_yaml, read_yaml
-from qat_lib.text_files import parse_json
 
 __all__ = [
     "CALIBRATORS",

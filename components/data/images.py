@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qat_lib import limits
 from qat_lib.errors import DataError
-from qat_lib.regular_files import read_regular
+from qat_lib.files import limits
+from qat_lib.files.regular_files import read_regular
 
 SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}

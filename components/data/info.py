@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qat_lib.errors import DataError
-from qat_lib.text_files import read_json
+from qat_lib.files.text_files import read_json
 
 INFO_NAME = "dataset.json"
 SPLITS = ("train", "calibration", "validation", "test")

@@ -11,12 +11,12 @@ import numpy as np
 
 from components.data.array_checks import Array, Part, check_part, check_together
 from components.data.array_source import ArraySource
-from components.runtime.artifacts import as_storage_error, is_disk_full
 from components.settings import DataSettings
-from qat_lib.archives import open_archive
+from components.store.directories import as_storage_error, is_disk_full
 from qat_lib.errors import DataError, QatlineError
-from qat_lib.npy import load_npy, read_header
-from qat_lib.regular_files import open_regular
+from qat_lib.files.archives import open_archive
+from qat_lib.files.npy import load_npy, read_header
+from qat_lib.files.regular_files import open_regular
 
 # Part -> the names under which its images and labels are looked for.
 _NAMES = {

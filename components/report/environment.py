@@ -15,8 +15,8 @@ from typing import Any
 
 from components.report import numbers
 from components.report.sources import RunData
-from components.runtime.fingerprints import library_versions
 from components.settings import GateSettings
+from components.store.fingerprints import library_versions
 from qat_lib.engines.environment import cpu_device, git_state
 
 Pairs = list[tuple[str, str]]

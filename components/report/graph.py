@@ -16,8 +16,8 @@ from typing import Any
 
 from components.artifacts.exported import Analysis
 from components.report.graph_view import GraphEdge, GraphNode, GraphView, Pair
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.identity import Identities
-from qat_lib.roles import onnx_operators
 
 _FOLDED = {
     "Relu": "ReLU",

@@ -18,8 +18,8 @@ from components.artifacts.evaluation import Measurements
 from components.artifacts.exported import Analysis, ExportRecord
 from components.artifacts.folder import StepFolder
 from components.artifacts.models import Epoch, FineTuned, ModelInfo, Quantized, QuantizerRange
-from components.runtime.manifest import MANIFEST_NAME, Manifest, read_step_manifest
 from components.steps import STEPS
+from components.store.manifest import MANIFEST_NAME, Manifest, read_step_manifest
 from components.variants import CANDIDATE_VARIANT
 from qat_lib.errors import QatlineError
 from qat_lib.plan import QuantizationPlan

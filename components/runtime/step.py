@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from components.data.read_errors import as_data_error
-from components.runtime.artifacts import (
+from components.runtime.events import EventProgress, emit
+from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
+from components.runtime.scrubbed_output import scrub_output
+from components.runtime.steps import StepDefinition, load_step
+from components.settings import Settings
+from components.steps import STEP_BY_NAME
+from components.store.directories import (
     Manifest,
     as_storage_error,
     describe,
@@ -28,22 +34,16 @@ from components.runtime.artifacts import (
     read_step_manifest,
     verify_directory,
 )
-from components.runtime.events import EventProgress, emit
-from components.runtime.fingerprints import (
+from components.store.fingerprints import (
     code_digest,
     library_versions,
     machine_identity,
     settings_files,
 )
-from components.runtime.parent import KFP_EXECUTOR_VARIABLE, die_with_launcher
-from components.runtime.scrubbed_output import scrub_output
-from components.runtime.step_store import StepStore, step_key
-from components.runtime.steps import StepDefinition, load_step
-from components.runtime.tracked import log_outputs, log_settings
-from components.runtime.tracking import step_run
-from components.runtime.work_directory import work_directory
-from components.settings import Settings
-from components.steps import STEP_BY_NAME
+from components.store.step_store import StepStore, step_key
+from components.store.work_directory import work_directory
+from components.tracking.tracked import log_outputs, log_settings
+from components.tracking.tracker import step_run
 from qat_lib.errors import MissingPackageError, QatlineError, StepError
 from qat_lib.extras import missing_hint
 

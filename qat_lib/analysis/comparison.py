@@ -19,8 +19,8 @@ from typing import Any
 
 from qat_lib.analysis.report import FusionReport
 from qat_lib.errors import ConfigError
+from qat_lib.files.text_files import read_json
 from qat_lib.mappings import map_values
-from qat_lib.text_files import read_json
 
 _METADATA = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _REFORMAT = re.compile(r"reformat|copynode|__myl_(cast|move)", re.IGNORECASE)

@@ -18,10 +18,10 @@ import numpy as np
 from qat_lib.analysis.reads import Read, Scale
 from qat_lib.analysis.rules.pair import is_legal
 from qat_lib.errors import ExportError
+from qat_lib.graph.roles import PAIR, onnx_operators
 from qat_lib.mappings import map_values
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE, quantized_type, well_formed
-from qat_lib.roles import PAIR, onnx_operators
 
 _TRANSPARENT = onnx_operators("identity")
 

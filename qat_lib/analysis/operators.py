@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.roles import onnx_operators
 
 AVERAGE_POOLS = onnx_operators("average pool")
 MAX_POOLS = onnx_operators("max pool")

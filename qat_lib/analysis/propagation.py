@@ -14,8 +14,8 @@ import numpy as np
 from qat_lib.analysis.findings import Confidence
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, Scale
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import Node, OnnxGraph
-from qat_lib.roles import onnx_operators
 
 _SEEN: Mapping[str, Confidence] = {
     "MaxPool": "D",

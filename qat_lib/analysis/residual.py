@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 from qat_lib.analysis.chains import Chain, extend_over_add, per_tensor
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, float_reads
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.shapes import sizes_differ
-from qat_lib.roles import onnx_operators
 
 AddRule: TypeAlias = Literal["F1", "F2", "F3", "F4", "F5", "F6"]
 

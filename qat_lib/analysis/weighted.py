@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.flow import Flow
 from qat_lib.analysis.reads import Read, Scale
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.shapes import fixed_sizes
-from qat_lib.roles import onnx_operators
 
 Precision: TypeAlias = Literal["int8", "mixed", "float"]
 

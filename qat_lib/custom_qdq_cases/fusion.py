@@ -11,9 +11,9 @@ from typing import Any
 import keras
 from keras import layers
 
-from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import WEIGHTED, classes, is_identity
-from qat_lib.roles import activation_functions, keras_operators, rows
+from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.graph.layer_traits import WEIGHTED, classes, is_identity
+from qat_lib.graph.roles import activation_functions, keras_operators, rows
 
 DEPTHWISE = classes("depthwise")
 EPILOGUE = activation_functions("epilogue")

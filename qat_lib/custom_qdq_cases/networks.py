@@ -9,7 +9,7 @@ from keras import layers
 
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
 from qat_lib.custom_qdq_cases.patterns import BNQDQCase, MaxPoolQDQCase, ResidualConnectionQDQCase
-from qat_lib.layer_graph import LayerGraph
+from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.spec import QuantizationSpec
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from keras import layers
 
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
-from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import CONVOLUTIONS, classes, is_identity
+from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.graph.layer_traits import CONVOLUTIONS, classes, is_identity
 from qat_lib.spec import QuantizationSpec
 
 ACTIVATIONS = classes("activation layer")

@@ -29,7 +29,7 @@ from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import EngineLayer, PrecisionSummary
 from qat_lib.engines.verification import verify_answers
 from qat_lib.errors import EngineBuildError
-from qat_lib.output_files import check_output
+from qat_lib.files.output_files import check_output
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from qat_lib.engines.onnx_graph import GraphSummary
 from qat_lib.engines.onnxruntime import reference_session
 from qat_lib.errors import BackendUnavailableError, EngineBuildError
-from qat_lib.roles import onnx_operators
+from qat_lib.graph.roles import onnx_operators
 
 _LOOPS = onnx_operators("loop")
 

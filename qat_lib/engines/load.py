@@ -17,7 +17,7 @@ from qat_lib.engines.manifest_file import read_manifest
 from qat_lib.engines.request_pool import RequestLimits
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.errors import EngineLoadError
-from qat_lib.regular_files import open_regular
+from qat_lib.files.regular_files import open_regular
 
 logger = logging.getLogger(__name__)
 

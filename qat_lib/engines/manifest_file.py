@@ -16,8 +16,8 @@ from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_j
 from qat_lib.engines.spec import BACKENDS, BuildSpec
 from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineLoadError
+from qat_lib.files.regular_files import read_regular
 from qat_lib.mappings import map_values
-from qat_lib.regular_files import read_regular
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter

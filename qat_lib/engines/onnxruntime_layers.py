@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qat_lib.engines.values import EngineLayer
-from qat_lib.roles import onnx_operators
+from qat_lib.graph.roles import onnx_operators
 
 # Operators that multiply by weights, each with the input that holds them. Those in INT8 read INT8
 # and multiply in INT8.

@@ -28,7 +28,7 @@ from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
 from qat_lib.export.trace import Trace, trace_model
-from qat_lib.keras_graph import layers_of
+from qat_lib.graph.keras_graph import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:

@@ -24,8 +24,8 @@ from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
 from qat_lib.export.verify import as_plan, verify_onnx
+from qat_lib.files.output_files import check_output
 from qat_lib.options import Backend, FloatPrecision, WeightForm
-from qat_lib.output_files import check_output
 from qat_lib.plan import PlanLike, QuantizationPlan
 from qat_lib.preprocessing import Preprocessing
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from qat_lib.apply.recursion import deep_graphs
 from qat_lib.errors import ExportError
 from qat_lib.export.precision import float32_semantics
-from qat_lib.keras_graph import count_calls, input_structure
-from qat_lib.recursion import deep_graphs
+from qat_lib.graph.keras_graph import count_calls, input_structure
 
 
 class KerasReference:

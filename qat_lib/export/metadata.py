@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.files.text_files import parse_json
 from qat_lib.onnx_view.metadata import PREFIX
-from qat_lib.text_files import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)

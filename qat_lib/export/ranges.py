@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
-from qat_lib.keras_graph import layers_of
+from qat_lib.graph.keras_graph import layers_of
 
 INT8_MAX = np.float32(127.0)
 UINT8_MAX = np.float32(255.0)

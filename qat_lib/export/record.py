@@ -22,9 +22,9 @@ from qat_lib.export.graph import (
 from qat_lib.export.metadata import Recorded, RecordedWeight, integer_digest
 from qat_lib.export.passes.names import origin
 from qat_lib.export.ranges import LearnedRange
+from qat_lib.graph.roles import PAIR
 from qat_lib.onnx_view.identity import Identities
 from qat_lib.onnx_view.metadata import PREFIX
-from qat_lib.roles import PAIR
 
 
 def record_quantizers(

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from qat_lib.errors import ExportError
+from qat_lib.files.text_files import parse_json
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_names
 from qat_lib.preprocessing import Preprocessing
-from qat_lib.text_files import parse_json
 
 NUMPY_TYPES = {
     "tensor(float)": np.float32,

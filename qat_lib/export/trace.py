@@ -20,10 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.existing_quantizers import refuse_keras_quantized
 from qat_lib.export.precision import float32_for, float32_semantics
-from qat_lib.keras_graph import functional_of, has_graph, layers_inside, layers_of
-from qat_lib.layer_graph import Call, LayerGraph
+from qat_lib.graph.existing_quantizers import refuse_keras_quantized
+from qat_lib.graph.keras_graph import functional_of, has_graph, layers_inside, layers_of
+from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.quantizers import TensorQuantizer, export_mode
 
 logger = logging.getLogger("qat_lib")

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from qat_lib.archives import check_unpacked, open_archive
 from qat_lib.errors import ConfigError
+from qat_lib.files.archives import check_unpacked, open_archive
+from qat_lib.files.hdf5 import stored_bytes
+from qat_lib.files.keras_archive import inspect_archive, read_npz_headers
+from qat_lib.files.regular_files import open_regular
 from qat_lib.foreign_errors import describe_error
-from qat_lib.hdf5 import stored_bytes
-from qat_lib.keras_archive import inspect_archive, read_npz_headers
-from qat_lib.regular_files import open_regular
 
 _SUFFIXES = (".h5", ".keras", ".npz")
 

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from qat_lib.errors import ExportError
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.protos import message_names, nodes_of, subgraphs_of, writers
 from qat_lib.onnx_view.shapes import (
@@ -28,7 +29,6 @@ from qat_lib.onnx_view.shapes import (
     infer_graph,
     types_of,
 )
-from qat_lib.roles import onnx_operators
 
 MAX_NODES = 20_000
 #: TensorRT's limit; 8 GiB of float32.

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from qat_lib.graph.roles import PAIR
 from qat_lib.onnx_view.metadata import damaged, read_object
-from qat_lib.roles import PAIR
 
 _KEY = "nodes"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qat_lib.errors import ExportError
-from qat_lib.text_files import parse_json
+from qat_lib.files.text_files import parse_json
 
 PREFIX = "qatline."
 

@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 import onnx
 
+from qat_lib.graph.roles import ARITHMETIC
 from qat_lib.onnx_view.protos import subgraphs_of
-from qat_lib.roles import ARITHMETIC
 
 #: Numbers in one vector, and in all vectors of a graph; shapes have a handful.
 MAX_LENGTH = 4096

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qat_lib.composites import Composite
+from qat_lib.graph.composites import Composite
 from qat_lib.plan import SkippedLayer
+from qat_lib.planner.selection import Decision, Selector
 from qat_lib.quantize_wrappers import REGISTRY
-from qat_lib.selection import Decision, Selector
 from qat_lib.spec import LayerConfig
 
 

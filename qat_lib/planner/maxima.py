@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qat_lib.layer_graph import LayerGraph
-from qat_lib.layer_traits import is_wide_maximum, preserves_range
+from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.graph.layer_traits import is_wide_maximum, preserves_range
 from qat_lib.plan import Consumer
 
 

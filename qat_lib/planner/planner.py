@@ -8,15 +8,15 @@ from typing import Any, Literal, get_args
 
 from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import SpecError
-from qat_lib.existing_quantizers import refuse_keras_quantized
-from qat_lib.layer_graph import LayerGraph
+from qat_lib.graph.existing_quantizers import refuse_keras_quantized
+from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.options import Mode
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import composite_entries, weight_entries
+from qat_lib.planner.selection import Selector, warn_unknown_names
 from qat_lib.planner.wants import Wants
-from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
 
 MODES = get_args(Mode)

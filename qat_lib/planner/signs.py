@@ -5,10 +5,10 @@ from __future__ import annotations
 from keras import layers
 
 from qat_lib.custom_qdq_cases.fusion import FUNCTIONS, activation_of, is_merge
-from qat_lib.layer_graph import Call, LayerGraph
-from qat_lib.layer_traits import AVERAGE_POOLS, WEIGHTED, preserves_range
+from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.graph.layer_traits import AVERAGE_POOLS, WEIGHTED, preserves_range
+from qat_lib.graph.roles import activation_functions, keras_operators, rows
 from qat_lib.quantizers import TensorQuantizer
-from qat_lib.roles import activation_functions, keras_operators, rows
 
 NON_NEGATIVE = activation_functions("non-negative")
 OPERATORS = keras_operators("non-negative") - FUNCTIONS.keys()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from keras import layers
 
-from qat_lib.existing_quantizers import quantizer_on
-from qat_lib.layer_graph import Call
+from qat_lib.graph.existing_quantizers import quantizer_on
+from qat_lib.graph.layer_graph import Call
 from qat_lib.plan import Consumer
 from qat_lib.planner.wants import Wants
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from qat_lib.cloning import sound_config
+from qat_lib.apply.cloning import sound_config
 from qat_lib.errors import SpecError
 from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import inner_layers, inner_wrapper

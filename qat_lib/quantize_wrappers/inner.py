@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from qat_lib.keras_graph import RECORDS, children_of
+from qat_lib.graph.keras_graph import RECORDS, children_of
 from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.registry import REGISTRY
 from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper

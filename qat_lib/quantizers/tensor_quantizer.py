@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from qat_lib.errors import SpecError
-from qat_lib.keras_graph import count_calls
+from qat_lib.graph.keras_graph import count_calls
 from qat_lib.options import RangePolicy, WeightRangePolicy
 from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize
 from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from qat_lib.roles import PAIR
+from qat_lib.graph.roles import PAIR
 
 RECORD = ("qatline.quantizers", "qatline.tensors", "qatline.nodes")
 """Metadata that name the nodes and tensors of the original form."""

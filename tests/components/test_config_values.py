@@ -4,7 +4,7 @@ import pytest
 
 from components.config_values import LARGEST_INTEGER, SECRET_REFERENCES, value_problem
 from components.settings import ModelSettings
-from pipelines.cluster_settings import ClusterSettings
+from pipelines.config.cluster_settings import ClusterSettings
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from components.export.choice import choose_unsigned, engine_facts, target_facts
 from components.export_onnx import export_onnx_step
-from components.runtime.export_choice import choose_unsigned, engine_facts, target_facts
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qat_lib.engines import choose_backend
 from qat_lib.errors import BackendUnavailableError, ConfigError, ExportError, VerificationError
@@ -28,7 +28,7 @@ def digits_network():
 def steps(digits_dataset, tmp_path_factory):
     """The directories of the steps before: a trained enough baseline, and its quantized form twice."""
     import qat_lib
-    from components.runtime.reader import load_split
+    from components.data.reader import load_split
 
     folder = tmp_path_factory.mktemp("steps")
     keras.utils.set_random_seed(0)
@@ -307,7 +307,7 @@ def test_float_precision_fp16_leaves_the_fp32_graph_as_it_is(
 def test_a_file_in_fp16_that_is_far_from_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
-    monkeypatch.setattr("components.runtime.export_parity.HALF_BOUND", 1e-9)
+    monkeypatch.setattr("components.export.parity.HALF_BOUND", 1e-9)
     with pytest.raises(VerificationError, match=r"ptq\.onnx in FP16 differs from Keras by up to"):
         run(digits_dataset, steps, tmp_path / "onnx", progress, float_precision="fp16")
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from components.artifacts import Dataset
+from components.data.reader import load_split
 from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
-from components.runtime.reader import load_split
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 from components.artifacts import Dataset
 from components.data.images import decode_image, load_image, resize_array
+from components.data.reader import load_split, numpy_batches
 from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
-from components.runtime.reader import load_split, numpy_batches
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 
@@ -51,7 +51,7 @@ def test_images_stay_in_their_files_and_come_back_with_their_class(image_folder:
 
 
 def test_batches_are_read_one_by_one(image_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.runtime import reader
+    from components.data import reader
 
     out, metrics = prepare(image_folder())
     loaded: list[Path] = []

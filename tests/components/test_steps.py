@@ -5,7 +5,7 @@ import pytest
 from components.runtime.steps import load_step
 from components.settings import Settings
 from components.steps import STEPS, Step
-from pipelines.config import SECTIONS, RunConfig
+from pipelines.config.run_config import SECTIONS, RunConfig
 
 STEP_IDS = [step.name for step in STEPS]
 

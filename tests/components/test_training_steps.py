@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from components.runtime.events import NullProgress
-from components.runtime.manifest import describe
 from components.settings import (
     EngineSettings,
     ExportSettings,
@@ -18,6 +17,7 @@ from components.settings import (
     QuantizationSettings,
     TrainingSettings,
 )
+from components.store.manifest import describe
 from qat_lib.errors import ConfigError, SpecError, UnsupportedModelError
 
 SHORT = TrainingSettings(epochs=3, learning_rate=5e-3)
@@ -94,7 +94,7 @@ def test_models_are_kept_without_their_training(steps: dict[str, Path]) -> None:
 
 
 def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, Path]) -> None:
-    from components.runtime.reader import load_split
+    from components.data.reader import load_split
 
     metrics = read(steps["baseline"] / "metrics.json")
     outputs = np.load(steps["baseline"] / "predictions.npy")
@@ -219,7 +219,7 @@ def test_a_model_that_does_not_fit_is_refused_with_a_reason(
 def test_a_damaged_model_file_is_refused_with_a_reason(
     steps: dict[str, Path], tmp_path: Path
 ) -> None:
-    from components.runtime.model_source import open_model
+    from components.training.model_source import open_model
 
     whole = (steps["baseline"] / "model.keras").read_bytes()
     broken = tmp_path / "broken.keras"
@@ -260,7 +260,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_users_own_function_builds_the_model(user_module: str) -> None:
-    from components.runtime.model_source import gives_probabilities, open_model
+    from components.training.model_source import gives_probabilities, open_model
 
     model, trained = open_model(
         ModelSettings(name=f"{user_module}:build", options={"units": 5}), (8, 8, 1), 10
@@ -272,8 +272,8 @@ def test_a_users_own_function_builds_the_model(user_module: str) -> None:
 
 def test_a_users_own_case_decides(user_module: str) -> None:
     import qat_lib
-    from components.runtime.model_source import open_model
-    from components.runtime.quantization_choice import open_cases
+    from components.training.model_source import open_model
+    from components.training.quantization_choice import open_cases
 
     model, _ = open_model(ModelSettings(name=f"{user_module}:build"), (8, 8, 1), 10)
     cases = open_cases(QuantizationSettings(cases=[f"{user_module}:NoHead"]))
@@ -294,7 +294,7 @@ def test_a_users_own_case_decides(user_module: str) -> None:
 def test_a_model_name_that_leads_nowhere_is_refused(
     name: str, error: type[Exception], message: str, user_module: str
 ) -> None:
-    from components.runtime.model_source import open_model
+    from components.training.model_source import open_model
 
     with pytest.raises(error, match=message):
         open_model(ModelSettings(name=name), (8, 8, 1), 10)
@@ -318,7 +318,7 @@ def test_a_wrong_quantization_choice_is_refused(
     settings: dict, error: type[Exception], message: str
 ) -> None:
     import qat_lib
-    from components.runtime.quantization_choice import open_cases, read_spec
+    from components.training.quantization_choice import open_cases, read_spec
     from qat_lib.models import resnet_digits
 
     def plan() -> None:

@@ -64,7 +64,7 @@ def _seal_engine_manifest(document: dict[str, Any]) -> Any:
 
 
 def _seal_step_manifest(document: dict[str, Any]) -> Any:
-    from components.runtime.manifest import _seal
+    from components.store.manifest import _seal
 
     content = {key: value for key, value in document.items() if key != "seal"}
     return {**content, "seal": _seal(content)}
@@ -211,7 +211,7 @@ def read_engine_manifest(path: Path) -> None:
 
 
 def _step_manifest() -> dict[str, Any]:
-    from components.runtime.manifest import FileEntry, Manifest
+    from components.store.manifest import FileEntry, Manifest
 
     files = {
         "model.onnx": FileEntry(sha256="0" * 64, size=5),
@@ -223,7 +223,7 @@ def _step_manifest() -> dict[str, Any]:
 
 
 def read_step_manifest(path: Path) -> None:
-    from components.runtime.manifest import read_step_manifest
+    from components.store.manifest import read_step_manifest
 
     assert json.dumps(read_step_manifest(path.parent).to_dict())
 
@@ -242,7 +242,7 @@ profiles:
 
 
 def read_config(path: Path) -> None:
-    from pipelines.config import load_config
+    from pipelines.config.run_config import load_config
 
     config = load_config(path, profiles=["quick"])
     assert json.dumps(config.to_dict())
@@ -250,7 +250,7 @@ def read_config(path: Path) -> None:
 
 
 def read_override(path: Path) -> None:
-    from pipelines.config import load_config
+    from pipelines.config.run_config import load_config
     from qat_lib.errors import ConfigError
 
     try:

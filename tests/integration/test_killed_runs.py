@@ -48,7 +48,9 @@ def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]
         [] if "--resume" in arguments else [text for value in QUICK for text in ("--set", value)]
     )
     return _start(
-        folder, ["-c", "from pipelines.cli import main; main()", "run", *arguments, *overrides], {}
+        folder,
+        ["-c", "from pipelines.cli.main import main; main()", "run", *arguments, *overrides],
+        {},
     )
 
 

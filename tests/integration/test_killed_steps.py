@@ -31,7 +31,7 @@ def qatline(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
         if not name.startswith(("MLFLOW_", "QATLINE_"))
     }
     return subprocess.Popen(
-        [sys.executable, "-c", "from pipelines.cli import main; main()", "run", *arguments],
+        [sys.executable, "-c", "from pipelines.cli.main import main; main()", "run", *arguments],
         cwd=folder,
         env=kept,
         stdout=subprocess.PIPE,

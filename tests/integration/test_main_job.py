@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.config import RunConfig
+from pipelines.config.run_config import RunConfig
 from pipelines.steps import STEP_ARTIFACTS
 
 # MLflow's own use of SQLAlchemy 2.1.
@@ -60,7 +60,7 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> MainJob:
         command = [
             sys.executable,
             "-c",
-            "from pipelines.cli import main; main()",
+            "from pipelines.cli.main import main; main()",
             "run",
             *arguments,
         ]

@@ -12,7 +12,6 @@ MIRRORED = ("components", "pipelines", "qat_lib")
 
 ACROSS_MODULES = {
     "tests/components/report/test_report_parts.py": "the small modules that compute for the report",
-    "tests/components/test_training_steps.py": "the three steps that need TensorFlow, run once",
     "tests/pipelines/test_bad_inputs.py": "every command on every kind of bad input",
     "tests/pipelines/test_examples.py": "the configs in examples/",
     "tests/pipelines/test_missing_packages.py": "every command without the extras",

@@ -32,10 +32,10 @@ PRELOADED = (
     "qat_lib.analysis",
     "qat_lib.engines",
     "components.prepare_data",
-    "pipelines.cli_quantize",
-    "pipelines.model_views",
-    "pipelines.compile",
-    "pipelines.config",
+    "pipelines.cli.quantize",
+    "pipelines.cli.model_views",
+    "pipelines.cluster.compile",
+    "pipelines.config.run_config",
 )
 HANGS_AFTER_SECONDS = 90
 
@@ -58,7 +58,7 @@ def prepare_data(path: str, kind: str, out: str) -> None:
 
 def read_dataset(path: str) -> None:
     """Every reader of a prepared data set."""
-    from components.runtime.reader import load_split
+    from components.data.reader import load_split
 
     for split in ("train", "test"):
         load_split(Path(path), split)
@@ -81,8 +81,8 @@ STEPS: dict[str, Callable[..., None]] = {
 
 def execute(arguments: list[str]) -> None:
     """Run one command of the CLI or, reported in the same way, one of the steps above."""
-    from pipelines.cli import app
-    from pipelines.cli_errors import reported
+    from pipelines.cli.errors import reported
+    from pipelines.cli.main import app
 
     if arguments[0] in STEPS:
         import typer

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config import RunConfig, load_config
-from pipelines.yaml_config import read_yaml_mapping
+from pipelines.config.run_config import RunConfig, load_config
+from pipelines.config.yaml_files import read_yaml_mapping
 from qat_lib.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.config import load_config
+from pipelines.cli.main import app
+from pipelines.config.run_config import load_config
 from qat_lib.errors import ConfigError
 
 # MLflow's own use of SQLAlchemy 2.1.

@@ -276,7 +276,7 @@ class Counting:
     """Counts how often the graph of layers is looked at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from qat_lib.layer_graph import LayerGraph
+        from qat_lib.graph.layer_graph import LayerGraph
 
         self.count = 0
         for name in ("producer", "consumers"):

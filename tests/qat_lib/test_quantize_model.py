@@ -223,7 +223,7 @@ def test_a_deep_model_is_quantized_and_loaded_beyond_the_recursion_limit(tmp_pat
 
 def test_a_model_too_deep_for_keras_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     model, before = deep_model(), sys.getrecursionlimit()
-    monkeypatch.setattr("qat_lib.recursion.ROOM", 1)
+    monkeypatch.setattr("qat_lib.apply.recursion.ROOM", 1)
     sys.setrecursionlimit(len(inspect.stack()) + 220)
     try:
         with pytest.raises(UnsupportedModelError, match="setrecursionlimit"):

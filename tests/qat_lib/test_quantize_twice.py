@@ -26,7 +26,7 @@ from qat_lib import (
     plan_quantization,
     quantize_model,
 )
-from qat_lib.layer_traits import is_identity
+from qat_lib.graph.layer_traits import is_identity
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.reads import Read
+from qat_lib.graph.roles import ARITHMETIC, onnx_operators
 from qat_lib.onnx_view.graph import Node
-from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V23 = Rule("V23", "warning", "attention mask or Softmax input is quantized", "J", "M")
 

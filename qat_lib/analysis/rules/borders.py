@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule
+from qat_lib.graph.roles import ARITHMETIC, onnx_operators
 from qat_lib.onnx_view.graph import Node
-from qat_lib.roles import ARITHMETIC, onnx_operators
 
 V28 = Rule("V28", "error", "types of a DQ and of the operands that it meets differ", "M")
 H2 = Rule("H2", "info", "the input's Q is a kernel of its own", "L", "E")

@@ -9,8 +9,8 @@ from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.operators import FLOAT_ONLY, INT8_ELEMENTWISE, is_average_pool
 from qat_lib.analysis.reads import Read, float_reads, list_scales
 from qat_lib.analysis.rules.attention import between_products
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.graph import Node
-from qat_lib.roles import onnx_operators
 
 V18 = Rule("V18", "warning", "elementwise operator with mixed precision", "F5 I", "I")
 V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G", "E")

@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.analysis.rules.pair import check_pair
+from qat_lib.graph.roles import PAIR, onnx_operators
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, QUANTIZE
 from qat_lib.onnx_view.shapes import sizes_differ
-from qat_lib.roles import PAIR, onnx_operators
 
 TensorRTMajor: TypeAlias = Literal[8, 10, 11]
 Check: TypeAlias = Callable[[OnnxGraph, Node], Iterable[Finding]]

@@ -11,8 +11,8 @@ from qat_lib.analysis.propagation import is_mover
 from qat_lib.analysis.rules.pair_axis import V04
 from qat_lib.analysis.rules.pair_types import V27
 from qat_lib.analysis.weighted import CONVOLUTIONS, WeightedOp
+from qat_lib.graph.roles import onnx_operators
 from qat_lib.onnx_view.shapes import fixed_sizes
-from qat_lib.roles import onnx_operators
 
 V10 = Rule("V10", "warning", "only one operand of a weighted layer is quantized", "D")
 V11 = Rule("V11", "info", "weighted layer stays in floating point", "D")

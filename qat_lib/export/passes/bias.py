@@ -16,7 +16,7 @@ from qat_lib.export.graph import (
     rank,
     replace,
 )
-from qat_lib.roles import onnx_operators
+from qat_lib.graph.roles import onnx_operators
 
 CONVOLUTIONS = onnx_operators("convolution")
 WEIGHTED = onnx_operators("weighted")

@@ -26,7 +26,7 @@ from qat_lib.export.graph import (
     scalar,
 )
 from qat_lib.export.passes.transposes import has_many_scales, transposed_from
-from qat_lib.roles import PAIR, onnx_operators
+from qat_lib.graph.roles import PAIR, onnx_operators
 
 PASSES = PAIR | onnx_operators("rectifier") | {"Identity"}
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qat_lib.export.graph import add_constant, attribute, constant, is_op, lowering_pass, replace
-from qat_lib.roles import PAIR, onnx_operators
+from qat_lib.graph.roles import PAIR, onnx_operators
 
 KEEP = PAIR | onnx_operators("random")
 LARGEST_GROWTH = 1 << 20

@@ -31,7 +31,7 @@ from qat_lib.export.passes.transposes import (
     put_in_front,
     transposed_from,
 )
-from qat_lib.roles import ARITHMETIC, PAIR, onnx_operators
+from qat_lib.graph.roles import ARITHMETIC, PAIR, onnx_operators
 
 
 @lowering_pass

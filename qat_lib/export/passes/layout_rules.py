@@ -38,7 +38,7 @@ from qat_lib.export.passes.transposes import (
     put_in_front,
     transposed_from,
 )
-from qat_lib.roles import PAIR, onnx_operators
+from qat_lib.graph.roles import PAIR, onnx_operators
 
 Rule = Callable[[ir.Node], None]
 

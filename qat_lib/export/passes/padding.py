@@ -25,7 +25,7 @@ from qat_lib.export.graph import (
     set_int,
     set_ints,
 )
-from qat_lib.roles import onnx_operators
+from qat_lib.graph.roles import onnx_operators
 
 NON_NEGATIVE = onnx_operators("non-negative")
 KEEPS_SIGN_OF_ALL = onnx_operators("sign preserving", "merge")

@@ -33,7 +33,7 @@ from qat_lib.export.graph import (
 )
 from qat_lib.export.passes.activation_ranges import find_range, quantizer_pairs
 from qat_lib.export.ranges import LearnedRange
-from qat_lib.roles import onnx_operators
+from qat_lib.graph.roles import onnx_operators
 
 MOVES = onnx_operators("layout") | {"Identity"}
 

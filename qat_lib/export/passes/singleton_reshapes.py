@@ -31,7 +31,7 @@ from qat_lib.export.graph import (
     scalar,
 )
 from qat_lib.export.passes.layout_axes import single_axis
-from qat_lib.roles import ARITHMETIC, PAIR, onnx_operators
+from qat_lib.graph.roles import ARITHMETIC, PAIR, onnx_operators
 
 RESHAPES = onnx_operators("reshape")
 

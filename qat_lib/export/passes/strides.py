@@ -29,7 +29,7 @@ from qat_lib.export.graph import (
     set_ints,
 )
 from qat_lib.export.passes.transposes import has_many_scales
-from qat_lib.roles import PAIR, onnx_operators
+from qat_lib.graph.roles import PAIR, onnx_operators
 
 UNARY = (
     PAIR | onnx_operators("after add") | {"Sigmoid", "HardSwish", "BatchNormalization", "Identity"}

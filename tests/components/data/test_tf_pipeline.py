@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from components.data.read_errors import as_data_error
+from components.data.reader import load_split, tf_dataset
 from components.prepare_data import prepare_data_step
 from components.runtime.events import NullProgress
-from components.runtime.reader import load_split, tf_dataset
 from components.settings import DataSettings
 from qat_lib.errors import DataError
 

@@ -17,7 +17,7 @@ from PIL import Image
 from components.artifacts import Verdict
 from components.artifacts.promotion import Reason
 from components.report import ReportFolders
-from components.runtime.manifest import describe
+from components.store.manifest import describe
 from qat_lib.preprocessing import Preprocessing
 
 CLASSES = [str(digit) for digit in range(10)]

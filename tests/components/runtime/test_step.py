@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from components.runtime import step as step_module
-from components.runtime.artifacts import describe, publish, read_step_manifest, verify_directory
 from components.runtime.events import Progress
 from components.runtime.step import run_component
 from components.runtime.steps import define_step
 from components.settings import QATSettings
+from components.store.directories import describe, publish, read_step_manifest, verify_directory
 from qat_lib.errors import ConfigError, DataError, MissingPackageError, StepError, StorageError
 
 ROOT = Path(__file__).parents[3]

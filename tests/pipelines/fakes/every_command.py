@@ -57,8 +57,8 @@ if "--block" in sys.argv:
 import typer.main  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
-from pipelines import cluster  # noqa: E402
-from pipelines.cli import app  # noqa: E402
+from pipelines.cli.main import app  # noqa: E402
+from pipelines.cluster import server as cluster  # noqa: E402
 
 cluster._probe = lambda address, token: None  # a server that answers
 for name in ("m.keras", "m.onnx", "m.engine"):

@@ -236,7 +236,7 @@ def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
     from typer.testing import CliRunner
 
     from components.report.graph import read_view as report_graph
-    from pipelines.cli import app
+    from pipelines.cli.main import app
     from qat_lib.analysis import analyze_onnx
     from qat_lib.engines import BuildSpec, build_engine
     from qat_lib.engines.onnx_graph import read_summary

@@ -26,7 +26,7 @@ from qat_lib import (
     verify_onnx,
 )
 from qat_lib.errors import ExportError, PlanError
-from qat_lib.layer_graph import LayerGraph
+from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.planner.signs import non_negative_tensors
 
 RELU = keras.activations.relu

@@ -1,0 +1,1 @@
+"""Choices and checks of the ONNX export."""

@@ -1,0 +1,169 @@
+"""S3, and what speaks its protocol.
+
+boto3 reads the endpoint from ``AWS_ENDPOINT_URL_S3``, and credentials and region in its usual ways.
+MLflow's artifact store does the same as long as its own ``MLFLOW_S3_ENDPOINT_URL`` is unset, so one
+setting serves both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
+from components.storage.stored_file import StoredFile
+from components.store.atomic_file import written_beside
+from components.store.directories import as_storage_error
+from qat_lib.errors import StorageError
+
+_ATTEMPTS = 4
+_CONNECT_SECONDS, _READ_SECONDS = 5, 60
+_MISSING = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
+_PART_BYTES = 16 << 20
+
+
+def s3_client() -> Any:
+    """Return a boto3 client that retries in the standard mode and does not wait for ever.
+
+    Raises:
+        ConfigError: the address of the server, in an environment variable, holds credentials.
+        StorageError: boto3 is not installed, or its configuration is wrong.
+    """
+    check_variables(*S3_ENDPOINT_VARIABLES)
+    if importlib.util.find_spec("boto3") is None:
+        raise StorageError("s3:// locations need boto3: pip install 'qatline[pipeline]'")
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    config = Config(
+        retries={"max_attempts": _ATTEMPTS, "mode": "standard"},
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+    )
+    try:
+        # A session of its own: boto3's default one keeps the first credentials that the process
+        # had.
+        return boto3.session.Session().client("s3", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(f"the S3 client can't be set up: {error}") from error
+
+
+class S3Storage:
+    """Objects of S3 as files; the tag is the ETag. The client is passed in."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def describe(self, location: str) -> StoredFile | None:
+        """Return size and ETag of an object, or None when there is none."""
+        from botocore.exceptions import ClientError
+
+        bucket, key = split_location(location)
+        with _translated(location):
+            try:
+                head = self._client.head_object(Bucket=bucket, Key=key)
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
+        return StoredFile(
+            location=location, size=int(head["ContentLength"]), tag=head["ETag"].strip('"')
+        )
+
+    def get(self, location: str, target: Path) -> StoredFile:
+        """Download an object, a large one in parallel parts, and check size and content tag."""
+        bucket, key = split_location(location)
+        before = self._existing(location)
+        with _translated(location):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                self._client.download_file(bucket, key, str(unfinished), Config=_transfer())
+                if (size := unfinished.stat().st_size) != before.size:
+                    raise StorageError(f"{location}: received {size} bytes, expected {before.size}")
+                if self._existing(location) != before:
+                    raise StorageError(f"{location} changed while it was fetched: run again")
+        return before
+
+    def put(self, source: Path, location: str) -> StoredFile:
+        """Upload a file, in parallel parts when it is large."""
+        bucket, key = split_location(location)
+        with _translated(location):
+            self._client.upload_file(str(source), bucket, key, Config=_transfer())
+        stored = self._existing(location)
+        if stored.size != source.stat().st_size:
+            raise StorageError(f"{location}: stored {stored.size} bytes of {source.stat().st_size}")
+        return stored
+
+    def list(self, location: str) -> list[StoredFile]:
+        """Return every object whose key begins with the location's, page by page."""
+        bucket, prefix = split_location(location, whole=False)
+        with _translated(location):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=bucket, Prefix=prefix
+            )
+            return [
+                StoredFile(
+                    location=f"s3://{bucket}/{item['Key']}",
+                    size=item["Size"],
+                    tag=item["ETag"].strip('"'),
+                )
+                for page in pages
+                for item in page.get("Contents", ())
+            ]
+
+    def _existing(self, location: str) -> StoredFile:
+        stored = self.describe(location)
+        if stored is None:
+            raise StorageError(f"{location} does not exist, or these credentials may not see it")
+        return stored
+
+
+def split_location(location: str, *, whole: bool = True) -> tuple[str, str]:
+    """Split ``s3://bucket/key`` into bucket and key.
+
+    Raises:
+        StorageError: it has another form, or no key although ``whole``.
+    """
+    bucket, _, key = location.removeprefix("s3://").partition("/")
+    if not location.startswith("s3://") or not bucket or (whole and not key):
+        raise StorageError(f"expected s3://bucket/key, received {location!r}")
+    return bucket, key
+
+
+def _transfer() -> Any:
+    from boto3.s3.transfer import TransferConfig
+
+    return TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES)
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@contextmanager
+def _translated(location: str) -> Iterator[None]:
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    try:
+        yield
+    except NoCredentialsError as error:
+        what = "no credentials for S3. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        raise StorageError(f"{location}: {what}") from error
+    except ClientError as error:
+        hint = (
+            " Check the credentials and the bucket's policy."
+            if _code(error) in ("403", "AccessDenied")
+            else ""
+        )
+        raise StorageError(f"{location}: S3 answers {_code(error)}: {error}.{hint}") from error
+    except (BotoCoreError, Boto3Error) as error:
+        raise StorageError(f"{location}: S3 can't be reached or used: {error}") from error
+    except StorageError:
+        raise
+    except OSError as error:
+        raise as_storage_error(error, Path(location)) from error

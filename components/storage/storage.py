@@ -1,0 +1,125 @@
+"""Files in a folder or in S3, behind one small protocol.
+
+What the libraries raise becomes a StorageError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from components.storage.stored_file import Storage, StoredFile
+from components.store.atomic_file import written_beside
+from components.store.directories import as_storage_error
+from qat_lib.digests import sha256_of
+from qat_lib.errors import StorageError
+
+__all__ = [
+    "CACHE_VARIABLE",
+    "LocalStorage",
+    "Storage",
+    "StoredFile",
+    "fetch_cached",
+    "open_storage",
+]
+
+CACHE_VARIABLE = "QATLINE_CACHE"
+
+
+class LocalStorage:
+    """Files below folders of this machine; the tag is the SHA-256 of the content."""
+
+    def describe(self, location: str) -> StoredFile | None:
+        """Return size and SHA-256 of a file, or None when there is none."""
+        path = Path(location)
+        if not path.is_file():
+            return None
+        with _translated(path), path.open("rb") as stream:
+            digest = sha256_of(stream)
+            return StoredFile(location=location, size=stream.tell(), tag=digest)
+
+    def get(self, location: str, target: Path) -> StoredFile:
+        """Copy a file to ``target`` in one rename."""
+        return self._copy(Path(location), target, location)
+
+    def put(self, source: Path, location: str) -> StoredFile:
+        """Copy a file to its place in one rename."""
+        return self._copy(source, Path(location), location)
+
+    def list(self, location: str) -> list[StoredFile]:
+        """Return every file below a folder."""
+        found = [self.describe(str(path)) for path in sorted(Path(location).rglob("*"))]
+        return [file for file in found if file is not None]
+
+    def _copy(self, source: Path, target: Path, location: str) -> StoredFile:
+        before = self.describe(str(source))
+        if before is None:
+            raise StorageError(f"{source} is missing: expected a file")
+        with _translated(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with written_beside(target) as unfinished:
+                shutil.copyfile(source, unfinished)
+        return StoredFile(location=location, size=before.size, tag=before.tag)
+
+
+def open_storage(location: str) -> Storage:
+    """Return the storage that serves a location.
+
+    Raises:
+        StorageError: the scheme is neither ``s3://`` nor a plain path, or boto3 is not installed.
+    """
+    if location.startswith("s3://"):
+        from components.storage.s3 import S3Storage, s3_client
+
+        return S3Storage(s3_client())
+    if "://" in location:
+        raise StorageError(f"{location}: expected a path or s3://bucket/key")
+    return LocalStorage()
+
+
+def fetch_cached(location: str, storage: Storage | None = None) -> Path:
+    """Return a local copy of a remote file.
+
+    One that was fetched before and has not changed since is used again.
+
+    Copies lie in ``QATLINE_CACHE`` (default: ``~/.cache/qatline``), named by tag and size, so a
+    changed object is fetched anew and two processes may fetch at once.
+
+    Raises:
+        StorageError: there is no such file, or it can't be fetched.
+    """
+    storage = storage or open_storage(location)
+    stored = storage.describe(location)
+    if stored is None:
+        raise StorageError(
+            f"{location} does not exist, or these credentials may not see it: correct data.path"
+        )
+    place = hashlib.sha256(f"{location}\0{stored.tag}\0{stored.size}".encode()).hexdigest()[:32]
+    target = _cache_root() / "objects" / place / Path(location).name
+    if not (target.is_file() and target.stat().st_size == stored.size):
+        fetched = storage.get(location, target)
+        if (fetched.tag, fetched.size) != (stored.tag, stored.size):
+            target.unlink(missing_ok=True)
+            raise StorageError(f"{location} changed while it was fetched: run again")
+    return target
+
+
+def _cache_root() -> Path:
+    named = os.environ.get(CACHE_VARIABLE)
+    return (
+        Path(named)
+        if named
+        else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "qatline"
+    )
+
+
+@contextmanager
+def _translated(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise as_storage_error(error, place) from error

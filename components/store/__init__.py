@@ -1,0 +1,1 @@
+"""Finished steps on disk: written whole, found again by their content."""

@@ -1,0 +1,138 @@
+"""Directories that steps hand on: written beside, fsynced, renamed.
+
+A directory is finished only if its manifest verifies.
+
+A reader can meet a directory at any moment, even while its writer is killed. So a directory counts
+as finished only if its ``manifest.json`` is there and agrees with what lies on disk. The manifest
+is the last file to be written, and the directory gets its final name after that in one rename.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from components.runtime.disk_errors import as_storage_error, is_disk_full
+from components.store.atomic_file import sync, unfinished_name
+from components.store.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    describe,
+    read_step_manifest,
+    verify_directory,
+)
+from components.store.work_directory import work_directory
+from qat_lib.errors import StorageError
+
+__all__ = [
+    "MANIFEST_NAME",
+    "FileEntry",
+    "Manifest",
+    "as_storage_error",
+    "describe",
+    "is_disk_full",
+    "materialize",
+    "publish",
+    "read_step_manifest",
+    "verify_directory",
+]
+
+
+def publish(tmp: Path, final: Path, manifest: Manifest) -> bool:
+    """Give the complete directory ``tmp`` its final name, atomically and durably.
+
+    Returns:
+        True when ``final`` is now what ``tmp`` was. False when another process had already
+        published a finished directory there: ``tmp`` is then removed and theirs stands.
+
+    Raises:
+        StorageError: the disk is full, or ``final`` is taken by something that is no finished
+            directory.
+    """
+    try:
+        _write_manifest(tmp, manifest)
+        _sync_tree(tmp)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if not _rename(tmp, final):
+            shutil.rmtree(tmp, ignore_errors=True)
+            return False
+        sync(final.parent)
+    except OSError as error:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise as_storage_error(error, final) from error
+    return True
+
+
+def materialize(source: Path, target: Path) -> None:
+    """Make ``target`` a copy of the published directory ``source``.
+
+    Files are hard-linked where the file system allows it.
+
+    ``target`` may be missing, empty, or an older copy, which is replaced. It appears in one rename.
+
+    Raises:
+        StorageError: the disk is full or the place can't be written.
+    """
+    beside = target.with_name(unfinished_name(target.name))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, beside, copy_function=_link_or_copy)
+        if target.exists():
+            shutil.rmtree(target)
+        beside.rename(target)
+    except (OSError, shutil.Error) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise as_storage_error(error, target) from error
+
+
+def _rename(tmp: Path, final: Path) -> bool:
+    """Rename; False when a finished directory is there already.
+
+    An empty or unfinished one gives way.
+    """
+    for _ in range(3):
+        try:
+            tmp.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            return True
+        try:
+            verify_directory(final)
+        except StorageError:
+            # Left by a tool that writes in place or damaged later: move it away in one step, then
+            # try again.
+            aside = work_directory(final.parent, "damaged")
+            with suppress(FileNotFoundError):
+                final.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            return False
+    raise StorageError(f"{final} can't be published: another process keeps changing it")
+
+
+def _write_manifest(directory: Path, manifest: Manifest) -> None:
+    text = json.dumps(manifest.to_dict(), indent=1, allow_nan=False)
+    (directory / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def _sync_tree(directory: Path) -> None:
+    for root, _, names in os.walk(directory):
+        for name in names:
+            sync(Path(root, name))
+        sync(Path(root))
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
+            raise
+        shutil.copy2(source, target)

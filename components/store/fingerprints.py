@@ -1,0 +1,233 @@
+"""What a step's result depends on besides its settings.
+
+Code, libraries, files that settings name, the machine.
+
+Everything here works without importing what it describes: a step that is reused must stay quick.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.machinery
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from qat_lib.digests import sha256_of
+from qat_lib.errors import ConfigError, DataError
+
+OWN_PACKAGES = ("qat_lib", "components")
+LIBRARIES = (
+    "tensorflow",
+    "keras",
+    "numpy",
+    "onnx",
+    "tf2onnx",
+    "openvino",
+    "onnxruntime",
+    "tensorrt",
+)
+# Settings that may hold the path of a file or a folder whose content matters.
+PATH_SETTINGS = (
+    ("data", "path"),
+    ("model", "name"),
+    ("model", "weights"),
+    ("quantization", "spec"),
+)
+_REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
+
+
+def code_digest(settings: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of our sources and of the user's modules that ``settings`` name.
+
+    A user's module brings along the modules of the user's that it imports.
+
+    Raises:
+        ConfigError: such a module can't be found.
+    """
+    digest = hashlib.sha256()
+    for package in OWN_PACKAGES:
+        folder = _package_folder(package)
+        _add_sources(digest, _package_files(folder), folder.parent)
+    _add_sources(digest, _user_sources(_module_references(settings)), None)
+    return digest.hexdigest()
+
+
+def library_versions() -> dict[str, str | None]:
+    """Return the versions of the libraries that results depend on.
+
+    None for one that is not installed.
+    """
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return a content digest for each file, folder or object that the settings point to.
+
+    A file is hashed. Of a folder the names, sizes and modification times are. Of an ``s3://``
+    object the ETag and the size are asked for. What does not exist is left out: the step says what
+    is wrong with it.
+    """
+    digests = {}
+    for section, name in PATH_SETTINGS:
+        value = (settings.get(section) or {}).get(name)
+        if not isinstance(value, str):
+            continue
+        if value.startswith("s3://"):
+            from components.storage.storage import open_storage
+
+            if stored := open_storage(value).describe(value):
+                digests[f"{section}.{name}"] = f"{stored.tag} {stored.size}"
+        elif (path := Path(value).expanduser()).is_file():
+            digests[f"{section}.{name}"] = file_digest(path)
+        elif path.is_dir() and section == "data":
+            digests[f"{section}.{name}"] = listing_digest(path)
+    return digests
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content.
+
+    Raises:
+        DataError: it can't be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return sha256_of(stream)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+
+
+def listing_digest(folder: Path) -> str:
+    """Return the SHA-256 over path, size and modification time of every file below ``folder``."""
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            status = path.stat()
+            digest.update(
+                f"{path.relative_to(folder).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode()
+            )
+    except OSError as error:
+        raise DataError(f"{folder} can't be listed: {error}") from error
+    return digest.hexdigest()
+
+
+def machine_identity() -> str:
+    """Describe the processor, the GPUs and their driver: what an engine is built for."""
+    texts = [platform.machine()]
+    for path, wanted in (
+        (Path("/proc/cpuinfo"), ("model name", "flags", "Features", "CPU part")),
+        (Path("/proc/driver/nvidia/version"), ("NVRM",)),
+        *(
+            (info, ("Model", "GPU UUID"))
+            for info in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        ),
+    ):
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            texts += sorted({line for line in lines if line.startswith(wanted)})
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _package_folder(package: str) -> Path:
+    spec = importlib.machinery.PathFinder.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"package {package} can't be found: install qatline")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _package_files(folder: Path) -> list[Path]:
+    """Return what a package is made of.
+
+    Its sources and its data, such as the templates of the report.
+    """
+    return sorted(
+        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
+
+
+def _add_sources(digest: Any, paths: Iterable[Path], base: Path | None) -> None:
+    for path in paths:
+        digest.update(f"{path.relative_to(base) if base else path.name}\0".encode())
+        digest.update(path.read_bytes())
+
+
+def _module_references(value: Any) -> Iterator[str]:
+    """Yield the module of every ``module:attribute`` string, except of versioned libraries."""
+    if isinstance(value, str):
+        match = _REFERENCE.fullmatch(value)
+        if match and match[1].partition(".")[0] not in (*OWN_PACKAGES, *LIBRARIES, "tf"):
+            yield match[1]
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _module_references(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _module_references(item)
+
+
+def _user_sources(modules: Iterable[str]) -> list[Path]:
+    """Return the user's source files of the given modules and of all that they import."""
+    waiting, seen, files = {name.partition(".")[0] for name in modules}, set[str](), set[Path]()
+    named = frozenset(waiting)
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        sources = _sources_of(name, required=name in named)
+        files.update(sources)
+        for path in sources:
+            waiting |= _imported_names(path) - seen
+    return sorted(files)
+
+
+def _sources_of(name: str, *, required: bool) -> list[Path]:
+    spec = (
+        None if name in sys.stdlib_module_names else importlib.machinery.PathFinder.find_spec(name)
+    )
+    if spec is None:
+        if required:
+            raise ConfigError(
+                f"module {name!r}, named in the settings, can't be found: run the command from "
+                "the folder that holds it, or put that folder on PYTHONPATH"
+            )
+        return []
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    origin = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    installed = Path(sysconfig.get_path("purelib"))
+    if not required and any(
+        installed in place.parents for place in (*folders, *([origin] if origin else []))
+    ):
+        return []
+    if folders:
+        return sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return [origin] if origin else []
+
+
+def _imported_names(path: Path) -> set[str]:
+    """Return the top-level names that a source file imports absolutely.
+
+    A relative import stays in its package.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return set()  # The step that imports it reports this better.
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names - set(OWN_PACKAGES)

@@ -1,0 +1,1 @@
+"""MLflow: what a step records, and where."""

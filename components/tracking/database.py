@@ -1,0 +1,164 @@
+"""The SQLite file of a tracking store: complete, or not there.
+
+MLflow creates its tables in place and needs seconds for it. A process that is killed meanwhile
+leaves a file that no later MLflow can open. So the file is made in a folder beside its place and
+renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from components.store.atomic_file import sync
+from qat_lib.errors import TrackingError
+
+_ELSEWHERE = "or choose another tracking.uri"
+_SIDE_FILES = ("-journal", "-wal", "-shm")
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+# What MLflow itself writes into a new database.
+_INITIAL_ROWS = {"alembic_version": 1, "experiments": 1, "workspaces": 1}
+
+
+def database_uri(path: Path) -> str:
+    """Return the URI of a SQLite file; only what would end the path in a URI is quoted."""
+    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
+
+
+def database_path(uri: str) -> Path | None:
+    """Return the file that a SQLite URI names.
+
+    None for any other URI and for a database in memory.
+    """
+    if not uri.startswith("sqlite"):
+        return None
+    from sqlalchemy.engine import make_url
+
+    name = make_url(uri).database
+    return Path(name) if name and name != ":memory:" and not name.startswith("file:") else None
+
+
+@contextmanager
+def prepared_database(path: Path) -> Iterator[None]:
+    """Hold the lock of the database at ``path``, with a complete database there.
+
+    A file without any run that is not complete is replaced. One that holds runs is never touched.
+
+    Raises:
+        TrackingError: the place holds something that this MLflow can't use.
+        OSError: the place can't be written; what SQLAlchemy raises comes as it is too.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _prepare(path)
+        yield
+
+
+def _prepare(path: Path) -> None:
+    beside = path.with_name(f".{path.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed: the lock is ours
+    head = _newest_revision()
+    found = _look(path)
+    if found.complete and found.revision == head:
+        return
+    if found.holds_data:
+        raise TrackingError(
+            f"the tracking database {path} is of another version of MLflow: expected schema "
+            f"{head}, found {found.revision}. Copy the file, then run `mlflow db upgrade "
+            f"{database_uri(path)}`, {_ELSEWHERE}."
+        )
+    try:
+        beside.mkdir()
+        _create(beside / path.name)
+        for suffix in _SIDE_FILES:  # a journal without its database would be applied to the new one
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        (beside / path.name).replace(path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a file holds.
+
+    The revision of its schema, whether its creation ended, and whether anybody used it.
+    """
+
+    revision: str | None = None
+    complete: bool = False
+    holds_data: bool = False
+
+
+def _look(path: Path) -> _Found:
+    if not path.exists() or path.stat().st_size == 0:
+        return _Found()
+    try:
+        # A journal that a killed process left is rolled back here, by SQLite itself.
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=20)
+        ) as connection:
+            counts = dict(_row_counts(connection))
+            revisions = (
+                _column(connection, "SELECT version_num FROM alembic_version")
+                if _has(counts)
+                else []
+            )
+    except sqlite3.OperationalError as error:
+        raise TrackingError(
+            f"the tracking database {path} can't be opened: {error}. Mend that, {_ELSEWHERE}."
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise TrackingError(
+            f"{path} is no SQLite database, or a damaged one ({error}). Move it away, {_ELSEWHERE}."
+        ) from error
+    used = any(count > _INITIAL_ROWS.get(table, 0) for table, count in counts.items())
+    return _Found(
+        revision=revisions[0] if revisions else None,
+        complete=counts.get("experiments", 0) > 0,
+        holds_data=used,
+    )
+
+
+def _row_counts(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+    for table in _column(connection, _TABLES):
+        name = table.replace('"', '""')
+        yield (
+            table,
+            int(_column(connection, f'SELECT count(*) FROM (SELECT 1 FROM "{name}" LIMIT 2)')[0]),
+        )
+
+
+def _has(counts: dict[str, int]) -> bool:
+    return counts.get("alembic_version", 0) > 0
+
+
+def _column(connection: sqlite3.Connection, query: str) -> list[str]:
+    return [row[0] for row in connection.execute(query)]
+
+
+def _newest_revision() -> str | None:
+    """Return the schema revision of the installed MLflow."""
+    import mlflow
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory(
+        str(Path(mlflow.__file__).parent / "store" / "db_migrations")
+    ).get_current_head()
+
+
+def _create(path: Path) -> None:
+    from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    store = SqlAlchemyStore(database_uri(path), DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
+    # Nothing may keep the file open under this name once it has its own.
+    store.engine.dispose()
+    sync(path)

@@ -1,0 +1,210 @@
+"""Tracking of a step's run, seen from the step.
+
+A small protocol, and which implementation the environment asks for.
+
+The environment is the contract, the same that the MLflow plugin of the KFP backend follows:
+
+    QATLINE_TRACKING         off | optional | required. Default: required when
+                             MLFLOW_TRACKING_URI is set, else off
+    MLFLOW_TRACKING_URI      the tracking store
+    MLFLOW_RUN_ID            the run that the backend's plugin made for this task: it is resumed
+    QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
+    MLFLOW_EXPERIMENT_ID     else the experiment in which a plain run is made
+
+This module imports no MLflow, so that a step that is reused, or one that is not tracked, stays
+quick.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from components.data.info import DatasetInfo
+from components.tracking.store import ensure_store, probe
+from qat_lib.errors import ConfigError, TrackingError
+
+__all__ = [
+    "NullTracker",
+    "OptionalTracker",
+    "StepTracker",
+    "ensure_store",
+    "probe",
+    "step_run",
+    "tracking_mode",
+]
+
+MODE_VARIABLE = "QATLINE_TRACKING"
+PARENT_VARIABLE = "QATLINE_PARENT_RUN_ID"
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_MODES = ("off", "optional", "required")
+
+
+class StepTracker(Protocol):
+    """What a step can record about its run.
+
+    Every method raises TrackingError when the store fails.
+    """
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record settings, already flattened and with their own prefix."""
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record final numbers."""
+
+    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Record curves: one mapping an epoch, with its number under ``epoch``."""
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Record one file, below ``folder`` of the run's artifacts."""
+
+    def log_onnx(self, path: Path, name: str) -> None:
+        """Record an ONNX model with the signature of its graph."""
+
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        """Register an ONNX model under ``model`` and give that version the alias ``champion``.
+
+        A champion with the same ``digest`` (SHA-256 of the file) stays: a run that reuses its steps
+        makes no version.
+        """
+
+    def log_dataset(self, info: DatasetInfo) -> None:
+        """Record the data set that the step read or made."""
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Record tags."""
+
+
+class NullTracker:
+    """Tracking that is off."""
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Do nothing."""
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Do nothing."""
+
+    def log_onnx(self, path: Path, name: str) -> None:
+        """Do nothing."""
+
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        """Do nothing."""
+
+    def log_dataset(self, info: DatasetInfo) -> None:
+        """Do nothing."""
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Do nothing."""
+
+
+class OptionalTracker:
+    """Tracking that must not end the run.
+
+    The first failure is one warning, and what follows is not tracked.
+    """
+
+    def __init__(self, inner: StepTracker, warn: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._warn = warn
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record settings while tracking works."""
+        self._try(lambda: self._inner.log_params(params))
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record final numbers while tracking works."""
+        self._try(lambda: self._inner.log_metrics(metrics))
+
+    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Record curves while tracking works."""
+        self._try(lambda: self._inner.log_history(history))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Record one file while tracking works."""
+        self._try(lambda: self._inner.log_artifact(path, folder))
+
+    def log_onnx(self, path: Path, name: str) -> None:
+        """Record an ONNX model while tracking works."""
+        self._try(lambda: self._inner.log_onnx(path, name))
+
+    def register_champion(self, path: Path, model: str, digest: str) -> None:
+        """Register a champion while tracking works."""
+        self._try(lambda: self._inner.register_champion(path, model, digest))
+
+    def log_dataset(self, info: DatasetInfo) -> None:
+        """Record the data set while tracking works."""
+        self._try(lambda: self._inner.log_dataset(info))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Record tags while tracking works."""
+        self._try(lambda: self._inner.set_tags(tags))
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except TrackingError as error:
+            self._warn(f"tracking stops for this step: {error}")
+            self._inner = NullTracker()
+
+
+def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
+    """Return off, optional or required, as the environment says.
+
+    Raises:
+        ConfigError: ``QATLINE_TRACKING`` is something else.
+    """
+    values = os.environ if environment is None else environment
+    mode = values.get(MODE_VARIABLE) or ("required" if values.get(URI_VARIABLE) else "off")
+    if mode not in _MODES:
+        raise ConfigError(
+            f"{MODE_VARIABLE}: expected one of {', '.join(_MODES)}; received {mode!r}"
+        )
+    return mode
+
+
+@contextmanager
+def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]:
+    """Open the tracking run of one step, and end it FINISHED, or FAILED when the body raises.
+
+    Args:
+        step: name of the step, which is the name of a new run.
+        warn: receives one message when tracking is optional and fails.
+
+    Raises:
+        TrackingError: tracking is required and the store can't be reached or refuses.
+    """
+    mode = tracking_mode()
+    if mode == "off":
+        yield NullTracker()
+        return
+    from components.tracking.mlflow_tracker import open_run
+
+    try:
+        run = open_run(step)
+    except TrackingError as error:
+        if mode == "required":
+            raise
+        warn(f"the step is not tracked: {error}")
+        yield NullTracker()
+        return
+    status = "FAILED"
+    try:
+        yield OptionalTracker(run, warn) if mode == "optional" else run
+        status = "FINISHED"
+    finally:
+        try:
+            run.close(status)
+        except TrackingError as error:
+            # What the body raised is the better message, and must not be hidden by this one.
+            if mode == "required" and status == "FINISHED":
+                raise
+            warn(str(error))

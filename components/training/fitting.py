@@ -1,0 +1,182 @@
+"""Training and prediction, shared by the steps that train.
+
+Seeded, deterministic, with progress and a history.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from components.artifacts import Dataset
+from components.artifacts.models import Epoch
+from components.data.reader import load_split, numpy_batches, tf_dataset
+from components.evaluation.metrics import accuracy
+from components.runtime.events import Progress
+from components.settings import QATSettings, TrainingSettings
+from components.training.history import History
+from components.training.model_source import gives_probabilities
+
+
+def make_deterministic(seed: int) -> None:
+    """Seed Python, NumPy and TensorFlow, and make TensorFlow's kernels deterministic."""
+    keras.utils.set_random_seed(seed)
+    tf.config.experimental.enable_op_determinism()
+
+
+def fit(
+    model: Any,
+    dataset: Path,
+    schedule: TrainingSettings | QATSettings,
+    *,
+    seed: int,
+    progress: Progress,
+    label_smoothing: float = 0.0,
+    keep_best: bool = False,
+    teacher: Any = None,
+    distillation: float = 0.0,
+) -> list[Epoch]:
+    """Train a model in place, with cosine decay to zero, and leave it uncompiled.
+
+    Args:
+        model: any classifier; whether it gives logits or probabilities is seen from its last layer.
+        dataset: directory of the prepared data.
+        schedule: epochs, batch size, optimizer and rate.
+        seed: seed of shuffling and augmentation.
+        progress: told of every batch.
+        label_smoothing: in [0, 1).
+        keep_best: whether to end with the weights of the epoch with the least validation loss;
+            where none is better than the model as it came by more than chance explains, with those
+            (:func:`history.is_clear_gain`).
+        teacher: a trained model of the same outputs whose probabilities serve as soft targets
+            (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
+        distillation: weight of the soft targets, in [0, 1]; the labels have the rest.
+
+    Returns:
+        One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
+        and each says with ``kept`` whether its weights are the final ones.
+    """
+    info = Dataset(dataset).info()
+    steps = math.ceil(info.splits["train"] / schedule.batch_size)
+    _compile(model, schedule, steps, len(info.classes), label_smoothing)
+    train = tf_dataset(
+        dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment
+    )
+    validation = tf_dataset(dataset, "validation", schedule.batch_size)
+    if teacher is not None and distillation > 0:
+        train = train.map(_soft_targets(teacher, len(info.classes), distillation))
+    record = History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    if keep_best:
+        record.start()
+    if schedule.epochs:
+        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
+    record.restore_kept()
+    # Else its file would hold the optimizer's variables, and a loss that only this package can
+    # load.
+    model.optimizer, model.compiled = None, False
+    return record.rows
+
+
+def predict_split(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
+    """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
+    run = tf.function(lambda x: model(x, training=False))
+    outputs = []
+    for x, _ in numpy_batches(dataset, split, batch_size):
+        outputs.append(run(tf.convert_to_tensor(x)).numpy())
+    return np.concatenate(outputs)
+
+
+def split_accuracy(model: Any, dataset: Path, split: str) -> float:
+    """Return the top-1 accuracy of a model on one part, in [0, 1]."""
+    return outputs_accuracy(predict_split(model, dataset, split), dataset, split)
+
+
+def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
+    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
+    _, labels = load_split(dataset, split, raw=True)
+    return accuracy(outputs, labels)
+
+
+def _compile(
+    model: Any,
+    schedule: TrainingSettings | QATSettings,
+    steps: int,
+    classes: int,
+    label_smoothing: float,
+) -> None:
+    rate = keras.optimizers.schedules.CosineDecay(
+        schedule.learning_rate, max(1, steps * schedule.epochs)
+    )
+    options: dict[str, Any] = (
+        {"weight_decay": schedule.weight_decay} if schedule.weight_decay else {}
+    )
+    if schedule.optimizer == "sgd":
+        optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, **options)
+    else:
+        kind = keras.optimizers.AdamW if schedule.optimizer == "adamw" else keras.optimizers.Adam
+        optimizer = kind(rate, **options)
+    model.compile(
+        optimizer,
+        loss=_Loss(classes, label_smoothing, gives_probabilities(model)),
+        metrics=[_Accuracy()],
+    )
+
+
+class _Accuracy(keras.metrics.MeanMetricWrapper):
+    """Top-1 accuracy of integer labels or of soft targets, whose largest entry counts."""
+
+    def __init__(self) -> None:
+        super().__init__(_is_top1, name="accuracy")
+
+
+def _is_soft(y: Any, classes: int) -> bool:
+    """Whether targets are one number for each class.
+
+    ``(samples, classes)``, where labels have one a sample.
+    """
+    return tuple(y.shape)[1:] == (classes,)
+
+
+def _is_top1(y_true: Any, y_pred: Any) -> Any:
+    soft = _is_soft(y_true, y_pred.shape[1])
+    labels = keras.ops.argmax(y_true, axis=1) if soft else keras.ops.reshape(y_true, (-1,))
+    hits = keras.ops.equal(
+        keras.ops.cast(labels, "int64"), keras.ops.cast(keras.ops.argmax(y_pred, 1), "int64")
+    )
+    return keras.ops.cast(hits, "float32")
+
+
+class _Loss(keras.losses.Loss):
+    """Cross-entropy of integer labels with label smoothing; Keras's takes one-hot labels."""
+
+    def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
+        super().__init__(name="cross_entropy")
+        self.classes, self.smoothing, self.probabilities = classes, smoothing, probabilities
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Return the loss of each sample."""
+        labels = y_true
+        if not _is_soft(y_true, self.classes):
+            labels = keras.ops.one_hot(
+                keras.ops.cast(keras.ops.reshape(y_true, (-1,)), "int32"), self.classes
+            )
+        return keras.losses.categorical_crossentropy(
+            labels, y_pred, from_logits=not self.probabilities, label_smoothing=self.smoothing
+        )
+
+
+def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
+    """Return a map over (x, labels) that blends labels with the teacher's probabilities."""
+    probabilities = gives_probabilities(teacher)
+
+    def blend(x: Any, y: Any) -> tuple[Any, Any]:
+        outputs = teacher(x, training=False)
+        soft = outputs if probabilities else tf.nn.softmax(outputs)
+        return x, (1.0 - weight) * tf.one_hot(y, classes) + weight * soft
+
+    return blend

@@ -1,0 +1,129 @@
+"""What happens in a training, an epoch a record, and which epoch's weights are kept."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+from components.artifacts.models import Epoch
+from components.runtime.events import Progress
+
+CLEAR = 1.645
+"""Standard errors that a mean of nothing but chance exceeds in 5 % of all cases (normal
+distribution)."""
+
+
+def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether losses fell by more than chance explains.
+
+    A one-sided test of their paired differences at 5 %.
+
+    A network whose quantization cost nothing shall not be exchanged for one that is luckier on a
+    few images.
+
+    Args:
+        before: loss of each sample before, ``(samples,)``.
+        after: loss of the same samples after, ``(samples,)``.
+    """
+    gain = np.asarray(before, np.float64) - np.asarray(after, np.float64)
+    error = gain.std(ddof=1) / np.sqrt(gain.size) if gain.size > 1 else np.inf
+    return bool(gain.mean() > CLEAR * error)
+
+
+class History(keras.callbacks.Callback):
+    """Records each epoch, reports every batch, and remembers the weights to keep.
+
+    Args:
+        model: compiled model; its loss is that of one sample each.
+        validation: batches of inputs and labels.
+        steps: batches of an epoch.
+        epochs: number of epochs.
+        progress: told of every batch.
+        keep_best: see :func:`components.training.fitting.fit`.
+    """
+
+    started: float
+
+    def __init__(
+        self,
+        model: Any,
+        validation: Any,
+        steps: int,
+        epochs: int,
+        progress: Progress,
+        *,
+        keep_best: bool,
+    ) -> None:
+        super().__init__()
+        self.trained, self.validation = model, validation
+        self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
+        self.rows: list[Epoch] = []
+        self.at_first: np.ndarray | None = None
+        self.kept: tuple[float, int, list[np.ndarray]] | None = None
+        self.done = 0
+
+    def start(self) -> None:
+        """Record the model as it came, as epoch 0."""
+        self._add(0, None)
+
+    def on_epoch_begin(self, *_: Any) -> None:
+        """Start the epoch's clock."""
+        self.started = time.monotonic()
+
+    def on_train_batch_end(self, _batch: int, logs: Any = None) -> None:
+        """Tell the progress."""
+        self.done += 1
+        self.progress.update("training", self.done, self.steps * self.epochs, **_training(logs))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Record the epoch."""
+        self._add(epoch + 1, logs)
+
+    def _add(self, epoch: int, logs: Any) -> None:
+        seconds = time.monotonic() - self.started if epoch else 0.0
+        losses, hits = self._validate()
+        loss = float(losses.mean())
+        row = Epoch(
+            epoch=float(epoch),
+            **_training(logs),
+            val_loss=loss,
+            val_accuracy=float(hits.mean()),
+            lr=float(self.trained.optimizer.learning_rate),
+            seconds=seconds,
+        )
+        self.rows.append(row)
+        if self.keep_best and self._is_better(losses):
+            self.kept = (loss, len(self.rows) - 1, self.trained.get_weights())
+
+    def _validate(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each validation sample, and whether its label is the first guess."""
+        losses, hits = [], []
+        for x, y in self.validation:
+            outputs = self.trained.predict_on_batch(x)
+            losses.append(keras.ops.convert_to_numpy(self.trained.loss.call(y, outputs)))
+            hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
+        return np.concatenate(losses), np.concatenate(hits)
+
+    def _is_better(self, losses: np.ndarray) -> bool:
+        if self.at_first is None or self.kept is None:
+            self.at_first = losses
+            return True
+        return bool(losses.mean() < self.kept[0]) and is_clear_gain(self.at_first, losses)
+
+    def restore_kept(self) -> None:
+        """Put the weights to keep back, and mark their record."""
+        if self.kept is not None:
+            _, index, weights = self.kept
+            self.trained.set_weights(weights)
+            self.rows = [
+                row.model_copy(update={"kept": float(row_index == index)})
+                for row_index, row in enumerate(self.rows)
+            ]
+
+
+def _training(logs: Any) -> dict[str, float]:
+    """Return what Keras's logs say of the training part, of the figures that are recorded."""
+    return {name: float(logs[name]) for name in ("loss", "accuracy") if name in (logs or {})}

@@ -1,0 +1,164 @@
+"""Where a Keras model comes from.
+
+A reference network, keras.applications, the user's own function, or a file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from components.runtime.user_code import call, import_callable
+from components.settings import ModelSettings
+from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.files import limits
+
+APPLICATIONS = "keras.applications:"
+
+
+def open_model(
+    settings: ModelSettings, input_shape: tuple[int, int, int], classes: int
+) -> tuple[Any, bool]:
+    """Return the model that ``settings`` name, and whether it is trained already.
+
+    Args:
+        settings: the model section.
+        input_shape: (height, width, channels) of the data.
+        classes: number of classes of the data.
+
+    Raises:
+        ConfigError: the name, its options or its weights are wrong.
+        UnsupportedModelError: the model does not fit the data, is subclassed, or can't be loaded
+            safely.
+    """
+    if settings.name.endswith(".keras"):
+        from qat_lib import load_model
+
+        model, trained = load_model(settings.name), True
+    else:
+        model, trained = _build(settings, input_shape, classes), False
+    check_model(model, input_shape, classes)
+    if settings.weights and not settings.name.startswith(APPLICATIONS):
+        from qat_lib.models.weights import load_weights
+
+        load_weights(model, settings.weights)
+        trained = True
+    return model, trained if settings.trained is None else settings.trained
+
+
+def _build(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+    from qat_lib.files.variable_budget import variable_budget
+    from qat_lib.models import build_reference_model
+
+    allowed = limits.model_bytes()
+    with variable_budget(allowed) as budget:
+        try:
+            if settings.name.startswith(APPLICATIONS):
+                return _application(settings, input_shape, classes)
+            if ":" in settings.name:
+                return _user_model(settings, input_shape, classes)
+            return build_reference_model(settings.name, input_shape, classes, **settings.options)
+        except Exception as error:
+            if budget.refused is None:
+                raise
+            raise ConfigError(
+                f"model.name {settings.name!r}: expected weights of at most {allowed:,} bytes, "
+                f"received more with {budget.refused}. Change model.options, or allow more: "
+                f"{limits.MODEL_VARIABLE}=8GiB."
+            ) from error
+
+
+def _application(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+    import keras
+
+    name = settings.name.removeprefix(APPLICATIONS)
+    builder = getattr(keras.applications, name, None)
+    if not callable(builder):
+        known = sorted(n for n in dir(keras.applications) if n[0].isupper())
+        raise ConfigError(f"keras.applications has no {name!r}. It has: {', '.join(known)}.")
+    options = {"weights": None, "classes": classes, "input_shape": input_shape, **settings.options}
+    own_file = bool(settings.weights) and settings.weights != "imagenet"
+    try:
+        pretrained = settings.weights == "imagenet"
+        model = _with_new_head(builder, options, classes) if pretrained else builder(**options)
+    except (TypeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"keras.applications.{name} can't be built for {input_shape}: {error}"
+        ) from error
+    if own_file:
+        from qat_lib.models.weights import load_weights
+
+        load_weights(model, str(settings.weights))
+    return model
+
+
+def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
+    """Build with ImageNet's weights, and a new classifier where the classes are other ones."""
+    import keras
+
+    options = {**options, "weights": "imagenet"}
+    if classes == 1000:
+        return builder(**options)
+    body = builder(**{**options, "include_top": False, "pooling": "avg"})
+    return keras.Model(
+        body.inputs, keras.layers.Dense(classes, name="logits")(body.outputs[0]), name=body.name
+    )
+
+
+def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
+    function = import_callable("model.name", settings.name)
+    given = {"input_shape": input_shape, "classes": classes, **settings.options}
+    accepted = inspect.signature(function).parameters
+    takes_all = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in accepted.values()}
+    taken = {k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options}
+    return call("model.name", settings.name, function, **taken)
+
+
+def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:
+    """Check that a model takes the data's images and gives one number for each class.
+
+    Raises:
+        UnsupportedModelError: it does not, or it is subclassed.
+    """
+    from qat_lib import LayerGraph
+
+    graph = LayerGraph(model)
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        raise UnsupportedModelError(
+            f"The pipeline trains models with one input and one output. {model.name!r} has "
+            f"{len(graph.inputs)} and {len(graph.outputs)}."
+        )
+    (source,), (result,) = graph.inputs, graph.outputs
+    expected, received = graph.shapes[source][1:], tuple(input_shape)
+    taken = tuple(r if e is None else e for e, r in zip(expected, received, strict=False))
+    if len(expected) != len(received) or taken != received:
+        raise UnsupportedModelError(
+            f"The model {model.name!r} expects images of shape {expected} (height, width, "
+            f"channels), but the data has {received}. Set data.image_size (and data.color), or "
+            "take another model."
+        )
+    output = graph.shapes[result][1:]
+    if output != (classes,):
+        raise UnsupportedModelError(
+            f"The model {model.name!r} gives outputs of shape {output}, but the data has "
+            f"{classes} classes: expected ({classes},). Change the last layer, or data.classes."
+        )
+
+
+def gives_probabilities(model: Any) -> bool:
+    """Whether the model's output went through a softmax, rather than being logits."""
+    import keras
+
+    from qat_lib import LayerGraph
+
+    graph = LayerGraph(model)
+    (result,) = graph.outputs
+    call = graph.producer(result)
+    # A quantized model names its output with one.
+    while isinstance(call.operation, keras.layers.Identity):
+        call = graph.producer(call.inputs[0])
+    layer = getattr(call.operation, "layer", call.operation)
+    return (
+        isinstance(layer, keras.layers.Softmax)
+        or getattr(layer, "activation", None) is keras.activations.softmax
+    )

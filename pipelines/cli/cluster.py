@@ -1,0 +1,111 @@
+"""``qatline cluster``: send the pipeline to a Kubeflow Pipelines server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.errors import reported
+
+app = typer.Typer(
+    no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
+)
+
+Host = Annotated[str, typer.Option(envvar="KFP_ENDPOINT", help="URL of the KFP API.")]
+Namespace = Annotated[str, typer.Option(help="Namespace (multi-user servers).", show_default=False)]
+Token = Annotated[
+    str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)
+]
+Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)
+]
+Profile = Annotated[list[str] | None, typer.Option("--profile", "-p", show_default=False)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@app.command()
+def submit(
+    host: Host,
+    config: Config = None,
+    profile: Profile = None,
+    set_: Set = None,
+    experiment: Experiment = "qatline",
+    name: Annotated[str, typer.Option(help="Name of the run.")] = "qatline",
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Reuse no step of an earlier run.")
+    ] = False,
+    namespace: Namespace = "",
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Submit one run."""
+    with reported(debug=debug):
+        from pipelines.cluster.server import connect
+        from pipelines.config.run_config import load_config
+
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        run = connect(host, namespace=namespace, token=token).submit(
+            loaded, experiment=experiment, name=name, caching=not no_cache
+        )
+        typer.echo(run.url)
+
+
+@app.command()
+def schedule(
+    name: Annotated[str, typer.Argument(help="Schedule name.")],
+    cron: Annotated[str, typer.Option(help="Six fields, seconds first: '0 0 2 * * *'.")],
+    host: Host,
+    config: Config = None,
+    profile: Profile = None,
+    set_: Set = None,
+    experiment: Experiment = "qatline",
+    max_concurrency: Annotated[int, typer.Option(help="Maximum concurrent runs, 1 to 10.")] = 1,
+    namespace: Namespace = "",
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Create or update the schedule NAME (idempotent)."""
+    with reported(debug=debug):
+        from pipelines.cluster.server import Schedule, connect
+        from pipelines.config.run_config import load_config
+
+        wanted = Schedule(name=name, cron=cron, max_concurrency=max_concurrency)
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        done = connect(host, namespace=namespace, token=token).apply_schedule(
+            loaded, wanted, experiment=experiment
+        )
+        typer.echo(f"Schedule {name}: {done}")
+
+
+@app.command()
+def unschedule(
+    name: Annotated[str, typer.Argument(help="The schedule to remove.")],
+    host: Host,
+    namespace: Namespace = "",
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Remove the schedule NAME."""
+    with reported(debug=debug):
+        from pipelines.cluster.server import connect
+
+        connect(host, namespace=namespace, token=token).delete_schedule(name)
+        typer.echo(f"Schedule {name}: removed")
+
+
+@app.command()
+def schedules(
+    host: Host, namespace: Namespace = "", token: Token = None, debug: Debug = False
+) -> None:
+    """List the schedules."""
+    with reported(debug=debug):
+        from pipelines.cluster.server import connect
+
+        for each in connect(host, namespace=namespace, token=token).schedules():
+            typer.echo(f"{each.name}\t{each.cron}\tmax {each.max_concurrency}")

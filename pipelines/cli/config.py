@@ -1,0 +1,57 @@
+"""``qatline config``: look at a config, or get its schema for an editor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.errors import reported
+
+app = typer.Typer(
+    no_args_is_help=True, help="Show or check a config, or write its schema for an editor."
+)
+
+
+@app.command()
+def show(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)
+    ] = None,
+    profile: Annotated[
+        list[str] | None, typer.Option("--profile", "-p", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Print the resolved config as YAML: defaults, file, profiles, then --set."""
+    import yaml
+
+    with reported(debug=debug):
+        from pipelines.config.run_config import load_config
+
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        sys.stdout.write(yaml.safe_dump(loaded.to_dict(), sort_keys=False, allow_unicode=True))
+
+
+@app.command()
+def schema(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write instead of stdout.", show_default=False),
+    ] = None,
+) -> None:
+    """Print the JSON schema of a config file."""
+    with reported():
+        from pipelines.config.schema import schema_text
+
+        if output is None:
+            sys.stdout.write(schema_text())
+        else:
+            from pipelines.cli.model_views import write_file
+
+            write_file(output, schema_text(), make_folder=True)

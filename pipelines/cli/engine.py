@@ -1,0 +1,148 @@
+"""Commands on engines: build one, measure it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.errors import reported
+from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
+from qat_lib.options import BackendChoice, EnginePrecision, Hint
+
+
+def build(
+    model: OnnxFile,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Engine file.", show_default=False)
+    ] = None,
+    backend: Annotated[
+        BackendChoice, typer.Option(help="auto: TensorRT if available, else OpenVINO.")
+    ] = "auto",
+    shapes: Annotated[
+        str,
+        typer.Option(
+            help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False
+        ),
+    ] = "",
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")
+    ] = 32,
+    float_precision: Annotated[
+        EnginePrecision, typer.Option(help="Precision of non-quantized layers.")
+    ] = "fp32",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = all.")] = 0,
+    hint: Annotated[
+        Hint, typer.Option(help="OpenVINO: optimize for latency or throughput.")
+    ] = "latency",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="Property of the OpenVINO CPU plugin.",
+            show_default=False,
+        ),
+    ] = None,
+    workspace: Annotated[
+        str, typer.Option(help="TensorRT workspace size, such as 4GiB.", show_default=False)
+    ] = "",
+    optimization_level: Annotated[
+        int, typer.Option(min=0, max=5, help="0: fastest build; 5: fastest engine.")
+    ] = 3,
+    timing_cache: Annotated[
+        Path | None, typer.Option(help="TensorRT timing cache file.", show_default=False)
+    ] = None,
+    hardware_compatible: Annotated[
+        bool,
+        typer.Option(
+            "--hardware-compatible", help="TensorRT: portable across GPUs from Ampere on."
+        ),
+    ] = False,
+    version_compatible: Annotated[
+        bool,
+        typer.Option("--version-compatible", help="TensorRT: portable to later minor versions."),
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Keep the data for per-layer timing.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify", help="Compare with ONNX Runtime before writing the engine."
+        ),
+    ] = True,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Build an engine from an ONNX file."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli import model_views
+        from pipelines.cli.build_progress import build_progress
+        from qat_lib import engines
+
+        spec = engines.BuildSpec(
+            backend=backend,
+            shapes=engines.parse_shapes(shapes) if shapes else {},
+            max_batch=max_batch,
+            float_precision=float_precision,
+            threads=threads,
+            hint=hint,
+            properties=engines.parse_properties(properties or []),
+            workspace_bytes=engines.parse_size(workspace) if workspace else None,
+            optimization_level=optimization_level,
+            timing_cache=timing_cache,
+            hardware_compatible=hardware_compatible,
+            version_compatible=version_compatible,
+            profile=profile,
+        )
+        with build_progress() as on_progress:
+            artifact = engines.build_engine(
+                model, spec, output=output, verify=verify, on_progress=on_progress
+            )
+        if json_:
+            print_json(
+                {
+                    "path": str(artifact.path),
+                    **json.loads(artifact.manifest.to_json()),
+                    "warnings": list(artifact.warnings),
+                }
+            )
+        else:
+            model_views.show_engine(artifact)
+
+
+def bench(
+    engine: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL.engine", help="Engine file, with its manifest beside it."),
+    ],
+    batch_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Batch size (repeatable).", show_default="1")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="Seconds per batch size.")
+    ] = 2.0,
+    layers: Annotated[bool, typer.Option("--layers", help="Also time each layer.")] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure latency and throughput of an engine."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli import model_views
+        from qat_lib.engines import load_engine
+
+        with load_engine(engine) as loaded:
+            latencies = [
+                loaded.benchmark(batch_size=size, seconds=seconds) for size in batch_size or [1]
+            ]
+            timed = loaded.layers(timed=True) if layers else []
+            if json_:
+                content = {"latencies": [each.to_dict() for each in latencies]}
+                print_json(
+                    {**content, "layers": [each.to_dict() for each in timed]} if layers else content
+                )
+            else:
+                model_views.show_latencies(loaded.manifest, latencies, timed)

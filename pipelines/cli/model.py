@@ -1,0 +1,220 @@
+"""Commands on single files: export, verify and analyze; the others are registered here, too.
+
+Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in
+``model_views``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from pipelines.cli.engine import bench, build
+from pipelines.cli.errors import reported, say_renamed
+from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
+from pipelines.cli.quantize import check_inputs, quantize
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.options import Backend, FloatPrecision, WeightForm
+
+if TYPE_CHECKING:
+    from qat_lib.analysis.report import FusionReport
+    from qat_lib.tensor_trace import TensorTrace
+
+_PANEL = "Single files"
+
+TensorRT: TypeAlias = Literal["8", "10", "11"]
+FailOn: TypeAlias = Literal["never", "error", "warning"]
+
+
+def export(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
+    target: Annotated[Backend, typer.Option(help="Backend that will run the file.")] = "tensorrt",
+    opset: Annotated[
+        int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")
+    ] = 17,
+    weights: Annotated[
+        WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
+    ] = "int8",
+    float_precision: Annotated[
+        FloatPrecision, typer.Option(help="Precision of non-quantized layers.")
+    ] = "fp32",
+    remainder: Annotated[
+        FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False),
+    ] = None,
+    channels_first: Annotated[
+        bool, typer.Option("--channels-first", help="Convert image inputs to NCHW.")
+    ] = False,
+    plan: Annotated[
+        Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(help="Compare with Keras on the inputs in this .npy.", show_default=False),
+    ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="With --check: compare every layer.")
+    ] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Export a Keras model to ONNX and verify the file."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli.quiet_import import import_tensorflow
+
+        import_tensorflow()
+        import qat_lib
+        from pipelines.cli import model_views
+
+        if remainder is not None:
+            float_precision = remainder
+            say_renamed("--remainder", "--float-precision")
+        network = qat_lib.load_model(model)
+        inputs = None if check is None else model_views.read_inputs(check)
+        if check is not None:
+            check_inputs(network, inputs, check)
+        report = qat_lib.export_onnx(
+            network,
+            output,
+            target=target,
+            opset=opset,
+            weights=weights,
+            float_precision=float_precision,
+            batch=batch,
+            channels_first_input=channels_first,
+            plan=plan,
+        )
+        content: dict[str, Any] = report.to_dict()
+        parity = None
+        if inputs is not None:
+            parity = qat_lib.check_parity(network, output, inputs, layers=layers)
+            content["parity"] = parity.to_dict()
+        if json_:
+            print_json(content)
+        else:
+            model_views.show_export(report, parity)
+        if parity is not None and not parity.passed:
+            raise typer.Exit(1)
+
+
+def verify_file(
+    model: OnnxFile,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="plan.json with the expected quantizers.", show_default=False),
+    ] = None,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "error",
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check an ONNX file's quantizers against its plan, and its graph against TensorRT's parser rules."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli import model_views
+        from qat_lib.analysis.findings import fail_on as gate
+        from qat_lib.export.verify import verify_onnx
+
+        findings = verify_onnx(model, plan)
+        failed = gate(findings, fail_on)
+        if json_:
+            print_json(
+                {
+                    "model": str(model),
+                    "passed": not failed,
+                    "findings": [each.to_dict() for each in findings],
+                }
+            )
+        else:
+            model_views.show_findings(model, findings)
+        if failed:
+            raise typer.Exit(1)
+
+
+def analyze(
+    model: OnnxFile,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the graph as an HTML file.", show_default=False)
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            help="Layer file of a built engine, to score the prediction.", show_default=False
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show one layer, quantizer, tensor or node from plan to engine.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="With --trace: plan.json of the model.", show_default=False),
+    ] = None,
+    tensorrt: Annotated[TensorRT, typer.Option(help="TensorRT's major version.")] = "10",
+    fail_on: Annotated[FailOn, typer.Option(help="Exit 1 on findings of this severity.")] = "never",
+    all_findings: Annotated[
+        bool, typer.Option("--all", help="Show every finding, not one per kind.")
+    ] = False,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Predict INT8 layers and fusions in TensorRT, without a GPU."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli import model_views
+        from qat_lib.analysis import analyze_onnx, to_html
+        from qat_lib.analysis import compare as score
+        from qat_lib.analysis.findings import fail_on as gate
+        from qat_lib.files.output_files import check_output
+
+        if html is not None:
+            check_output(html, inputs=[model])
+        version: Any = int(tensorrt)
+        report = analyze_onnx(model, tensorrt=version)
+        comparison = score(report, compare) if compare is not None else None
+        found = None if trace is None else _trace(trace, model, plan, report, compare)
+        if html is not None:
+            model_views.write_file(html, to_html(report))
+        if json_:
+            content = report.to_dict()
+            if comparison is not None:
+                content["comparison"] = comparison.to_dict()
+            if found is not None:
+                content["trace"] = found.to_dict()
+            print_json(content)
+        elif found is not None:
+            model_views.show_trace(found)
+        else:
+            model_views.show_analysis(report, comparison, all_findings=all_findings)
+        if gate(report.findings, fail_on):
+            raise typer.Exit(1)
+
+
+def _trace(
+    name: str, model: Path, plan: Path | None, report: FusionReport, layers: Path | None
+) -> TensorTrace:
+    from qat_lib.tracing import trace_tensor
+
+    return trace_tensor(name, model, plan, analysis=report, engine_layers=layers or ())
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the main app."""
+    for name, command in (
+        ("quantize", quantize),
+        ("export", export),
+        ("verify", verify_file),
+        ("analyze", analyze),
+        ("build-engine", build),
+        ("bench-engine", bench),
+    ):
+        app.command(name, rich_help_panel=_PANEL)(command)

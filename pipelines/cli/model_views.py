@@ -1,0 +1,261 @@
+"""What the commands on single files show."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipelines.cli.result_table import format_milliseconds, format_size
+from pipelines.run.record import write_text
+from qat_lib.errors import ConfigError, DataError
+from qat_lib.files.output_files import check_output
+
+if TYPE_CHECKING:
+    from qat_lib.analysis import Comparison, Finding, FusionReport
+    from qat_lib.calibration import CalibrationReport
+    from qat_lib.engines import EngineArtifact, EngineLayer, EngineManifest, Latency, Percentiles
+    from qat_lib.export import ExportReport, ParityReport
+    from qat_lib.plan import QuantizationPlan
+    from qat_lib.tensor_trace import TensorTrace
+
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def read_inputs(path: Path) -> Any:
+    """Return the array of a ``.npy`` file of model inputs, mapped from disk.
+
+    Raises:
+        DataError: The file is missing or is no array of numbers.
+    """
+    from qat_lib.files.npy import load_npy
+
+    try:
+        return load_npy(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(
+            f"Expected an array of inputs in {path} (.npy); it can't be read: {reason}."
+        ) from error
+
+
+def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
+    """Write a text file that the user asked for; with ``make_folder`` its folder need not exist.
+
+    Raises:
+        ConfigError: It can't be written there.
+    """
+    check_output(path)
+    try:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise ConfigError(f"Could not write {path}: {error}") from error
+
+
+def write_model(path: Path, model: Any) -> None:
+    """Save a Keras model, whole or not at all.
+
+    Raises:
+        ConfigError: It can't be written there.
+    """
+    check_output(path)
+    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        model.save(beside)
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(f"Could not write {path}: {error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def show_quantization(
+    plan: QuantizationPlan, output: Path | None, report: CalibrationReport | None
+) -> None:
+    """Show a plan or, after a calibration, what was written."""
+    console = _console()
+    kinds = Counter(entry.kind for entry in plan.quantizers)
+    listed = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    counts = f"{len(plan.quantizers)} quantizers ({listed})"
+    if output is not None and report is not None:
+        console.print(
+            f"Wrote {escape(str(output))}: {counts}, calibrated on {report.samples} samples",
+            soft_wrap=True,
+        )
+        return
+    console.print(f"{escape(plan.model)}: {counts}")
+    tensors = _table("tensor", "read by", text=True)
+    for entry in plan.quantizers:
+        readers = ", ".join(consumer.layer for consumer in entry.consumers) or "its layer"
+        tensors.add_row(escape(entry.tensor), escape(readers))
+    console.print(tensors)
+    if plan.skipped:
+        left = _table("not quantized", "reason", text=True)
+        for layer in plan.skipped:
+            left.add_row(escape(f"{layer.layer} ({layer.class_name})"), escape(layer.reason))
+        console.print(left)
+
+
+def show_export(report: ExportReport, parity: ParityReport | None) -> None:
+    """Say what was written and how it compares with Keras."""
+    console = _console()
+    console.print(
+        f"Wrote {escape(str(report.path))}: {format_size(report.bytes)}, opset {report.opset}, "
+        f"{report.nodes} nodes, {report.quantizers} quantizers, in {report.seconds:.1f} s",
+        soft_wrap=True,
+    )
+    _print_findings(console, report.findings)
+    if parity is None:
+        return
+    verdict = "[green]agrees with Keras[/]" if parity.passed else "[bold red]differs from Keras[/]"
+    console.print(
+        f"ONNX Runtime {verdict} on {parity.samples} samples: largest difference "
+        f"{parity.largest_difference:.3g}, {parity.mismatches} labels differ, {parity.ties} ties."
+    )
+    if parity.layers:
+        table = _table("layer", "largest difference")
+        for layer in parity.layers:
+            table.add_row(escape(layer.layer), f"{layer.largest:.3g}")
+        console.print(table)
+
+
+def show_findings(model: Path, findings: Sequence[Finding]) -> None:
+    """List what a verification found."""
+    console = _console()
+    if not findings:
+        console.print(f"{escape(str(model))}: [green]nothing is wrong[/]", soft_wrap=True)
+        return
+    counts = {severity: sum(each.severity == severity for each in findings) for severity in _STYLES}
+    console.print(
+        f"{escape(str(model))}: "
+        + ", ".join(f"{n} {_plural(name, n)}" for name, n in counts.items() if n),
+        soft_wrap=True,
+    )
+    _print_findings(console, findings)
+
+
+def _plural(severity: str, count: int) -> str:
+    return severity if severity == "info" or count == 1 else severity + "s"
+
+
+def show_analysis(
+    report: FusionReport, comparison: Comparison | None, *, all_findings: bool
+) -> None:
+    """Show a prediction and, if there is one, how it scores against an engine."""
+    from qat_lib.analysis.table import render
+
+    console = _console()
+    console.print(render(report, all_findings=all_findings))
+    if comparison is None:
+        return
+    table = _table("against the engine", "")
+    table.add_row(
+        "layers found", f"{comparison.matched} of {comparison.matched + len(comparison.unmatched)}"
+    )
+    scores = {
+        "precision": comparison.precision_score,
+        "output": comparison.output_score,
+        "adds": comparison.add_score,
+    }
+    for name, value in scores.items():
+        table.add_row(f"{name} as predicted", "-" if value is None else f"{value:.1%}")
+    table.add_row("layers", f"{comparison.engine_layers} (predicted {comparison.predicted_layers})")
+    table.add_row(
+        "conversions",
+        f"{comparison.engine_conversions} (predicted {comparison.predicted_conversions})",
+    )
+    console.print(table)
+    for miss in comparison.mismatches:
+        console.print(
+            f"  {escape(miss.node)}: {miss.what} predicted {miss.predicted}, found {miss.found}"
+        )
+
+
+def show_trace(trace: TensorTrace) -> None:
+    """Show what is known about one tensor."""
+    _console().print(escape(str(trace)), soft_wrap=True)
+
+
+def show_engine(artifact: EngineArtifact) -> None:
+    """Say what was built."""
+    console, manifest = _console(), artifact.manifest
+    console.print(
+        f"Wrote {escape(str(artifact.path))}: {format_size(manifest.bytes)}, "
+        f"{_described(manifest)}, in {manifest.build_seconds:.1f} s",
+        soft_wrap=True,
+    )
+    for warning in artifact.warnings:
+        console.print(f"[yellow]warning[/]: {escape(warning)}")
+
+
+def show_latencies(
+    manifest: EngineManifest, latencies: Sequence[Latency], layers: Sequence[EngineLayer]
+) -> None:
+    """Show one row per batch size, and the layers by time."""
+    console = _console()
+    console.print(_described(manifest))
+    table = _table("batch", "p50 ms", "p90 ms", "p99 ms", "samples/s", "requests")
+    for each in latencies:
+        table.add_row(
+            str(each.batch_size),
+            *_times(each.end_to_end),
+            f"{each.throughput:,.0f}",
+            str(each.iterations),
+        )
+    console.print(table)
+    computed = [(each.batch_size, each.compute) for each in latencies if each.compute is not None]
+    if computed:
+        table = _table("compute alone", "p50 ms", "p90 ms", "p99 ms")
+        for batch_size, compute in computed:
+            table.add_row(f"batch {batch_size}", *_times(compute))
+        console.print(table)
+    if layers:
+        table = _table("layer", "kind", "precision", "ms")
+        for layer in sorted(layers, key=lambda each: -(each.time_ms or 0.0)):
+            time = "-" if layer.time_ms is None else f"{layer.time_ms:.3f}"
+            table.add_row(escape(layer.name), escape(layer.kind), layer.precision, time)
+        console.print(table)
+
+
+def _times(percentiles: Percentiles) -> list[str]:
+    return [
+        format_milliseconds(value) for value in (percentiles.p50, percentiles.p90, percentiles.p99)
+    ]
+
+
+def _described(manifest: EngineManifest) -> str:
+    counts = manifest.precision
+    layers = f"{counts.int8_layers} of {counts.weighted_layers} weighted layers in INT8"
+    return f"{manifest.backend} {manifest.backend_version}, {layers}"
+
+
+def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    for each in findings:
+        style = _STYLES[each.severity]
+        console.print(
+            f"[{style}]{each.code} {each.severity}[/] {escape(each.node)}: {escape(each.message)}"
+        )
+        if each.advice:
+            console.print(f"    {escape(each.advice)}")
+
+
+def _table(*headings: str, text: bool = False) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        table.add_column(
+            heading, justify="left" if place == 0 or text else "right", overflow="fold"
+        )
+    return table
+
+
+def _console() -> Console:
+    return Console(highlight=False)

@@ -1,0 +1,214 @@
+"""Show a run while it works: a live display in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.run.progress import RunProgress, StepProgress
+
+_BAR = 18  # columns
+_LINE_INTERVAL = 5.0  # seconds between two lines of one phase
+
+
+class ProgressView(Protocol):
+    """Where the progress of a run is shown; used as a context manager."""
+
+    def __enter__(self) -> ProgressView: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
+        """Show what one event changed; ``progress`` has it in already."""
+
+
+def make_view(stream: TextIO | None = None, *, quiet: bool = False) -> ProgressView:
+    """Return the view that suits a stream: silent, live (a terminal) or line-wise."""
+    if quiet:
+        return SilentView()
+    console = Console(file=stream or sys.stdout, highlight=False)
+    return (
+        LiveView(console)
+        if console.is_terminal and not console.is_dumb_terminal
+        else LineView(console)
+    )
+
+
+class SilentView:
+    """Shows nothing."""
+
+    def __enter__(self) -> SilentView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
+        """Do nothing."""
+
+
+class LineView(SilentView):
+    """One line when a step starts and ends, and every five seconds in between."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last: tuple[str, str, float] = ("", "", 0.0)
+
+    def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
+        """Print the line that belongs to an event, if there is one."""
+        kind, name = event.get("event"), str(event.get("step") or "")
+        if kind == "message":
+            self._print(progress.message)
+        elif kind == "step_started":
+            self._print(f"{_head(progress, name)} ...")
+        elif kind == "step_finished":
+            self._print(f"{_head(progress, name)} {_outcome(progress.steps[name])}")
+        elif kind == "warning":
+            self._print(f"warning: {progress.warnings[-1]}")
+        elif kind == "waiting" and progress.steps[name].waiting_for:
+            self._print(f"{_head(progress, name)} {_wait(progress.steps[name])}")
+        elif kind == "progress":
+            self._advance(progress, progress.steps[name])
+
+    def _advance(self, progress: RunProgress, step: StepProgress) -> None:
+        name, phase, at = self._last
+        new = (step.name, step.phase) != (name, phase)
+        if new or step.now - at >= _LINE_INTERVAL or step.current >= step.total:
+            if not new and step.current >= step.total and step.now - at < 0.5:
+                return
+            self._last = (step.name, step.phase, step.now)
+            parts = [f"{step.phase} {step.current:g}/{step.total:g}", _metrics(step), _left(step)]
+            self._print(f"{_head(progress, step.name)} {'  '.join(part for part in parts if part)}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+class LiveView:
+    """Finished steps as lines, the running one as a live line with a bar."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: RunProgress | None = None
+        self._spinner = Spinner("dots")
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=8, transient=True
+        )
+
+    def __enter__(self) -> LiveView:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
+        """Keep the state for the next refresh and print what stays on the screen."""
+        self._progress = progress
+        kind, name = event.get("event"), str(event.get("step") or "")
+        if kind == "step_finished":
+            step = progress.steps[name]
+            style = "dim" if step.status == "reused" else ""
+            self._console.print(
+                Text(f"  {_head(progress, name)} {_outcome(step)}", style=style), soft_wrap=True
+            )
+        elif kind == "warning":
+            self._console.print(
+                Text(f"  warning: {progress.warnings[-1]}", style="yellow"), soft_wrap=True
+            )
+
+    def _render(self) -> Table | Text:
+        progress = self._progress
+        step = progress.running if progress else None
+        if progress is None or step is None:
+            started = progress is not None and bool(progress.steps)
+            message = (progress.message if progress else "") or (
+                "starting the next step" if started else "starting"
+            )
+            return _row(self._spinner, Text(message))
+        elapsed = Text(f"{max(time.time() - step.started, 0.0):.0f} s", style="dim")
+        head = _row(self._spinner, Text(_head(progress, step.name), style="bold"), elapsed)
+        table = Table.grid()
+        table.add_row(head)
+        if step.waiting_for:
+            table.add_row(Text(f"    {_wait(step)}"))
+            return table
+        if not step.phase:
+            return head
+        bar = ProgressBar(total=step.total or 1.0, completed=step.current, width=_BAR)
+        left = Text(_left(step), style="cyan", no_wrap=True)
+        table.add_row(
+            _row(
+                Text(f"    {step.phase}", no_wrap=True),
+                bar,
+                Text(_metrics(step), no_wrap=True),
+                left,
+            )
+        )
+        return table
+
+
+def _row(*cells: Any) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(*cells)
+    return grid
+
+
+def _head(progress: RunProgress, name: str) -> str:
+    place, total = progress.position(name)
+    return f"step {place}/{total} {name:<14}"
+
+
+def _outcome(step: StepProgress) -> str:
+    seconds = f"{step.seconds:.1f} s" if step.seconds is not None else ""
+    return f"reused ({seconds})" if step.status == "reused" else f"done in {seconds}"
+
+
+def _wait(step: StepProgress) -> str:
+    return f"waiting for {step.waiting_for}, which computes the same"
+
+
+def _metrics(step: StepProgress) -> str:
+    shown = []
+    for name in ("loss", "accuracy", "val_accuracy"):
+        value = step.metrics.get(name)
+        if value is not None:
+            shown.append(
+                f"{name.replace('val_', 'val ')} {value:.4f}"
+                if name == "loss"
+                else f"{name.replace('val_', 'val ')} {value:.2%}"
+            )
+    return "  ".join(shown)
+
+
+def _left(step: StepProgress) -> str:
+    seconds = step.seconds_left
+    if seconds is None or step.current >= step.total:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} left"

@@ -1,0 +1,149 @@
+"""Show a finished run: the table, the gate's verdict, where things are.
+
+Made to read well at 80 columns.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from components.artifacts import Engines, ResultRow
+from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
+from pipelines.run.folder import RunFolder
+from pipelines.run.result import GateResult, RunResult
+from pipelines.steps import STEP_ARTIFACTS
+
+_NONE = "-"
+
+
+def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
+    """Print the results of a run, then its verdict and its places."""
+    if result.rows:
+        console.print()
+        console.print(results_table(result.rows))
+    if result.gate.verdict:
+        _show_gate(console, result.gate)
+    _show_places(console, result)
+    reused = sum(step.status == "reused" for step in result.steps)
+    counts = f"{len(result.steps)} steps" + (f", {reused} reused" if reused else "")
+    console.print(Text(f"Done in {_duration(seconds)}: {counts}."), soft_wrap=True)
+
+
+def results_table(rows: Mapping[str, ResultRow]) -> Table:
+    """Return the table of the variants.
+
+    Accuracies are shares of the test part in percent, changes are percentage points against FP32
+    Keras, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
+    """
+    batch = next((row.batch_size for row in rows.values() if row.batch_size), None)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("", no_wrap=True)
+    rate = f"img/s @{batch}" if batch else "img/s"
+    for heading in ("accuracy", "change", "size", "p50 / p99 ms", rate, "INT8"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    reference = rows.get(REFERENCE, ResultRow()).accuracy
+    for name, title in ROWS.items():
+        if name in rows:
+            style = "bold" if name == CANDIDATE else ""
+            cells = _cells(rows[name], None if name == REFERENCE else reference)
+            table.add_row(title, *cells, style=style)
+    return table
+
+
+def _cells(row: ResultRow, reference: float | None) -> list[str]:
+    return [
+        _NONE if row.accuracy is None else f"{row.accuracy:.2%}",
+        _change(row.accuracy, reference),
+        _NONE if row.bytes is None else format_size(row.bytes),
+        _latencies(row),
+        _NONE if row.throughput is None else f"{row.throughput:,.0f}",
+        _int8(row),
+    ]
+
+
+def _change(accuracy: float | None, reference: float | None) -> str:
+    if accuracy is None or reference is None:
+        return _NONE
+    return f"{(accuracy - reference) * 100:+.2f}"
+
+
+def _latencies(row: ResultRow) -> str:
+    if row.latency_ms_p50 is None:
+        return _NONE
+    measured = [value for value in (row.latency_ms_p50, row.latency_ms_p99) if value is not None]
+    return " / ".join(map(format_milliseconds, measured))
+
+
+def _int8(row: ResultRow) -> str:
+    if row.int8_layers is None or not row.weighted_layers:
+        return _NONE
+    return f"{row.int8_layers}/{row.weighted_layers}"
+
+
+def _show_gate(console: Console, gate: GateResult) -> None:
+    promoted = gate.verdict == "promote"
+    console.print()
+    verdict = (str(gate.verdict), "bold green" if promoted else "bold red")
+    console.print(Text.assemble(("Gate: ", "bold"), verdict))
+    for reason in gate.reasons:
+        mark, style = ("pass", "green") if reason.passed else ("FAIL", "red")
+        lines = textwrap.wrap(reason.message, max(console.width - 7, 20)) or [""]
+        for number, line in enumerate(lines):
+            head = (f"  {mark if number == 0 else '    '} ", style)
+            console.print(Text.assemble(head, line), soft_wrap=True)
+
+
+def _show_places(console: Console, result: RunResult) -> None:
+    folder = RunFolder(path=Path(result.run_dir))
+    places = {"Run": str(_short(folder.path))}
+    engines = folder.artifacts_dir / STEP_ARTIFACTS[Engines.STEP]
+    if engines.exists():
+        places["Engines"] = str(_short(engines))
+    if result.report:
+        places["Report"] = str(_short(Path(result.report)))
+    if result.tracking is not None:
+        places["MLflow"] = ui_command(folder.path)
+    console.print()
+    for name, place in places.items():
+        # Never wrapped: a path or a command is there to be copied.
+        console.print(Text.assemble((f"{name:<8} ", "bold"), place), soft_wrap=True)
+    console.print()
+
+
+def ui_command(run_dir: Path) -> str:
+    """Return the command that opens MLflow's UI on a run, as this process was started."""
+    return f"{'uv run ' if os.environ.get('UV') else ''}qatline ui {_short(run_dir)}"
+
+
+def _short(path: Path) -> Path:
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def format_milliseconds(value: float) -> str:
+    """Return milliseconds with three digits or so."""
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def format_size(count: float) -> str:
+    """Return a number of bytes with a decimal unit."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

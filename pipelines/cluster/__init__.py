@@ -1,0 +1,1 @@
+"""The pipeline on a Kubeflow cluster: compiled, checked, sent, scheduled."""

@@ -1,0 +1,88 @@
+"""Compile the pipeline to the IR that a Kubeflow cluster runs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.cluster.tasks import for_pods, request
+from pipelines.config.run_config import RunConfig
+from pipelines.run.record import write_text
+from pipelines.steps import step_of_task
+from qat_lib.errors import ConfigError
+from qat_lib.files.output_files import check_output
+
+
+def compile_pipeline(config: RunConfig, output: Path) -> None:
+    """Write ``output``: the main pipeline, with ``config`` as the defaults of its parameters.
+
+    The file is checked against the schemas of the IR and of its executors, which kfp's own compiler
+    does not do.
+
+    Raises:
+        ConfigError: The file can't be written, or the cluster section does not fit the engine's
+            backend.
+    """
+    check_output(output)
+    text = pipeline_ir(config)
+    try:
+        write_text(output, text)
+    except OSError as error:
+        raise ConfigError(f"Could not write {output}: {error}") from error
+
+
+def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
+    """Return the compiled main pipeline as YAML text, the same text for the same config.
+
+    Args:
+        config: The defaults of the parameters. Its tracking server reaches the steps as environment
+            variables, its cluster section as what their pods ask for.
+        caching: Whether the cluster may reuse a step that ran with the same arguments. It sees
+            neither new data behind an unchanged path nor new code behind an unchanged image tag.
+
+    Raises:
+        ConfigError: The cluster section does not fit the engine's backend.
+    """
+    from kfp import compiler
+
+    from pipelines.cluster.ir_check import check_ir
+    from pipelines.qat_pipeline import build_pipeline
+
+    config = for_pods(config)
+    environment = _cluster_environment(config)
+
+    def prepare(task: Any) -> None:
+        for name, value in environment.items():
+            task.set_env_variable(name, value)
+        if not caching:
+            task.set_caching_options(False)
+        request(task, config.cluster.of(step_of_task(task.name)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pipeline.yaml"
+        compiler.Compiler().compile(
+            build_pipeline(prepare), str(path), pipeline_parameters=config.pipeline_parameters()
+        )
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    check_ir(documents)
+    # Written anew: kfp heads the file with the defaults in an order that changes from process to
+    # process, and a server's versions are known by what their text is.
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+def _cluster_environment(config: RunConfig) -> dict[str, str]:
+    """Return what tells the steps about the tracking server.
+
+    A store in a file stays on the machine it is on.
+    """
+    uri = config.tracking.uri or ""
+    if not uri.startswith(("http://", "https://")):
+        return {}
+    return {
+        "MLFLOW_TRACKING_URI": uri,
+        "MLFLOW_EXPERIMENT_NAME": config.tracking.experiment,
+        "QATLINE_TRACKING": "required" if config.tracking.required else "optional",
+    }

@@ -1,0 +1,1 @@
+"""The config of a run: read, checked, described."""

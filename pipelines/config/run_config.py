@@ -1,0 +1,253 @@
+"""RunConfig: everything one run depends on, validated once.
+
+A config is laid in this order, later wins: the defaults, the YAML file, its profiles in the order
+they are asked for, then ``--set`` options. Relative paths in a file are relative to that file's
+folder; those of ``--set`` are relative to the working directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from components import settings
+from components.export.choice import sign_problem, target_problem
+from components.settings import Settings
+from components.training.quantization_choice import check_case_name
+from pipelines.config.cluster_settings import ClusterSettings
+from pipelines.config.errors import check_keys, describe_problems
+from pipelines.config.paths import absolute_paths, weights_beside_data
+from pipelines.config.renamed_keys import with_new_keys
+from pipelines.config.yaml_files import parse_config, read_yaml_mapping
+from qat_lib.errors import ConfigError
+from qat_lib.models import check_reference_name
+
+SECTIONS: tuple[str, ...] = (
+    "data",
+    "model",
+    "training",
+    "quantization",
+    "qat",
+    "export",
+    "engine",
+    "gate",
+)
+"""The sections that are parameters of the pipeline; the others concern the place where it runs."""
+
+
+_LARGEST_BATCH = 4  # GiB of input images
+_EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking", "cluster"))
+
+
+class RunConfig(Settings):
+    """One run of the pipeline.
+
+    Example:
+        >>> RunConfig().training.epochs
+        60
+    """
+
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="Seed of splits, initial weights, shuffling and augmentation.",
+    )
+    output: str = Field(
+        "runs",
+        description="Folder of the runs, their shared step store and the default MLflow store.",
+    )
+    data: settings.DataSettings = Field(default_factory=settings.DataSettings)
+    model: settings.ModelSettings = Field(default_factory=settings.ModelSettings)
+    training: settings.TrainingSettings = Field(default_factory=settings.TrainingSettings)
+    quantization: settings.QuantizationSettings = Field(
+        default_factory=settings.QuantizationSettings
+    )
+    qat: settings.QATSettings = Field(default_factory=settings.QATSettings)
+    export: settings.ExportSettings = Field(default_factory=settings.ExportSettings)
+    engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
+    gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
+    tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
+    cluster: ClusterSettings = Field(default_factory=ClusterSettings)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        """Refuse at once what a step would refuse after hours of training."""
+        if re.search(r"(^|/)(https?|s3|gs|hdfs|abfss?):/", self.output):
+            raise ValueError(f"output: expected a folder on this machine, received {self.output}")
+        target = self.engine.backend if self.export.target == "auto" else self.export.target
+        problem = target_problem(target, self.engine.backend) or sign_problem(
+            self.quantization.unsigned, target, self.engine.backend
+        )
+        if problem is not None:
+            raise ValueError(problem)
+        if ":" not in self.model.name and not self.model.name.endswith(".keras"):
+            check_reference_name(self.model.name)
+        for name in self.quantization.cases:
+            check_case_name(name)
+        self._check_batches()
+        return self
+
+    def _check_batches(self) -> None:
+        """Refuse batches of which one alone takes more memory than a machine has."""
+        if self.data.image_size is None:
+            return
+        height, width = self.data.image_size
+        for section in ("training", "quantization", "qat", "engine"):
+            batch = getattr(self, section).batch_size
+            gigabytes = batch * height * width * 3 * 4 / 2**30
+            if gigabytes > _LARGEST_BATCH:
+                raise ValueError(
+                    f"{section}.batch_size: expected at most {_LARGEST_BATCH} GiB of pixels, "
+                    f"received {batch} images of {height}x{width}, which take {gigabytes:.0f} GiB "
+                    "in float32; lower it or data.image_size"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole config as plain data, every default written out."""
+        return self.model_dump(mode="json")
+
+    def pipeline_parameters(self) -> dict[str, Any]:
+        """Return the arguments of the pipeline.
+
+        The seed and one dict per section that its steps read.
+
+        kfp takes no null inside a dict, so a key without a value is left out; its default is null
+        in every section. The options of a model are the builder's, where null means something: they
+        go as JSON text.
+        """
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
+        options = sections["model"]["options"]
+        if _holds_null(options):
+            sections["model"]["options"] = json.dumps(options)
+        return {"seed": self.seed, **_without_nulls(sections)}
+
+
+def build_config(values: Mapping[str, Any], *, source: str = "config") -> RunConfig:
+    """Validate plain data.
+
+    Raises:
+        ConfigError: A key is unknown or a value is wrong; every problem is listed, each with its
+            path.
+    """
+    values = with_new_keys(values, source=source)
+    check_keys(values, RunConfig, source=source)
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(describe_problems(error, source)) from error
+
+
+def load_config(
+    path: Path | None = None,
+    *,
+    profiles: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    cwd: Path | None = None,
+) -> RunConfig:
+    """Lay a YAML file, its profiles and ``a.b=value`` overrides over the defaults.
+
+    Args:
+        path: The YAML file; None starts from the defaults.
+        profiles: Names under the file's ``profiles:`` key, laid over the base in this order.
+        overrides: ``a.b=value`` texts; the value is parsed as YAML.
+        cwd: What relative paths in ``overrides`` refer to. Default: the working directory.
+
+    Raises:
+        ConfigError: The file, a profile, a key or a value is wrong.
+    """
+    here = Path.cwd() if cwd is None else cwd
+    values: dict[str, Any] = {}
+    layers = _file_layers(path, profiles)
+    layers.append(("--set", here, _parse_overrides(overrides)))
+    for source, base, content in layers:
+        # A section whose every line is commented out is empty, not wrong.
+        layer = {
+            key: value
+            for key, value in content.items()
+            if value is not None or key not in _EMPTY_ALLOWED
+        }
+        layer = with_new_keys(layer, source=source)
+        check_keys(layer, RunConfig, source=source)
+        values = _merge(values, absolute_paths(layer, base))
+    if "output" not in values:
+        values["output"] = str(here / RunConfig().output)
+    values = weights_beside_data(values)
+    sources = " + ".join(source for source, _, layer in layers if layer) or "defaults"
+    return build_config(values, source=sources)
+
+
+def _file_layers(
+    path: Path | None, profiles: Sequence[str]
+) -> list[tuple[str, Path, dict[str, Any]]]:
+    if path is None:
+        if profiles:
+            raise ConfigError(
+                f"Expected --config with --profile {profiles[0]}: profiles are part of a config "
+                "file."
+            )
+        return []
+    base = read_yaml_mapping(path)
+    folder = path.resolve().parent
+    known = base.pop("profiles", None) or {}
+    if not isinstance(known, dict) or not all(
+        isinstance(layer, dict) or layer is None for layer in known.values()
+    ):
+        raise ConfigError(f"{path}: expected 'profiles' to map each name to a part of a config.")
+    # A typing error in a profile is found at once, not on the day the profile is used.
+    for name, layer in known.items():
+        where = f"{path}, profile {name}"
+        known[name] = with_new_keys(layer or {}, source=where)
+        check_keys(known[name], RunConfig, source=where)
+    layers = [(str(path), folder, base)]
+    for name in profiles:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"{path}: expected a profile of this file ({listed}), received {name!r}."
+            )
+        layers.append((f"{path}, profile {name}", folder, known[name]))
+    return layers
+
+
+def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, raw = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise ConfigError(
+                f"Expected --set section.key=value, such as training.epochs=5; received {text!r}."
+            )
+        layer: Any = parse_config(raw, f"--set {key}")
+        for part in reversed(parts):
+            layer = {part: layer}
+        values = _merge(values, layer)
+    return values
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = (
+            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
+    return merged
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _holds_null(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_null, value.values()))
+    return any(map(_holds_null, value)) if isinstance(value, list) else value is None

@@ -1,0 +1,1 @@
+"""One run on this machine: its folder, its processes, its result."""

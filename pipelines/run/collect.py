@@ -1,0 +1,96 @@
+"""Gather what the steps left behind: links to their outputs, and the result of the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from components.artifacts import Evaluation, Promotion, ResultRow
+from components.evaluation.rows import ROWS
+from components.store.atomic_file import unfinished_name, written_beside
+from pipelines.run.event_tail import EventTail
+from pipelines.run.folder import RunFolder
+from pipelines.run.result import FinishedStep, GateResult, RunResult
+from pipelines.steps import STEP_ARTIFACTS, step_of_task
+
+
+def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:
+    """Link each step's output as ``artifacts/<name>``; return the links by name.
+
+    The links give the outputs one place that does not change when a run is resumed.
+
+    Args:
+        folder: The run.
+        outputs: Where KFP put the outputs of this attempt, as ``<pipeline>-<time>/<task>/<name>``.
+    """
+    found: dict[str, Path] = {}
+    for task in sorted(outputs.glob("*/*")):
+        name = STEP_ARTIFACTS.get(step_of_task(task.name))
+        if name is not None and (task / name).is_dir():
+            found[name] = task / name
+    links: dict[str, Path] = {}
+    folder.artifacts_dir.mkdir(exist_ok=True)
+    for name, target in found.items():
+        link = folder.artifacts_dir / name
+        beside = link.with_name(unfinished_name(name))
+        beside.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+        beside.replace(link)
+        links[name] = link
+    return links
+
+
+def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: int) -> RunResult:
+    """Put the result of a finished run together.
+
+    Args:
+        folder: The run.
+        artifacts: The output directory of each step, by the artifact's name.
+        since: Size in bytes of the event file when this attempt began; what is before it belongs to
+            attempts that were interrupted.
+
+    Raises:
+        StepError: a step left out what it promises to write.
+    """
+    rows: dict[str, ResultRow] = {}
+    gate, report = GateResult(verdict=None, reasons=()), None
+    if "evaluation" in artifacts:
+        measured = Evaluation(artifacts["evaluation"]).measurements().rows
+        rows = {name: measured[name] for name in ROWS if name in measured}
+    if "promotion" in artifacts:
+        promotion = Promotion(artifacts["promotion"])
+        verdict = promotion.verdict()
+        gate = GateResult(verdict=verdict.verdict, reasons=verdict.reasons)
+        report = _copy_report(folder, promotion)
+    return RunResult(
+        run_id=folder.run_id,
+        run_dir=str(folder.path),
+        steps=finished_steps(folder, since=since),
+        rows=rows,
+        gate=gate,
+        report=report,
+    )
+
+
+def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:
+    """Return each step whose end stands after byte ``since`` of the event file."""
+    found = []
+    for event in EventTail(path=folder.events_file, offset=since).read():
+        if event.get("event") == "step_finished":
+            found.append(
+                FinishedStep(
+                    name=event["step"],
+                    status=event.get("status", "executed"),
+                    seconds=event.get("seconds"),
+                )
+            )
+    return found
+
+
+def _copy_report(folder: RunFolder, promotion: Promotion) -> str | None:
+    if not promotion.report_file.is_file():
+        return None
+    with written_beside(folder.report_file) as unfinished:
+        shutil.copyfile(promotion.report_file, unfinished)
+    return str(folder.report_file)

@@ -1,0 +1,187 @@
+"""The launcher: one process that runs one pipeline with kfp.local, step by step.
+
+``python -m pipelines.run.launch RUN_DIR`` is started by ``pipelines.run.local``, which shows what happens
+here. It is a process of its own because kfp prints to stdout and leaves ``print`` patched, and
+because a light parent shows the first line at once while this one still imports kfp. What the steps
+need to know reaches them through the environment: where events go, which step store to use, which
+MLflow run is the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from components.runtime.events import EVENTS_VARIABLE, emit
+from components.runtime.parent import LAUNCHER_VARIABLE
+from components.runtime.scrubbed_output import scrub_output
+from components.store.directories import as_storage_error, is_disk_full
+from components.store.key_lock import RUN_VARIABLE
+from components.store.step_store import STORE_VARIABLE
+from pipelines.run.collect import collect_result, link_artifacts
+from pipelines.run.event_tail import file_size
+from pipelines.run.folder import RunFolder
+from pipelines.run.processes import follow_parent
+from pipelines.run.record import write_json
+from pipelines.run.temporary import temporary_folder
+from pipelines.run.tracking import open_parent_run
+from pipelines.steps import step_of_task
+from qat_lib.errors import QatlineError, StepError
+
+
+class StepStoppedError(StepError):
+    """A step's process ended with an error; what it was, the step's own error event says."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(f"step {step} stopped")
+        self.step = step
+
+
+def launch_folder(arguments: list[str]) -> int:
+    """Run the pipeline of one run folder; return the exit code of the process."""
+    scrub_output()  # kfp prints here what the steps print: both are the run's log
+    folder = RunFolder(path=Path(arguments[0]))
+    follow_parent(int(arguments[1]))
+    signal.signal(signal.SIGTERM, _end_with_children)
+    os.environ[EVENTS_VARIABLE] = str(folder.events_file)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stdout,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        # kfp leaves a temporary folder of each step behind; here they go with the run.
+        with temporary_folder(folder.run_id):
+            launch(folder)
+    except StepStoppedError as error:  # the step has told about itself, unless it was killed
+        emit("stopped", error.step)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the last frame of a process: told to the parent, which reports it
+        reason = as_storage_error(error, folder.path) if is_disk_full(error) else error
+        known = isinstance(reason, QatlineError)
+        exit_code = reason.exit_code if isinstance(reason, QatlineError) else 1
+        emit(
+            "error",
+            "",
+            type=type(reason).__name__,
+            message=str(reason),
+            exit_code=exit_code,
+            expected=known,
+        )
+        with contextlib.suppress(OSError):  # the log may lie on the disk that is full
+            traceback.print_exc()
+        return exit_code
+    return 0
+
+
+def launch(folder: RunFolder) -> None:
+    """Run the pipeline of ``folder`` and write its ``result.json``.
+
+    Raises:
+        StepStoppedError: A step failed.
+        StepError: A step left out what it promises to write.
+        TrackingError: The tracking store can't be used and the config requires it.
+    """
+    config, record = folder.config(), folder.record()
+    os.environ[STORE_VARIABLE] = str(folder.store_dir(shared=record.cache))
+    os.environ[RUN_VARIABLE] = folder.run_id
+    os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # What runs here is nobody else's business; a user who wants MLflow's usage reports can say so.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # kfp copies what a step prints; without this it comes in blocks, and the last one is lost with
+    # a killed step.
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    sys.path.append(os.getcwd())  # a pipeline of the user's own may lie there
+    emit("message", "", message="loading the pipeline")
+    pipeline = load_pipeline(record.pipeline)
+    steps = step_names(pipeline)
+    emit("message", "", message="opening the tracking store")
+    with open_parent_run(folder, config) as parent:
+        before = file_size(folder.events_file)
+        emit("pipeline_started", "", steps=steps)
+        outputs = folder.attempt_dir(record.attempts)
+        run_pipeline(pipeline, config.pipeline_parameters(), outputs)
+        emit("message", "", message="collecting the results")
+        artifacts = link_artifacts(folder, outputs)
+        result = collect_result(folder, artifacts, since=before)
+        result = parent.finish(result, artifacts)
+    write_json(folder.result_file, result.to_dict())
+
+
+def load_pipeline(name: str) -> Callable[..., Any]:
+    """Return the KFP pipeline ``module:function``."""
+    module, _, attribute = name.partition(":")
+    pipeline: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return pipeline
+
+
+def step_names(pipeline: Any) -> list[str]:
+    """Return the names of a compiled pipeline's steps, each after the steps that it depends on."""
+    tasks = pipeline.pipeline_spec.root.dag.tasks
+    ordered: list[str] = []
+    while len(ordered) < len(tasks):
+        ordered += [
+            name
+            for name, task in tasks.items()
+            if name not in ordered and all(other in ordered for other in task.dependent_tasks)
+        ]
+    return [step_of_task(name) for name in ordered]
+
+
+def run_pipeline(pipeline: Callable[..., Any], parameters: dict[str, Any], root: Path) -> None:
+    """Run a pipeline as real component executions, one process a step.
+
+    Raises:
+        StepStoppedError: A step ended with an error or was killed.
+    """
+    from kfp import local
+
+    root.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        # Images don't matter here, and the local runner takes no resource requests: both are meant
+        # for a cluster.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"kfp\.")
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"kfp\.")
+        local.init(
+            runner=local.SubprocessRunner(use_venv=False),
+            pipeline_root=str(root),
+            raise_on_error=True,
+        )
+        try:
+            pipeline(**_known(pipeline, parameters))
+        except RuntimeError as error:
+            failed = re.findall(r"'([\w-]+)'", re.sub(r"\x1b\[[0-9;]*m", "", str(error)))
+            raise StepStoppedError(step_of_task(failed[-1]) if failed else "") from error
+
+
+def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the sections that a pipeline does not take.
+
+    A smaller pipeline need not list them all.
+    """
+    taken = set(pipeline.pipeline_spec.root.input_definitions.parameters)
+    return {name: value for name, value in parameters.items() if name in taken}
+
+
+def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:
+    """End the steps of this process group first: kfp would wait for them."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGTERM)
+    raise SystemExit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    sys.exit(launch_folder(sys.argv[1:]))

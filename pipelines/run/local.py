@@ -1,0 +1,251 @@
+"""Run a pipeline on this machine.
+
+Make or resume a run folder, start the launcher, show how it goes.
+
+This side stays light: it imports neither kfp nor MLflow nor TensorFlow. It holds the folder's lock,
+and the launcher and its steps end when it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from components.runtime.disk_errors import as_storage_error, is_disk_full
+from pipelines.cli.progress_view import ProgressView
+from pipelines.config.run_config import RunConfig
+from pipelines.run.event_tail import EventTail, file_size
+from pipelines.run.folder import RunFolder
+from pipelines.run.processes import end_group
+from pipelines.run.progress import RunProgress
+from pipelines.run.record import read_record
+from pipelines.run.result import RunResult
+from pipelines.run.temporary import clear_temporary
+from pipelines.steps import STEP_ARTIFACTS
+from qat_lib.errors import QatlineError
+
+MAIN_PIPELINE = "pipelines.qat_pipeline:qat_pipeline"
+_POLL = 0.1  # seconds
+_LOG_TAIL = 60  # lines
+_FULL = 1 << 20  # bytes; with less than that left nothing can be written that matters
+
+
+class RunFailedError(QatlineError):
+    """A run ended before its result; the message names the step, and what to do."""
+
+    def __init__(
+        self, message: str, *, folder: RunFolder, step: str, exit_code: int, log_tail: str
+    ) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.step = step
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+
+
+class RunInterruptedError(QatlineError):
+    """The user, or the system, ended the run with a signal."""
+
+    def __init__(self, message: str, *, folder: RunFolder, signal_number: int) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.exit_code = 128 + signal_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """A finished run."""
+
+    folder: RunFolder
+    result: RunResult
+    seconds: float
+    warnings: list[str] = field(default_factory=list)
+
+
+def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> RunOutcome:
+    """Run the pipeline of a folder to its end, or from where an earlier attempt stopped.
+
+    Args:
+        folder: A run folder, new or to be resumed. Finished steps come from its step store.
+        view: Where the progress is shown.
+        again: Whether this is one more attempt at an interrupted run.
+
+    Raises:
+        StorageError: Another process holds the folder, or the disk is full.
+        RunFailedError: A step or the launcher failed.
+        RunInterruptedError: A signal ended the run.
+    """
+    try:
+        return _execute(folder, view, again=again)
+    except OSError as error:
+        if is_disk_full(error):
+            raise as_storage_error(error, folder.path) from error
+        raise
+
+
+def _execute(folder: RunFolder, view: ProgressView, *, again: bool) -> RunOutcome:
+    started = time.monotonic()
+    with folder.hold() as lock:
+        record = folder.record()
+        attempts = record.attempts + 1 if again else record.attempts
+        folder.write_record(replace(record, status="running", ended=None, attempts=attempts))
+        clear_temporary(folder.run_id)
+        folder.result_file.unlink(missing_ok=True)
+        tail = EventTail.from_end(folder.events_file)
+        progress = RunProgress.of(list(STEP_ARTIFACTS))
+        log_start = file_size(folder.log_file)
+        try:
+            with _signals_raise(folder), view:
+                code = _follow(_start(folder, lock), tail, progress, view)
+        except RunInterruptedError:
+            with contextlib.suppress(OSError):
+                folder.finish("interrupted")
+            raise
+        finally:
+            clear_temporary(folder.run_id)  # of a launcher that was killed
+        if code != 0 or not folder.result_file.exists():
+            # A disk that is full is what ended the run, not how it is reported.
+            with contextlib.suppress(OSError):
+                folder.finish("failed")
+            raise _failure(folder, progress, code, log_start)
+        folder.finish("finished")
+        result = RunResult.model_validate(read_record(folder.result_file))
+    return RunOutcome(
+        folder=folder, result=result, seconds=time.monotonic() - started, warnings=progress.warnings
+    )
+
+
+def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) -> RunOutcome:
+    """Resume a run under its stored config.
+
+    Args:
+        folder: The run.
+        config: What the user gave beside ``--resume``, if anything: it must be the stored config.
+        view: Where the progress is shown.
+
+    Raises:
+        ConfigError: The given config is another one.
+    """
+    if config is not None:
+        folder.check_same_config(config)
+    return execute(folder, view, again=True)
+
+
+def _start(folder: RunFolder, lock: int) -> subprocess.Popen[bytes]:
+    folder.log_file.parent.mkdir(parents=True, exist_ok=True)
+    # Python would look into the working directory first, and the user's own "components" there
+    # would stand in for ours.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+    with folder.log_file.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipelines.run.launch", str(folder.path), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            # A group of its own: Ctrl-C reaches this process alone, which then ends the group in
+            # order.
+            start_new_session=True,
+            # As long as the launcher lives the folder stays held, even if this process is killed.
+            pass_fds=(lock,),
+        )
+
+
+def _follow(
+    process: subprocess.Popen[bytes], tail: EventTail, progress: RunProgress, view: ProgressView
+) -> int:
+    try:
+        while True:
+            code = process.poll()
+            for event in tail.read():
+                progress.apply(event)
+                view.show(event, progress)
+            if code is not None:
+                return code
+            time.sleep(_POLL)
+    finally:
+        end_group(process)
+
+
+@contextmanager
+def _signals_raise(folder: RunFolder) -> Iterator[None]:
+    """Turn Ctrl-C, a closed terminal and a polite kill into RunInterruptedError."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise RunInterruptedError(
+            f"Interrupted by {signal.Signals(number).name}. Finished steps are kept; "
+            f"resume with: qatline run --resume {folder.run_id}",
+            folder=folder,
+            signal_number=number,
+        )
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int) -> RunFailedError:
+    error = progress.errors[-1] if progress.errors else None
+    if error is None:
+        step = progress.stopped or (progress.running.name if progress.running else "")
+        message, exit_code = _silent_end(folder, progress, step, code), 1
+    else:
+        step, message = str(error.get("step") or ""), str(error.get("message"))
+        if error.get("expected") is False:
+            bug = "This is a bug in qatline; please report it with the log."
+            message = f"{error.get('type')}: {message}\n{bug}"
+        message = f"step {step} failed: {message}" if step else message
+        exit_code = int(error.get("exit_code") or 1)
+    return RunFailedError(
+        f"{message}\nLog: {folder.log_file}",
+        folder=folder,
+        step=step,
+        exit_code=exit_code,
+        log_tail=_log_tail(folder.log_file, log_start),
+    )
+
+
+def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) -> str:
+    """Say what may have ended a process that could not say it itself."""
+    again = f"qatline run --resume {folder.run_id}"
+    if shutil.disk_usage(folder.path).free < _FULL:
+        return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"
+    if not step:
+        return (
+            f"the launcher ended with code {code} before it could say why. The log may tell; "
+            f"then: {again}"
+        )
+    if step not in progress.steps:
+        return f"step {step} could not start. The log tells why."
+    return (
+        f"step {step} ended without a message: it was killed, or the machine ran out of memory. "
+        f"Free some memory or use a smaller batch size, then: {again}"
+    )
+
+
+def _log_tail(path: Path, start: int) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as stream:
+        stream.seek(max(start, path.stat().st_size - 100_000))
+        lines = [
+            line for line in stream.read().decode(errors="replace").splitlines() if line.strip()
+        ]
+    traces = [
+        place for place, line in enumerate(lines) if "Traceback (most recent call last)" in line
+    ]
+    return "\n".join(lines[traces[-1] :][:_LOG_TAIL] if traces else lines[-_LOG_TAIL:])

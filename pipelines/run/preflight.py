@@ -1,0 +1,165 @@
+"""What can be known before the first step.
+
+A run that a later step would refuse is refused before it trains.
+
+These are looks at names, files and installed packages: nothing is built, and neither Keras nor data
+are opened.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from components.tracking.tracker import MODE_VARIABLE
+from components.training.model_source import APPLICATIONS
+from components.training.quantization_choice import read_spec
+from pipelines.config.run_config import RunConfig
+from qat_lib.errors import ConfigError, MissingPackageError
+from qat_lib.extras import install_hint, missing_packages
+
+
+def check_before_training(config: RunConfig) -> None:
+    """Check what the steps of the main pipeline will need on this machine.
+
+    Raises:
+        MissingPackageError: A package is not installed.
+        ConfigError: A model, weights file, spec or case of the config is not there.
+        SpecError: The quantization spec is wrong.
+        BackendUnavailableError: The engine backend can't be used here.
+    """
+    if missing := missing_packages(_packages(config)):
+        raise MissingPackageError(
+            f"This run needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            f"not installed. {install_hint(missing)}"
+        )
+    _check_model(config)
+    _check_weights(config)
+    read_spec(config.quantization)
+    for name in config.quantization.cases:
+        module, colon, attribute = name.partition(":")
+        if colon:
+            _check_import("quantization.cases", module, attribute)
+    from qat_lib.engines import choose_backend
+
+    choose_backend(config.engine.backend)
+
+
+def _packages(config: RunConfig) -> Iterator[str]:
+    yield from (
+        "kfp",
+        "tensorflow",
+        "keras",
+        "tf2onnx",
+        "onnx_ir",
+        "onnx",
+        "onnxruntime",
+        "jinja2",
+        "PIL",
+    )
+    if config.data.kind == "digits":
+        yield "sklearn"
+    if os.environ.get(MODE_VARIABLE) != "off":
+        yield "mlflow"
+    if (config.data.path or "").startswith("s3://"):
+        yield "boto3"
+
+
+def _check_model(config: RunConfig) -> None:
+    name = config.model.name
+    if name.endswith(".keras"):
+        if not Path(name).is_file():
+            raise ConfigError(
+                f"model.name: expected a Keras file at {name}; there is none. Check the path."
+            )
+    elif name.startswith(APPLICATIONS):
+        _check_application(name.removeprefix(APPLICATIONS))
+    elif ":" in name:
+        module, _, function = name.partition(":")
+        _check_import("model.name", module, function)
+
+
+def _check_application(name: str) -> None:
+    """Look into the index of keras.applications; importing Keras would take seconds."""
+    package = importlib.util.find_spec("keras")
+    folders = package.submodule_search_locations if package is not None else None
+    index = Path(next(iter(folders or [""]))) / "applications" / "__init__.py"
+    known = (
+        set(re.findall(r"\bimport\s+\w+\s+as\s+([A-Z]\w*)", index.read_text()))
+        if index.is_file()
+        else set()
+    )
+    if known and name not in known:
+        raise ConfigError(
+            f"model.name: keras.applications has no {name!r}. {_nearest(name, known)}"
+        )
+
+
+def _check_weights(config: RunConfig) -> None:
+    weights = config.model.weights
+    if weights is not None and weights != "imagenet" and not Path(weights).is_file():
+        raise ConfigError(
+            f"model.weights: expected a weights file at {weights}; there is none. Check the path."
+        )
+
+
+def _check_import(key: str, module: str, attribute: str) -> None:
+    """Find a user's module on the Python path, and the name in its source, without running it."""
+    folders = [*sys.path, os.getcwd()]
+    for depth in range(module.count(".") + 1):
+        part = ".".join(module.split(".")[: depth + 1])
+        spec = importlib.machinery.PathFinder.find_spec(part, folders)
+        if spec is None:
+            raise ConfigError(
+                f"{key}: expected the module {module!r} on the Python path; there is none. Run "
+                "the command from the folder that holds it, or put that folder on PYTHONPATH."
+            )
+        folders = list(spec.submodule_search_locations or [])
+    names = _top_names(Path(spec.origin)) if spec is not None and spec.origin else None
+    if names is not None and attribute not in names:
+        raise ConfigError(
+            f"{key}: the module {module!r} has no {attribute!r}. {_nearest(attribute, names)}"
+        )
+
+
+def _top_names(path: Path) -> set[str] | None:
+    """Return the names that a source file defines or imports at its top.
+
+    None where they can't be known.
+    """
+    if path.suffix != ".py":
+        return None
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None  # the step that imports it says more
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names.update(target.id for target in targets if isinstance(target, ast.Name))
+        elif not isinstance(node, ast.Expr) and not _is_script_part(node):
+            return None  # a name may be made under a condition or in a loop
+    return None if "*" in names or "__getattr__" in names else names
+
+
+def _is_script_part(node: ast.stmt) -> bool:
+    """Whether a statement is ``if __name__ == "__main__"``, which an import does not run."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}."

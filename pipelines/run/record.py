@@ -1,0 +1,85 @@
+"""The JSON files of a run's folder: what each holds, read and written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from components.artifacts.record import Record
+from components.store.atomic_file import written_beside
+from qat_lib.errors import StorageError
+from qat_lib.files import text_files
+
+Status = Literal["running", "finished", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What ``run.json`` says about a run."""
+
+    run_id: str
+    pipeline: str
+    cache: bool = True
+    status: Status = "running"
+    created: str = field(default_factory=lambda: now())
+    ended: str | None = None
+    attempts: int = 1
+    version: str = ""
+
+
+class TrackingRecord(Record):
+    """What ``tracking.json`` says: where the run is in MLflow."""
+
+    uri: str = ""
+    experiment_id: str = ""
+    run_id: str = ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file beside its place, then rename it: a reader sees all of it or nothing."""
+    with written_beside(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a JSON object that ``write_json`` wrote.
+
+    Raises:
+        StorageError: The file is missing or holds something else.
+    """
+    content = text_files.read_json(path, what="a run's record", error=StorageError)
+    if not isinstance(content, dict):
+        raise StorageError(f"Expected a JSON object in {path}, received {type(content).__name__}.")
+    return content
+
+
+def read_tracking(path: Path) -> TrackingRecord:
+    """Read where a run is in MLflow.
+
+    Raises:
+        StorageError: The file is missing or holds something else.
+    """
+    content = read_record(path)
+    try:
+        return TrackingRecord.model_validate(content)
+    except ValueError as error:
+        raise StorageError(f"{path} is of another version of qatline: {error}") from error
+
+
+def now() -> str:
+    """Return the time as ISO 8601 text in UTC."""
+    return timestamp(time.time())
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time in seconds since the epoch as ISO 8601 text in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

@@ -1,0 +1,45 @@
+"""The result of a run: what ``result.json`` holds and ``qatline run --json`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from components.artifacts.evaluation import Rows
+from components.artifacts.promotion import Reason
+from components.artifacts.record import Record
+from pipelines.run.record import TrackingRecord
+
+
+class FinishedStep(Record):
+    """A step that ended; ``status`` is ``executed`` or ``reused``."""
+
+    name: str
+    status: str = "executed"
+    seconds: float | None = None
+
+
+class GateResult(Record):
+    """The gate's decision; without a verdict where the pipeline has no gate."""
+
+    verdict: str | None = None
+    reasons: Sequence[Reason] = ()
+
+
+class RunResult(Record):
+    """What a finished run achieved.
+
+    Attributes:
+        rows: the rows of the evaluation by name, in the order in which they are shown.
+        report: path of the report, where there is one.
+        tracking: None for a run that is not tracked.
+    """
+
+    run_id: str
+    run_dir: str
+    steps: Sequence[FinishedStep] = ()
+    rows: Rows = Field(default_factory=dict, alias="results")
+    gate: GateResult = GateResult()
+    report: str | None = None
+    tracking: TrackingRecord | None = None

@@ -1,0 +1,247 @@
+"""The MLflow run of a whole pipeline run, with a child for each step.
+
+A step that is executed opens its own child run, through the environment that is set here. A step
+that is reused stays quick and imports no MLflow; its child run is written here, from what the step
+left in the store, so that every run looks whole. A child that a killed step left RUNNING is closed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from components.artifacts import Dataset, Promotion, Quantized
+from components.artifacts.evaluation import row_metrics
+from components.runtime.events import emit
+from components.runtime.steps import load_step
+from components.store.directories import read_step_manifest
+from components.tracking.database import database_uri
+from components.tracking.mlflow_tracker import MlflowWriter
+from components.tracking.store import ensure_store, translated
+from components.tracking.tracked import environment_tags, flatten, log_outputs, log_settings
+from components.tracking.tracker import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
+from pipelines.config.run_config import RunConfig
+from pipelines.run.folder import RunFolder
+from pipelines.run.record import TrackingRecord, read_tracking, write_json
+from pipelines.run.result import RunResult
+from pipelines.steps import STEP_ARTIFACTS
+from qat_lib.errors import TrackingError
+
+_RUN_VARIABLE = "MLFLOW_RUN_ID"
+_FOLDER_TAG = "qatline.run_dir"
+
+
+class ParentRun(Protocol):
+    """What the launcher records about the whole run."""
+
+    def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
+        """Record reused steps, the final numbers and the main files.
+
+        Return the result with where they are.
+        """
+
+
+class NullParentRun:
+    """A run that is not tracked."""
+
+    def finish(self, result: RunResult, _artifacts: Mapping[str, Path]) -> RunResult:
+        """Return the result as it is."""
+        return result
+
+
+def default_uri(output: Path) -> str:
+    """Return the tracking URI of the runs in ``output``: a SQLite file beside them."""
+    return database_uri(output.absolute() / "mlflow.db")
+
+
+@contextmanager
+def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]:
+    """Open the parent run, announce it to the steps, and close it as the body ends.
+
+    A resumed run goes on in the MLflow run that it began with.
+
+    Raises:
+        TrackingError: The store can't be used, and ``tracking.required`` is true.
+    """
+    # A run of the caller's is not ours: the steps would all write into it.
+    os.environ.pop(_RUN_VARIABLE, None)
+    if os.environ.get(MODE_VARIABLE) == "off":
+        yield NullParentRun()
+        return
+    try:
+        run = _open(folder, config)
+    except TrackingError as error:
+        if config.tracking.required:
+            raise
+        emit("warning", "", message=f"this run is not tracked: {error}")
+        os.environ[MODE_VARIABLE] = "off"
+        yield NullParentRun()
+        return
+    status = "FAILED"
+    try:
+        yield run
+        status = "FINISHED"
+    except (SystemExit, KeyboardInterrupt):
+        status = "KILLED"
+        raise
+    finally:
+        run.close(status)
+
+
+def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
+    output = folder.path.parent
+    given = config.tracking.uri or os.environ.get(URI_VARIABLE)
+    uri = given or default_uri(output)
+    location = None if given else (output / "mlflow-artifacts").absolute().as_uri()
+    # The child that writes the store's first tables must be this one; see ensure_store.
+    experiment = ensure_store(uri, config.tracking.experiment, location)
+    os.environ[URI_VARIABLE] = uri
+    os.environ["MLFLOW_EXPERIMENT_ID"] = experiment
+    os.environ[MODE_VARIABLE] = "required" if config.tracking.required else "optional"
+    with translated("the tracking run can't be opened"):
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        run_id = (
+            _reopened(client, folder)
+            or client.create_run(experiment, run_name=folder.run_id).info.run_id
+        )
+        run = _MlflowParentRun(client, run_id, experiment, folder, config)
+        run.begin()
+    record = TrackingRecord(uri=uri, experiment_id=experiment, run_id=run_id)
+    write_json(folder.tracking_file, record.to_dict())
+    os.environ[PARENT_VARIABLE] = run_id
+    return run
+
+
+def _reopened(client: Any, folder: RunFolder) -> str | None:
+    if not folder.tracking_file.exists():
+        return None
+    run_id = read_tracking(folder.tracking_file).run_id
+    try:
+        client.update_run(run_id, status="RUNNING")
+    except Exception:  # noqa: BLE001 - the store was changed or emptied since: the run gets a new record there
+        return None
+    return run_id
+
+
+class _MlflowParentRun:
+    def __init__(
+        self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig
+    ) -> None:
+        self._client = client
+        self._writer = MlflowWriter(client, run_id)
+        self._run_id = run_id
+        self._experiment = experiment
+        self._folder = folder
+        self._config = config
+
+    def begin(self) -> None:
+        """Record what the run depends on, and close what an earlier attempt left open."""
+        self._sweep("KILLED")
+        close_dead_runs(self._client, self._experiment)
+        values = self._config.to_dict()
+        del values["cluster"]  # what pods would ask for; nothing of this run depends on it
+        params = {
+            name: value for key in values for name, value in flatten(values[key], key).items()
+        }
+        self._writer.log_params(params)
+        self._writer.set_tags({_FOLDER_TAG: str(self._folder.path), **environment_tags()})
+        self._writer.log_artifact(self._folder.config_file)
+
+    def finish(self, result: RunResult, artifacts: Mapping[str, Path]) -> RunResult:
+        """Record reused steps, the final numbers and the main files.
+
+        Return the result with where they are.
+        """
+        tracking = read_tracking(self._folder.tracking_file)
+        result = result.model_copy(update={"tracking": tracking})
+        try:
+            with translated("the results can't be recorded"):
+                self._record(result, artifacts)
+        except TrackingError as error:
+            if self._config.tracking.required:
+                raise
+            emit("warning", "", message=str(error))
+        return result
+
+    def close(self, status: str) -> None:
+        """End the run and the children that a killed step left open."""
+        try:
+            with translated("the tracking run can't be closed"):
+                self._sweep("KILLED" if status == "KILLED" else "FAILED")
+                self._client.set_terminated(self._run_id, status)
+        except TrackingError as error:
+            # What the run achieved, or why it failed, matters more than its record.
+            emit("warning", "", message=str(error))
+
+    def _record(self, result: RunResult, artifacts: Mapping[str, Path]) -> None:
+        known = self._finished_steps()
+        for step in result.steps:
+            # A step that an earlier attempt at this run executed has its child run already.
+            if step.status == "reused" and step.name not in known:
+                self._record_reused(step.name, artifacts)
+        self._writer.log_metrics(row_metrics(result.rows, separator="."))
+        self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
+        self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
+        for path in _main_files(artifacts):
+            self._writer.log_artifact(path)
+        if "dataset" in artifacts and Dataset(artifacts["dataset"]).has(Dataset.INFO):
+            self._writer.log_dataset(Dataset(artifacts["dataset"]).info())
+
+    def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
+        directory = artifacts[STEP_ARTIFACTS[name]]
+        definition, manifest = load_step(name), read_step_manifest(directory)
+        sections = {key: getattr(self._config, key) for key in definition.sections}
+        with step_run(name, warn=_warn) as tracker:
+            log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)
+            tracker.set_tags({"qatline.status": "reused"})
+            log_outputs(tracker, name, directory, manifest)
+
+    def _sweep(self, status: str) -> None:
+        _close_children(self._client, self._experiment, self._run_id, status)
+
+    def _finished_steps(self) -> set[str]:
+        return {child.data.tags.get("qatline.step", "") for child in self._children("FINISHED")}
+
+    def _children(self, status: str) -> Sequence[Any]:
+        return _children(self._client, self._experiment, self._run_id, status)
+
+
+def close_dead_runs(client: Any, experiment: str) -> None:
+    """Close the runs of an experiment that are marked running and whose process is gone."""
+    wanted = f"attributes.status = 'RUNNING' and tags.`{_FOLDER_TAG}` LIKE '/%'"
+    for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
+        folder = RunFolder(path=Path(run.data.tags[_FOLDER_TAG]))
+        if folder.record_file.is_file() and folder.settle().status != "running":
+            _close_children(client, experiment, run.info.run_id, "KILLED")
+            client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _close_children(client: Any, experiment: str, parent: str, status: str) -> None:
+    for child in _children(client, experiment, parent, "RUNNING"):
+        client.set_terminated(child.info.run_id, status)
+
+
+def _children(client: Any, experiment: str, parent: str, status: str) -> Sequence[Any]:
+    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{status}'"
+    found: Sequence[Any] = client.search_runs([experiment], filter_string=wanted, max_results=1000)
+    return found
+
+
+def _main_files(artifacts: Mapping[str, Path]) -> list[Path]:
+    """Return the report, the spec and the plan, as far as the steps wrote them."""
+    files = []
+    if "promotion" in artifacts:
+        files.append(Promotion(artifacts["promotion"]).report_file)
+    if "ptq" in artifacts:
+        ptq = Quantized(artifacts["ptq"])
+        files += [ptq.file(ptq.SPEC), ptq.file(ptq.PLAN)]
+    return [path for path in files if path.is_file()]
+
+
+def _warn(message: str) -> None:
+    emit("warning", "", message=message)

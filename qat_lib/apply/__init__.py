@@ -1,0 +1,1 @@
+"""Apply a plan: rebuild the model with its quantizers and wrappers."""

@@ -1,0 +1,86 @@
+"""A plan looked up by what a model has, and checked against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qat_lib.errors import PlanError
+from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry
+from qat_lib.quantizers import TensorQuantizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanIndex:
+    """The entries of a plan that fits a model.
+
+    Attributes:
+        wrapped: names of the layers that get a wrapper.
+        reads: the entry of the quantizer that an input reads through, by the call's name and the
+            input's number.
+        of_layer: the entries of the weights and inner tensors of each layer.
+    """
+
+    wrapped: frozenset[str]
+    reads: Mapping[tuple[str, int], QuantizerEntry]
+    of_layer: Mapping[str, list[QuantizerEntry]]
+
+    @classmethod
+    def of(cls, plan: QuantizationPlan, graph: LayerGraph) -> PlanIndex:
+        """Check a plan against a model, and index it.
+
+        Raises:
+            PlanError: the plan names what the model lacks, or contradicts itself.
+        """
+        layers = dict(graph.layers())
+        reads: dict[tuple[str, int], QuantizerEntry] = {}
+        of_layer: dict[str, list[QuantizerEntry]] = {}
+        quantized: set[str] = set()
+        for entry in plan.quantizers:
+            _check_unsigned(entry)
+            if entry.kind != "activation":
+                of_layer.setdefault(entry.tensor.partition("/")[0], []).append(entry)
+                continue
+            _check_tensor(entry, graph, layers)
+            if entry.tensor in quantized:
+                raise PlanError(
+                    f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has "
+                    "one."
+                )
+            quantized.add(entry.tensor)
+            for consumer in entry.consumers:
+                _check_consumer(entry.tensor, consumer, graph)
+                reads[consumer.layer, consumer.input] = entry
+        wrapped = frozenset(plan.wrapped) | frozenset(of_layer)
+        if unknown := wrapped - layers.keys():
+            raise PlanError(
+                f"The plan names the layer {min(unknown)!r}, which the model does not have."
+            )
+        return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
+
+
+def _check_unsigned(entry: QuantizerEntry) -> None:
+    if entry.unsigned and entry.kind != "activation":
+        raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
+
+
+def _check_tensor(entry: QuantizerEntry, graph: LayerGraph, layers: Mapping[str, Any]) -> None:
+    if entry.tensor not in graph.shapes:
+        raise PlanError(
+            f"The plan names the tensor {entry.tensor!r}, which the model does not have."
+        )
+    if not isinstance(layers.get(entry.name), TensorQuantizer | None):
+        raise PlanError(
+            f"The plan calls a quantizer {entry.name!r}, as a layer of the model is called."
+        )
+
+
+def _check_consumer(tensor: str, consumer: Consumer, graph: LayerGraph) -> None:
+    call = graph.by_name.get(consumer.layer)
+    says = f"The plan says that input {consumer.input} of {consumer.layer!r} reads {tensor!r}, but"
+    if call is None or consumer.input >= len(call.inputs):
+        raise PlanError(f"{says} the model has no such input.")
+    if call.inputs[consumer.input] != tensor:
+        raise PlanError(f"{says} it reads another tensor, {call.inputs[consumer.input]!r}.")

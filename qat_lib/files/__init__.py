@@ -1,0 +1,1 @@
+"""Files that anyone may have made: bounded, checked, read and written whole."""

@@ -1,0 +1,244 @@
+"""LayerGraph: a read-only view of a Keras model as a flat graph of calls and tensors.
+
+Nested models are flattened, shared layers appear once for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import keras
+
+from qat_lib.graph.composites import Composite, trace_composite
+from qat_lib.graph.keras_graph import functional_of, graph_nodes, has_graph
+from qat_lib.quantize_wrappers import BaseQuantizeWrapper
+from qat_lib.quantize_wrappers.inner import is_composite
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """One call of a layer or operation.
+
+    Attributes:
+        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls
+            of a shared one.
+        layer: unique name of the layer, prefixed by its nested model's name where two models use
+            one name.
+        path: the layer's own name, behind those of the nested models around it, as in
+            ``backbone/conv1``.
+        operation: the Keras layer or operation itself.
+        inputs: names of the tensors that it reads, in the order of its arguments.
+        outputs: names of the tensors that it makes: ``"<call>:<index>"``.
+        arguments: Keras's record of the call's arguments.
+        training: the ``training`` argument that an enclosing model was called with, if any.
+    """
+
+    name: str
+    layer: str
+    path: str
+    operation: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    arguments: Any = field(repr=False)
+    training: bool | None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is an input of the model."""
+        return isinstance(self.operation, keras.layers.InputLayer)
+
+    @property
+    def core(self) -> Any:
+        """The layer inside of a quantize wrapper, else the operation itself."""
+        return (
+            self.operation.layer
+            if isinstance(self.operation, BaseQuantizeWrapper)
+            else self.operation
+        )
+
+    @property
+    def class_name(self) -> str:
+        """Name of the operation's class."""
+        return type(self.operation).__name__
+
+    def fill(self, read: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call's arguments with input number ``i`` replaced by ``read(i)``."""
+        counter = iter(range(len(self.inputs)))
+
+        def replace(value: Any) -> Any:
+            return read(next(counter)) if isinstance(value, keras.KerasTensor) else value
+
+        args = keras.tree.map_structure(replace, self.arguments.args)
+        kwargs = keras.tree.map_structure(replace, self.arguments.kwargs)
+        return tuple(args), dict(kwargs)
+
+
+class LayerGraph:
+    """The flat graph of a Functional or Sequential Keras model.
+
+    Args:
+        model: a built model.
+        subclassed_within: whether subclassed models may be inside; each is one layer then. Default
+            False: they are refused.
+
+    Raises:
+        UnsupportedModelError: the model is subclassed or not built.
+    """
+
+    def __init__(self, model: Any, *, subclassed_within: bool = False) -> None:
+        self.model = model
+        function = functional_of(model)
+        builder = _Flattener(subclassed_within)
+        builder.add(function, None, ())
+        self.calls: tuple[Call, ...] = tuple(builder.calls)
+        self.inputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.inputs)
+        self.outputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.outputs)
+        self.shapes: dict[str, tuple[int | None, ...]] = builder.shapes
+        self.dtypes: dict[str, str] = builder.dtypes
+        self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
+        """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
+        all its calls."""
+
+    def __repr__(self) -> str:
+        """Return the model's name and the number of its calls."""
+        return f"<LayerGraph of {self.model.name!r}: {len(self.calls)} calls>"
+
+    @cached_property
+    def by_name(self) -> dict[str, Call]:
+        """Every call by its name."""
+        return {call.name: call for call in self.calls}
+
+    @cached_property
+    def _producers(self) -> dict[str, Call]:
+        found: dict[str, Call] = {}
+        for call in self.calls:
+            found.update(dict.fromkeys(call.outputs, call))
+        return found
+
+    @cached_property
+    def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
+        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for tensor in self._producers}
+        for call in self.calls:
+            for index, tensor in enumerate(call.inputs):
+                found[tensor].append((call, index))
+        return found
+
+    @cached_property
+    def composites(self) -> dict[str, Composite]:
+        """Layers without a wrapper but with weighted layers inside, by name."""
+        found: dict[str, Composite] = {}
+        for name, layer in self.layers():
+            if is_composite(layer):
+                call = self.by_name[name]
+                found[name] = trace_composite(layer, call, self.shapes, self.dtypes)
+        return found
+
+    def producer(self, tensor: str) -> Call:
+        """Return the call that makes ``tensor``."""
+        return self._producers[tensor]
+
+    def consumers(self, tensor: str) -> list[tuple[Call, int]]:
+        """Return the calls that read ``tensor``, each with the number of its input."""
+        return self._consumers[tensor]
+
+    def layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield each layer or operation once, as (unique name, object)."""
+        seen: set[str] = set()
+        for call in self.calls:
+            if call.layer not in seen:
+                seen.add(call.layer)
+                yield call.layer, call.operation
+
+    def calls_of(self, layer: str) -> list[Call]:
+        """Return every call of the layer with that unique name."""
+        return [call for call in self.calls if call.layer == layer]
+
+
+class _Flattener:
+    """Collects the calls of a model and, in place of a nested model's call, those inside of it."""
+
+    def __init__(self, subclassed_within: bool) -> None:
+        self._subclassed_within = subclassed_within
+        self.calls: list[Call] = []
+        self.names: dict[int, str] = {}
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._layers: dict[int, str] = {}
+        self._used: set[str] = set()
+        self._count: dict[str, int] = {}
+
+    def add(self, function: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        """Add every call of ``function``; the tensors that it reads from outside are named already.
+
+        Args:
+            function: a Functional graph.
+            training: the argument of that name that it is called with.
+            around: names of the models around its calls, the outermost first.
+        """
+        for node in graph_nodes(function):
+            if node.is_input and around and isinstance(node.operation, keras.layers.InputLayer):
+                continue
+            if self._is_nested(node.operation):
+                self._add_nested(node, training, around)
+            else:
+                self._add_call(node, training, around)
+
+    def _is_nested(self, operation: Any) -> bool:
+        is_layer = self._subclassed_within and not has_graph(operation)
+        return isinstance(operation, keras.Model) and not is_layer
+
+    def _add_nested(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        inner = functional_of(node.operation)
+        given = node.arguments.kwargs.get("training", training)
+        for outer, own in zip(node.input_tensors, inner.inputs, strict=True):
+            self.names[id(own)] = self.names[id(outer)]
+        self.add(inner, given, (*around, node.operation.name))
+        for outer, own in zip(node.outputs, inner.outputs, strict=True):
+            self.names[id(outer)] = self.names[id(own)]
+        read, made = self.nested.get(node.operation.name, ((), ()))
+        read += tuple(self.names[id(t)] for t in node.input_tensors)
+        self.nested[node.operation.name] = (
+            read,
+            made + tuple(self.names[id(t)] for t in node.outputs),
+        )
+
+    def _add_call(self, node: Any, training: bool | None, around: tuple[str, ...]) -> None:
+        layer = self._layer_name(node.operation, around)
+        count = self._count[layer] = self._count.get(layer, -1) + 1
+        name = layer if count == 0 else f"{layer}@{count}"
+        outputs = tuple(f"{name}:{i}" for i in range(len(node.outputs)))
+        for tensor, output in zip(node.outputs, outputs, strict=True):
+            self.names[id(tensor)] = output
+            self.shapes[output] = tuple(tensor.shape)
+            self.dtypes[output] = str(tensor.dtype)
+        self.calls.append(
+            Call(
+                name=name,
+                layer=layer,
+                path="/".join((*around, node.operation.name)),
+                operation=node.operation,
+                inputs=tuple(self.names[id(t)] for t in node.input_tensors),
+                outputs=outputs,
+                arguments=node.arguments,
+                training=node.arguments.kwargs.get("training", training),
+            )
+        )
+
+    def _layer_name(self, operation: Any, around: tuple[str, ...]) -> str:
+        known = self._layers.get(id(operation))
+        if known is not None:
+            return known
+        base = str(operation.name)
+        if base in self._used:
+            base = "_".join((*around, base))
+        name = base
+        suffix = 1
+        while name in self._used:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        self._used.add(name)
+        self._layers[id(operation)] = name
+        return name

@@ -1,0 +1,77 @@
+"""What an operation is, in one table for Keras layers, Keras operators, TensorFlow and ONNX.
+
+The planner, the cases, the lowering passes, the analysis, the engines and the report ask the table,
+so that Keras's words and ONNX's mean the same. A set that differs from a role names the difference
+where it is used.
+
+Neither Keras nor ONNX is imported here: names are strings, and :mod:`qat_lib.graph.layer_traits` turns
+those of layers into classes.
+"""
+
+from __future__ import annotations
+
+from qat_lib.graph.roles.operation import Operation, Role
+from qat_lib.graph.roles.table import TABLE
+
+__all__ = [
+    "ARITHMETIC",
+    "PAIR",
+    "TABLE",
+    "Operation",
+    "Role",
+    "activation_functions",
+    "keras_operators",
+    "layer_names",
+    "onnx_operators",
+    "other_layers",
+    "rows",
+    "tensorflow_operators",
+]
+
+
+def onnx_operators(role: Role, *more: Role) -> frozenset[str]:
+    """Return the ONNX operators that have all of the roles."""
+    return frozenset(_names("onnx", role, *more))
+
+
+def layer_names(role: Role, *more: Role) -> tuple[str, ...]:
+    """Return the classes of ``keras.layers`` that have all of the roles, in the table's order."""
+    return tuple(_names("layers", role, *more))
+
+
+def keras_operators(role: Role, *more: Role) -> frozenset[str]:
+    """Return the classes of bare Keras operations that have all of the roles."""
+    return frozenset(_names("operators", role, *more))
+
+
+def activation_functions(role: Role, *more: Role) -> frozenset[str]:
+    """Return the Keras activation functions that have all of the roles."""
+    return frozenset(_names("functions", role, *more))
+
+
+def other_layers(role: Role, *more: Role) -> frozenset[str]:
+    """Return the layer classes of model libraries that have all of the roles."""
+    return frozenset(_names("others", role, *more))
+
+
+def tensorflow_operators(role: Role, *more: Role) -> frozenset[str]:
+    """Return the TensorFlow operators that have all of the roles."""
+    return frozenset(_names("tensorflow", role, *more))
+
+
+def _names(column: str, role: Role, *more: Role) -> list[str]:
+    names: list[str] = []
+    for row in rows(role, *more):
+        names.extend(getattr(row, column))
+    return names
+
+
+def rows(role: Role, *more: Role) -> tuple[Operation, ...]:
+    """Return the operations that have all of the roles."""
+    wanted = {role, *more}
+    return tuple(row for row in TABLE if wanted <= row.roles)
+
+
+PAIR = onnx_operators("pair")
+ARITHMETIC = onnx_operators("arithmetic", "broadcasting")
+"""ONNX's operators with two operands: Add, Sub, Mul and Div."""

@@ -1,0 +1,113 @@
+"""Targets, signs and FP16, by settings and by what works on this machine."""
+
+from typing import Any
+
+import pytest
+
+from components.export import choice as export_choice
+from components.export.choice import (
+    ExportChoice,
+    choose_export,
+    choose_unsigned,
+    engine_facts,
+    sign_problem,
+    target_facts,
+    target_problem,
+)
+from components.settings import EngineSettings, ExportSettings, QuantizationSettings
+from qat_lib.errors import BackendUnavailableError, ConfigError
+
+BACKENDS = ("tensorrt", "openvino", "onnxruntime")
+
+
+@pytest.fixture(params=[*BACKENDS, None])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The backend of this machine, or None."""
+
+    def choose(wanted: str) -> str:
+        assert wanted == "auto"
+        if request.param is None:
+            raise BackendUnavailableError("none works")
+        return str(request.param)
+
+    monkeypatch.setattr(export_choice, "_choose", choose)
+    return request.param
+
+
+def test_engine_facts_are_what_the_export_depends_on(machine: str | None) -> None:
+    assert engine_facts({"backend": "auto", "fp16": "never", "threads": 3}) == {
+        "backend": machine or "auto",
+        "fp16": "never",
+    }
+    assert engine_facts({}) == {"backend": machine or "auto"}
+    assert engine_facts({"backend": "onnxruntime"}) == {"backend": "onnxruntime"}
+    assert target_facts(
+        {"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto"}
+    ) == {
+        "export": {"target": "auto"},
+        "engine": {"backend": "openvino"},
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("fp16", "wanted"), [("always", True), ("never", False), ("auto", None)])
+def test_choose_export_writes_fp16_for_tensorrt_or_where_it_is_asked_for(
+    machine: str | None, backend: Any, fp16: Any, wanted: bool | None
+) -> None:
+    expected = backend == "tensorrt" if wanted is None else wanted
+    choice = choose_export(ExportSettings(), EngineSettings(backend=backend, fp16=fp16))
+    assert choice == ExportChoice(target=backend, fp16=expected)
+
+
+def test_choose_export_asks_the_machine_only_where_both_are_auto(machine: str | None) -> None:
+    assert choose_export(ExportSettings(target="openvino"), EngineSettings()).target == "openvino"
+    if machine is None:
+        with pytest.raises(BackendUnavailableError):
+            choose_export(ExportSettings(), EngineSettings())
+    else:
+        choice = choose_export(ExportSettings(), EngineSettings())
+        assert choice == ExportChoice(target=machine, fp16=machine == "tensorrt")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("target", BACKENDS)
+def test_choose_export_refuses_openvino_graphs_for_tensorrt_alone(
+    target: Any, backend: Any
+) -> None:
+    settings = ExportSettings(target=target), EngineSettings(backend=backend)
+    if (target, backend) == ("openvino", "tensorrt"):
+        with pytest.raises(ConfigError, match=r"export\.target=openvino stores unsigned"):
+            choose_export(*settings)
+    else:
+        assert target_problem(target, backend) is None
+        assert choose_export(*settings).target == target
+
+
+@pytest.mark.parametrize("unsigned", ["auto", "always", "never"])
+def test_choose_unsigned_goes_by_the_machine(machine: str | None, unsigned: Any) -> None:
+    asked = QuantizationSettings(unsigned=unsigned), ExportSettings(), EngineSettings()
+    if unsigned == "always" and machine == "tensorrt":
+        with pytest.raises(ConfigError, match=r"Received: engine\.backend=tensorrt"):
+            choose_unsigned(*asked)
+        return
+    expected = {"never": False, "always": True, "auto": machine not in (None, "tensorrt")}
+    assert choose_unsigned(*asked) is expected[unsigned]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
+def test_choose_unsigned_is_no_where_tensorrt_is_in_it(target: Any, backend: Any) -> None:
+    asked = ExportSettings(target=target), EngineSettings(backend=backend)
+    expected = "tensorrt" not in (target, backend)
+    assert choose_unsigned(QuantizationSettings(unsigned="auto"), *asked) is expected
+    assert (sign_problem("always", target, backend) is None) is expected
+    assert sign_problem("auto", target, backend) is None
+
+
+def test_sign_problem_names_the_setting() -> None:
+    assert "Received: export.target=tensorrt" in (
+        sign_problem("always", "tensorrt", "openvino") or ""
+    )
+    assert "Received: engine.backend=tensorrt" in (
+        sign_problem("always", "onnxruntime", "tensorrt") or ""
+    )

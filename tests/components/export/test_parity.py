@@ -1,0 +1,78 @@
+"""What agreement with Keras means for files in FP32 and in FP16."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from components.export.parity import compare_with_keras
+from qat_lib.errors import VerificationError
+
+
+class Parity(SimpleNamespace):
+    """A parity report; it is handed out for every file whose name is asked for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "largest_difference": self.largest_difference,
+            "layers": ["many"],
+        }
+
+    def __str__(self) -> str:
+        return "differs"
+
+
+def reports(monkeypatch: pytest.MonkeyPatch, *found: Parity) -> list[Path]:
+    script, asked = iter(found), list[Path]()
+
+    def check_parity(model: Any, path: Path, images: Any) -> Parity:
+        asked.append(path)
+        return next(script)
+
+    monkeypatch.setattr("qat_lib.check_parity", check_parity)
+    return asked
+
+
+def parity(passed: bool, difference: float = 0.0) -> Parity:
+    return Parity(passed=passed, mismatches=3, largest_difference=difference, magnitude=2.0)
+
+
+def test_a_file_in_fp32_agrees_label_by_label(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reports(monkeypatch, parity(True), parity(False))
+    path = tmp_path / "m.onnx"
+    agreed = compare_with_keras(None, path, None)
+    assert agreed.to_dict() == {"passed": True, "largest_difference": 0.0}
+    with pytest.raises(VerificationError, match=r"m\.onnx differs: 3 labels differ beyond a tie"):
+        compare_with_keras(None, path, None)
+
+
+@pytest.mark.parametrize(("difference", "passes"), [(0.0, True), (0.1, True), (0.1001, False)])
+def test_a_file_in_fp16_lies_within_a_twentieth_of_the_largest_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, difference: float, passes: bool
+) -> None:
+    asked = reports(monkeypatch, parity(False, difference), parity(True))
+    made: list[Path] = []
+    path = tmp_path / "m.onnx"
+    if passes:
+        found = compare_with_keras(None, path, None, export_in_fp32=made.append)
+        exact = {"passed": True, "largest_difference": 0.0}
+        assert found.to_dict() == {
+            "passed": True,
+            "largest_difference": difference,
+            "bound": 0.05,
+            "fp32": exact,
+        }
+    else:
+        with pytest.raises(
+            VerificationError,
+            match=r"m\.onnx in FP16 differs from Keras by up to 0\.1; .* 0\.05 of",
+        ):
+            compare_with_keras(None, path, None, export_in_fp32=made.append)
+    assert asked == [path, *made]
+    assert made[0].name == "m.onnx"
+    assert made[0].parent.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,107 @@
+"""Files that appear whole or not at all, and the names of those that are unfinished."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from components.store import atomic_file
+from components.store.atomic_file import sweep_unfinished, unfinished_name, written_beside
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_unfinished_name_is_hidden_and_never_the_same() -> None:
+    first, second = unfinished_name("a.json"), unfinished_name("a.json")
+    assert re.fullmatch(r"\.a\.json\.[0-9a-f]{12}\.tmp", first)
+    assert first != second
+
+
+def test_written_beside_replaces_the_target_only_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    target.write_text("old")
+    with written_beside(target) as unfinished:
+        assert unfinished.parent == tmp_path
+        assert unfinished.read_bytes() == b""
+        unfinished.write_text("new")
+        assert target.read_text() == "old"
+        assert len(names(tmp_path)) == 2
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_written_beside_leaves_the_target_where_the_body_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("old")
+    with pytest.raises(ZeroDivisionError), written_beside(tmp_path / "a.json") as unfinished:
+        unfinished.write_text(f"half {1 / 0}")
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_written_beside_makes_a_file_for_all_that_the_umask_lets_in(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with written_beside(tmp_path / "a"):
+            pass
+        os.umask(0o007)
+        with written_beside(tmp_path / "b"):
+            pass
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o644, 0o660]
+
+
+def test_written_beside_does_not_write_into_a_file_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("components.store.atomic_file.unfinished_name", lambda name: "taken")
+    (tmp_path / "taken").write_text("somebody's")
+    with pytest.raises(FileExistsError), written_beside(tmp_path / "a"):
+        pytest.fail("the body ran")
+
+
+def test_sweep_unfinished_removes_what_is_unfinished_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_text("")
+    file, folder, link = (
+        tmp_path / f".{name}.0123456789ab.tmp" for name in ("file", "folder", "link")
+    )
+    file.write_text("")
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_text("")
+    link.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    others = [
+        "a.0123456789ab.tmp",
+        ".a.0123456789a.tmp",
+        ".a.0123456789ab.tmp.more",
+        ".a.0123456789ag.tmp",
+    ]
+    for name in others:
+        (tmp_path / name).write_text("")
+    sweep_unfinished(tmp_path)
+    assert names(tmp_path) == sorted([*others, "elsewhere"])
+    assert names(tmp_path / "elsewhere") == ["kept"]
+
+
+def test_sweep_unfinished_does_without_a_folder(tmp_path: Path) -> None:
+    sweep_unfinished(tmp_path / "none")
+    assert names(tmp_path) == []
+
+
+def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError("busy")
+
+    folder, file = (tmp_path / unfinished_name(name) for name in ("folder", "file"))
+    folder.mkdir()
+    file.write_text("")
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([folder, file]))
+    monkeypatch.setattr(atomic_file.shutil, "rmtree", busy)
+    sweep_unfinished(tmp_path)
+    assert not file.exists()

@@ -1,0 +1,128 @@
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.store.directories import describe, publish
+from components.store.step_store import StepStore, step_key
+from components.store.work_directory import work_directory
+
+PARTS: dict[str, Any] = {
+    "code": "c",
+    "settings": {"data": {"limit": 10}},
+    "seed": 1,
+    "inputs": {"dataset": "d"},
+    "files": {"data.path": "f"},
+    "versions": {"numpy": "2"},
+    "machine": None,
+}
+
+
+def test_the_key_is_stable_and_every_part_changes_it() -> None:
+    key = step_key("s", **PARTS)
+    assert key == step_key("s", **dict(reversed(PARTS.items())))
+    assert len(key) == 64
+    changes = {
+        "code": "C",
+        "settings": {"data": {"limit": 11}},
+        "seed": 2,
+        "inputs": {"dataset": "D"},
+        "files": {},
+        "versions": {"numpy": "3"},
+        "machine": "m",
+    }
+    keys = {step_key("s", **{**PARTS, name: value}) for name, value in changes.items()} | {
+        step_key("t", **PARTS)
+    }
+    assert len(keys) == len(changes) + 1
+    assert key not in keys
+
+
+def put(store: StepStore, text: str = "x") -> Path:
+    work = work_directory(store.root / "s", "k")
+    (work / "a").write_text(text)
+    publish(work, store.path("s", "k"), describe(work, step="s", key="k", metrics={"n": 1.0}))
+    return store.path("s", "k")
+
+
+def test_what_was_put_is_found(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    assert store.find("s", "k") is None
+    put(store)
+    found = store.find("s", "k")
+    assert found is not None
+    assert found.metrics == {"n": 1.0}
+
+
+def test_a_damaged_entry_is_not_found_and_can_be_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = StepStore(tmp_path)
+    (put(store) / "a").write_text("y")
+    assert store.find("s", "k") is None
+    assert "damaged" in caplog.text
+    put(store, "z")
+    assert store.find("s", "k") is not None
+
+
+def test_an_entry_under_a_wrong_name_is_not_found(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    put(store).rename(tmp_path / "s" / "other")
+    assert store.find("s", "other") is None
+
+
+def test_the_store_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert StepStore.from_environment() is None
+    monkeypatch.setenv("QATLINE_STORE", str(tmp_path))
+    store = StepStore.from_environment()
+    assert store is not None
+    assert store.root == tmp_path
+
+
+def test_what_killed_processes_left_is_swept_and_living_work_is_not(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(timeout=30)
+    host = socket.gethostname()
+    dead, foreign = (
+        tmp_path / f".work-{host}-{gone.pid}-k-abc",
+        tmp_path / f".work-other-{gone.pid}-k-abc",
+    )
+    dead.mkdir()
+    foreign.mkdir()
+    mine = work_directory(tmp_path, "k")
+    assert f"-{os.getpid()}-" in mine.name
+    work_directory(tmp_path, "k")
+    assert mine.exists()
+    assert foreign.exists()
+    assert not dead.exists()
+
+
+def test_step_key_stays_what_it_is_from_release_to_release() -> None:
+    """Another key for the same parts would have every user compute everything again."""
+    assert (
+        step_key("s", **PARTS) == "1b6ab24fd6612ebe3506027e5de12f56caac2a28f97b12b05dbbcdff76e22789"
+    )
+
+
+def test_step_key_does_not_go_by_the_order_of_settings() -> None:
+    first, second = (
+        {**PARTS, "settings": dict(items)} for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)])
+    )
+    assert step_key("s", **first) == step_key("s", **second)
+
+
+def test_step_key_takes_no_number_that_json_does_not_know() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        step_key("s", **{**PARTS, "settings": {"a": float("nan")}})
+
+
+def test_hold_keeps_a_lock_beside_the_entry(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    with store.hold("s", "k", pytest.fail):
+        assert [path.name for path in (tmp_path / "s").iterdir()] == [".k.lock"]

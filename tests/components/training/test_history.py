@@ -1,0 +1,146 @@
+"""Which epoch's weights a training keeps."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.artifacts.models import Epoch
+from components.runtime.events import NullProgress
+from components.training.history import History, is_clear_gain
+
+
+@pytest.mark.parametrize(
+    ("gain", "clear"),
+    [
+        (np.full(50, 0.01), True),  # a little, everywhere
+        (np.zeros(50), False),
+        (np.full(50, -0.01), False),
+        (np.eye(1, 50).ravel(), False),  # one sample alone
+        (np.eye(1, 50).ravel() + 0.02, True),
+        (np.array([0.5]), False),  # of one sample nothing is known
+        (np.full(50, np.nan), False),
+    ],
+)
+def test_a_gain_counts_when_chance_does_not_explain_it(gain: np.ndarray, clear: bool) -> None:
+    before = np.ones_like(gain)
+    assert is_clear_gain(before, before - gain) is clear
+
+
+class Scripted:
+    """A compiled model of one weight, whose losses the test tells."""
+
+    def __init__(self, losses: list[np.ndarray]) -> None:
+        script = iter(losses)
+        self.mark = 0
+        self.optimizer = SimpleNamespace(learning_rate=0.5)
+        self.loss = SimpleNamespace(call=lambda y, outputs: next(script))
+
+    def predict_on_batch(self, x: Any) -> np.ndarray:
+        return np.stack([np.zeros(len(x)), np.ones(len(x))], axis=1)
+
+    def get_weights(self) -> int:
+        return self.mark
+
+    def set_weights(self, weights: int) -> None:
+        self.mark = weights
+
+
+def kept_epoch(*losses: np.ndarray, keep_best: bool = True) -> tuple[int, list[Epoch]]:
+    model = Scripted(list(losses))
+    validation = [(np.zeros((4, 1)), np.array([1, 1, 0, 1]))]
+    history = History(model, validation, 1, len(losses) - 1, NullProgress(), keep_best=keep_best)
+    history.start()
+    for epoch in range(1, len(losses)):
+        model.mark = epoch
+        history.on_epoch_begin(epoch - 1)
+        history.on_epoch_end(epoch - 1, {"loss": 1.0, "accuracy": 0.5, "other": 3.0})
+    history.restore_kept()
+    return model.mark, history.rows
+
+
+def test_the_best_epoch_is_kept_where_it_is_clearly_better() -> None:
+    start = np.array([1.0, 2.0, 1.0, 2.0])
+    mark, rows = kept_epoch(start, start - 0.1, start - 0.3, start - 0.2)
+    assert mark == 2
+    assert [row.kept for row in rows] == [0, 0, 1, 0]
+    assert rows[2].val_loss == pytest.approx(1.2)
+    assert rows[0].to_dict().keys() == {
+        "epoch",
+        "val_loss",
+        "val_accuracy",
+        "lr",
+        "seconds",
+        "kept",
+    }
+    assert rows[1].val_accuracy == 0.75
+    assert rows[1].loss == 1.0
+
+
+def test_luck_on_one_sample_keeps_the_model_as_it_came() -> None:
+    start = np.array([1.0, 2.0, 1.0, 9.0])
+    mark, rows = kept_epoch(start, np.array([1.0, 2.0, 1.0, 1.0]), np.array([1.1, 2.1, 1.1, 5.0]))
+    assert mark == 0
+    assert [row.kept for row in rows] == [1, 0, 0]
+
+
+def test_an_epoch_without_a_finite_loss_is_never_kept() -> None:
+    assert kept_epoch(np.ones(4), np.full(4, np.nan), np.full(4, 0.5))[0] == 2
+
+
+def test_without_a_choice_the_last_weights_stay() -> None:
+    mark, rows = kept_epoch(np.ones(4), np.zeros(4), np.full(4, 7.0), keep_best=False)
+    assert mark == 2
+    assert not any("kept" in row.to_dict() for row in rows)
+
+
+@pytest.mark.parametrize(("errors", "clear"), [(1.2, False), (1.6, False), (1.7, True)])
+def test_is_clear_gain_is_a_one_sided_test_at_five_percent(errors: float, clear: bool) -> None:
+    spread = np.array([-1.0, 1.0, -1.0, 1.0])
+    error = spread.std(ddof=1) / 2  # of the mean of four
+    before = np.full(4, 3.0)
+    assert is_clear_gain(before, before - (spread + errors * error)) is clear
+
+
+def test_history_counts_the_batches_of_all_epochs(progress: Any) -> None:
+    history = History(Scripted([]), [], 3, 4, progress, keep_best=False)
+    history.on_train_batch_end(0, {"loss": np.float32(0.5), "accuracy": 0.25, "other": 1.0})
+    history.on_train_batch_end(1)
+    assert progress.updates == [("training", 1, 12), ("training", 2, 12)]
+
+
+def test_history_tells_loss_and_accuracy_of_each_batch() -> None:
+    told: list[dict[str, float]] = []
+    progress: Any = SimpleNamespace(update=lambda *counts, **numbers: told.append(numbers))
+    history = History(Scripted([]), [], 1, 1, progress, keep_best=False)
+    history.on_train_batch_end(0, {"loss": np.float32(0.5), "accuracy": 0.25, "other": 1.0})
+    history.on_train_batch_end(1)
+    assert told == [{"loss": 0.5, "accuracy": 0.25}, {}]
+
+
+def test_history_numbers_epochs_and_measures_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 32.5, 40.0, 124.0])
+    monkeypatch.setattr("components.training.history.time.monotonic", lambda: next(clock))
+    _, rows = kept_epoch(np.ones(4), np.ones(4), np.ones(4))
+    assert [(row.epoch, row.seconds) for row in rows] == [(0, 0.0), (1, 22.5), (2, 84.0)]
+    assert {row.lr for row in rows} == {0.5}
+    assert "loss" not in rows[0].to_dict()
+
+
+def test_history_takes_an_epoch_without_logs() -> None:
+    model = Scripted([np.ones(2)])
+    history = History(
+        model, [(np.zeros((2, 1)), np.array([[1], [0]]))], 1, 1, NullProgress(), keep_best=False
+    )
+    history.on_epoch_begin(0)
+    history.on_epoch_end(0)
+    assert history.rows[0].to_dict().keys() == {
+        "epoch",
+        "val_loss",
+        "val_accuracy",
+        "lr",
+        "seconds",
+    }
+    assert history.rows[0].val_accuracy == 0.5
+    assert history.kept is None

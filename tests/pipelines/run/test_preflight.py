@@ -1,0 +1,131 @@
+"""What a run refuses before its first step; nothing heavy is imported for it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.config.run_config import load_config
+from pipelines.run import preflight
+from pipelines.run.preflight import check_before_training
+from qat_lib.errors import BackendUnavailableError, MissingPackageError, QatlineError
+
+SOURCE = """
+import os as system
+from math import pi
+VALUE: int = 3
+other = None
+def build(): ...
+class Case: ...
+if __name__ == "__main__":
+    hidden = 1
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a module, a package and files of the user's own."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    (tmp_path / "loose.py").write_text("for name in 'ab':\n    globals()[name] = print\n")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "pack" / "inner.py").write_text("def build(): ...\n")
+    for name in ("m.keras", "w.npz", "spec.yaml"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QATLINE_TRACKING", "off")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.name=n.keras", "expected a Keras file at .*n.keras; there is none"),
+        (
+            "model.name=keras.applications:MobileNetv2",
+            "has no 'MobileNetv2'. Did you mean 'MobileNetV2'?",
+        ),
+        ("model.name=mein:build", "expected the module 'mein' on the Python path"),
+        ("model.name=pack.outer:build", "expected the module 'pack.outer' on the Python path"),
+        ("model.name=mine:biuld", "the module 'mine' has no 'biuld'. Did you mean 'build'?"),
+        ("model.name=mine:hidden", "has no 'hidden'"),
+        ("model.weights=v.npz", "expected a weights file at .*v.npz; there is none"),
+        (
+            "quantization.spec=spek.yaml",
+            "Expected a quantization spec at .*spek.yaml; there is none",
+        ),
+        ("quantization.cases=[mine:Caes]", "has no 'Caes'. Did you mean 'Case'?"),
+    ],
+)
+def test_a_run_is_refused_for_what_is_not_there(here: Path, override: str, message: str) -> None:
+    with pytest.raises(QatlineError, match=message):
+        check_before_training(load_config(overrides=[override]))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "model.name=m.keras",
+        "model.name=keras.applications:MobileNetV2",
+        "model.name=mine:build",
+        "model.name=mine:system",
+        "model.name=mine:VALUE",
+        "model.name=loose:a",
+        "model.name=pack.inner:build",
+        "model.weights=w.npz",
+        "model.weights=imagenet",
+        "quantization.spec=spec.yaml",
+        "quantization.cases=[mine:Case, ResNetV1QDQCase]",
+    ],
+)
+def test_a_run_that_may_work_is_let_through(here: Path, override: str) -> None:
+    check_before_training(load_config(overrides=[override]))
+
+
+def test_a_backend_that_is_not_there_is_told(here: Path) -> None:
+    pytest.importorskip("openvino")
+    if preflight.missing_packages(["tensorrt"]):
+        with pytest.raises(BackendUnavailableError, match="The tensorrt backend needs"):
+            check_before_training(load_config(overrides=["engine.backend=tensorrt"]))
+
+
+def test_missing_packages_are_named_with_their_extras(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def missing(packages: list[str]) -> list[str]:
+        asked.extend(packages)
+        return ["jinja2", "mlflow"]
+
+    monkeypatch.setattr(preflight, "missing_packages", missing)
+    monkeypatch.delenv("QATLINE_TRACKING")
+    with pytest.raises(
+        MissingPackageError, match=r"needs jinja2, mlflow, which are .*qatline\[report,pipeline\]"
+    ):
+        check_before_training(load_config(overrides=["data={kind: npz, path: s3://b/k}"]))
+    assert {"boto3", "mlflow"} < set(asked)
+    assert "sklearn" not in asked
+
+
+def test_a_refused_run_leaves_no_folder_and_imports_nothing_heavy(here: Path) -> None:
+    script = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom pipelines.cli.main import app\n"
+        "done = CliRunner().invoke(app, ['run', '--set', 'quantization.cases=[mine:Caes]'])\n"
+        "heavy = [name for name in ('tensorflow', 'keras', 'kfp') if name in sys.modules]\n"
+        "sys.exit(f'{done.exit_code} {done.stderr} {heavy}')"
+    )
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": root},
+        cwd=here,
+    )
+    assert done.stderr.startswith("2 Error: quantization.cases: the module 'mine' has no 'Caes'.")
+    assert done.stderr.endswith("[]\n")
+    assert not (here / "runs").exists()

@@ -1,0 +1,94 @@
+"""Zip archives that ask for too much, or lie."""
+
+import io
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable
+
+import pytest
+
+from qat_lib.files.archives import open_archive
+
+
+def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    return stream.getvalue()
+
+
+def twice() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as target, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        target.writestr("a", b"1")
+        target.writestr("a", b"2")
+    return stream.getvalue()
+
+
+def encrypted() -> bytes:
+    data = bytearray(archive({"a": b"1"}))
+    data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def overlapping() -> bytes:
+    """Two members that share one content, as in a bomb that needs no nesting."""
+    data = bytearray(archive({"a": bytes(1000), "b": bytes(1000)}))
+    first, second = data.index(b"PK\x01\x02"), data.rindex(b"PK\x01\x02")
+    data[second + 20 : second + 24] = struct.pack("<I", 10**6)
+    assert first < second
+    return bytes(data)
+
+
+def long_directory() -> bytes:
+    data = bytearray(archive({"a": b"1"}))
+    end = data.rindex(b"PK\x05\x06")
+    data[end + 12 : end + 16] = struct.pack("<I", 5 << 20)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: b"", "no zip archive, or only a part"),
+        (lambda: b"hello" * 100, "no zip archive, or only a part"),
+        (lambda: archive({"a": b"1"})[:-30], "no zip archive, or only a part"),
+        (twice, "2 members named 'a', expected each name once"),
+        (encrypted, "'a' is encrypted"),
+        (overlapping, "its members overlap"),
+        (long_directory, "its directory has 5,242,880 bytes, expected at most 4,194,304"),
+        (lambda: archive({"../a": b"1"}), r"'\.\./a' leads out of it"),
+        (lambda: archive({"/a": b"1"}), "'/a' leads out of it"),
+        (lambda: archive({"a": b"1"}, zipfile.ZIP_BZIP2), "compressed otherwise than by deflate"),
+        (lambda: archive({"a": b"1"}, zipfile.ZIP_LZMA), "compressed otherwise than by deflate"),
+        (
+            lambda: archive({"a": bytes(3 << 20)}, zipfile.ZIP_DEFLATED),
+            r"unpack to 3,145,728, expected at most 2,097,152.*QATLINE_MAX_UNPACKED=1GiB",
+        ),
+    ],
+)
+def test_open_archive_refuses(
+    make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QATLINE_MAX_UNPACKED", "2MiB")
+    with pytest.raises(ValueError, match=message):
+        open_archive(io.BytesIO(make()))
+
+
+def test_open_archive_counts_the_members_that_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QATLINE_MAX_UNPACKED", "2MiB")
+    data = archive({"a": bytes(3 << 20), "b": b"1"}, zipfile.ZIP_DEFLATED)
+    with open_archive(io.BytesIO(data), {"b"}) as found:
+        assert found.read("b") == b"1"
+
+
+def test_a_size_that_lies_bounds_what_reading_gives() -> None:
+    data = bytearray(archive({"a": bytes(1 << 20)}, zipfile.ZIP_DEFLATED))
+    entry = data.index(b"PK\x01\x02")
+    data[entry + 24 : entry + 28] = struct.pack("<I", 10)
+    found = open_archive(io.BytesIO(bytes(data)))
+    with found.open("a") as member, pytest.raises(zipfile.BadZipFile, match="Bad CRC-32"):
+        member.read()
