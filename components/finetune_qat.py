@@ -40,7 +40,7 @@ def finetune_qat_step(
     Returns:
         Accuracy on the validation and test parts, its change against the baseline, and the epoch
         whose weights were kept (0: the calibrated model, see
-        :func:`components.training.history.is_clear_gain`).
+        ``components.training.history.is_clear_gain``).
     """
     import qat_lib
     from components.training import fitting

@@ -1,7 +1,7 @@
 """The steps of the pipeline, in order: what each one hands on, and what of it is recorded.
 
 A step is a module ``components/<name>.py`` with a function ``<name>_step`` (what it does) and a
-component ``<name>_component`` (its form for Kubeflow), and an entry of :data:`STEPS`. All else is
+component ``<name>_component`` (its form for Kubeflow), and an entry of ``STEPS``. All else is
 derived. The names of the component's inputs wire the pipeline: they are artifacts of earlier steps
 or sections of the config. The function's signature says which settings the step reads.
 """

@@ -1,7 +1,7 @@
 """Quantization-aware training for Keras 3, from Q/DQ placement to a verified ONNX graph.
 
 Names are imported when they are first used, so that ``import qat_lib`` is quick and the engine step
-needs no TensorFlow. A ``.keras`` file of a quantized model loads with :func:`load_model`, or with
+needs no TensorFlow. A ``.keras`` file of a quantized model loads with ``load_model``, or with
 ``keras.models.load_model`` once any name of the Keras side was used.
 """
 

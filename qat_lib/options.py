@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 Backend: TypeAlias = Literal["tensorrt", "openvino", "onnxruntime"]
 """What builds and runs an engine, best first; also what an ONNX file is lowered for.
 
-Each is the name of a module in :mod:`qat_lib.engines`."""
+Each is the name of a module in ``qat_lib.engines``."""
 
 BackendChoice: TypeAlias = Literal["auto", Backend]
 """A backend, or the best one that can be used."""

@@ -40,10 +40,10 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class QuantizationPlan:
-    """What :func:`qat_lib.apply_plan` will do to a model.
+    """What ``qat_lib.apply_plan`` will do to a model.
 
-    It is plain data: print it, compare it (:meth:`diff`), write it (:meth:`save`), read it back
-    (:meth:`load`), change it (:meth:`without`), and apply it.
+    It is plain data: print it, compare it (``diff``), write it (``save``), read it back
+    (``load``), change it (``without``), and apply it.
     """
 
     model: str
@@ -108,7 +108,7 @@ class QuantizationPlan:
 
     @classmethod
     def from_dict(cls, data: Any) -> QuantizationPlan:
-        """Build a plan from what :meth:`to_dict` gave.
+        """Build a plan from what ``to_dict`` gave.
 
         Raises:
             PlanError: the data is no plan, or one of another version.

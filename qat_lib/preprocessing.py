@@ -41,7 +41,7 @@ class Preprocessing:
     Raises:
         DataError: a value is out of its range, or ``mean`` or ``std`` does not fit the channels.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> p = Preprocessing(image_shape=(1, 1, 1), scale=1 / 255, mean=(0.5,), std=(0.5,))
         >>> p.apply(np.full((2, 1, 1, 1), 255, np.uint8)).ravel().tolist()

@@ -40,7 +40,7 @@ def quantize_model(
         quantization_mode: ``"full"`` (default) or ``"partial"``.
         quantization_spec: which layers to treat differently from the default.
         custom_qdq_cases: objects that decide by pattern; see
-            :class:`qat_lib.CustomQDQInsertionCase`. ``"auto"``: :class:`qat_lib.TensorRTQDQCase`,
+            ``qat_lib.CustomQDQInsertionCase``. ``"auto"``: ``qat_lib.TensorRTQDQCase``,
             which serves the other engines as well. None (default): no cases.
         unsigned: whether tensors that are never negative get unsigned integers, with 255 steps in
             place of 127. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed
@@ -55,7 +55,7 @@ def quantize_model(
         SpecError: the mode, the spec or a case is wrong.
         UnsupportedModelError: the model is subclassed or not built, or a layer can't be copied.
 
-    Example:
+    Examples:
         >>> import keras, qat_lib
         >>> x = keras.Input((8, 8, 3))
         >>> model = keras.Model(x, keras.layers.Conv2D(4, 3, name="conv")(x))

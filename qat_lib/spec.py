@@ -28,7 +28,7 @@ __all__ = [
 class QuantizationSpec:
     """Which layers are quantized differently from the default, and how.
 
-    Example:
+    Examples:
         >>> spec = QuantizationSpec()
         >>> spec = spec.add("conv2d_1", quantize_input=False).add("Add", is_keras_class=True)
         >>> [entry.name for entry in spec.add(r"block3_.*", is_regex=True).layers]
@@ -99,7 +99,7 @@ class QuantizationSpec:
 
     @classmethod
     def from_list(cls, entries: Iterable[Any]) -> QuantizationSpec:
-        """Build a spec from what :meth:`to_list` gave.
+        """Build a spec from what ``to_list`` gave.
 
         Raises:
             SpecError: an entry is not a mapping or has an unknown key.
@@ -119,7 +119,7 @@ class QuantizationSpec:
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> QuantizationSpec:
-        """Read a spec from a YAML or JSON file, or from the text that :meth:`to_yaml` returned.
+        """Read a spec from a YAML or JSON file, or from the text that ``to_yaml`` returned.
 
         Args:
             source: path of the file; a string of several lines is the text itself.

@@ -1,4 +1,4 @@
-"""What :func:`qat_lib.trace_tensor` returns."""
+"""What ``qat_lib.trace_tensor`` returns."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def trace_tensor(
             names of nodes.
         plan: the quantization plan, its dict form, or the path of its JSON. Default None: without
             plan entries.
-        analysis: what :func:`~qat_lib.analyze_onnx` predicts of the file. Default None: without
+        analysis: what ``qat_lib.analyze_onnx`` predicts of the file. Default None: without
             predictions and findings.
         engine_layers: layers of an engine built from the file, or the path of its ``.layers.json``.
             Default: none.
@@ -54,7 +54,7 @@ def trace_tensor(
         ExportError: the ONNX file can't be read.
         PlanError: ``plan`` is no quantization plan.
 
-    Example:
+    Examples:
         >>> trace = trace_tensor("conv", "model.onnx")
         >>> [quantizer.name for quantizer in trace.quantizers]
         ['conv_kernel_quantizer', 'conv_quantizer']

@@ -1,7 +1,7 @@
 """What the steps hand on, one class for each artifact, which alone knows its files and their keys.
 
 A class is made from the output directory of its step. It reads a file when it is asked for it and
-checks it then: :class:`~qat_lib.errors.StepError` says what was expected and received, and which
+checks it then: ``qat_lib.errors.StepError`` says what was expected and received, and which
 step to run again. A key that older runs don't have has a default.
 """
 

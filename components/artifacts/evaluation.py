@@ -66,7 +66,7 @@ def row_metrics(rows: Mapping[str, ResultRow], *, separator: str) -> dict[str, f
 
 
 def rows_of_metrics(metrics: Mapping[str, float], *, separator: str) -> dict[str, ResultRow]:
-    """Return the rows that :func:`row_metrics` named."""
+    """Return the rows that ``row_metrics`` named."""
     figures: dict[str, dict[str, float]] = {}
     for metric, value in metrics.items():
         row_name, found, name = metric.partition(separator)

@@ -44,7 +44,7 @@ def import_callable(setting: str, reference: str) -> Any:
 
 
 def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
-    """Call what :func:`import_callable` returned.
+    """Call what ``import_callable`` returned.
 
     Raises:
         ConfigError: it fails.

@@ -52,7 +52,7 @@ def fit(
         label_smoothing: in [0, 1).
         keep_best: whether to end with the weights of the epoch with the least validation loss;
             where none is better than the model as it came by more than chance explains, with those
-            (:func:`history.is_clear_gain`).
+            (``history.is_clear_gain``).
         teacher: a trained model of the same outputs whose probabilities serve as soft targets
             (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1), or None.
         distillation: weight of the soft targets, in [0, 1]; the labels have the rest.

@@ -42,7 +42,7 @@ class History(keras.callbacks.Callback):
         steps: batches of an epoch.
         epochs: number of epochs.
         progress: told of every batch.
-        keep_best: see :func:`components.training.fitting.fit`.
+        keep_best: see ``components.training.fitting.fit``.
     """
 
     started: float

@@ -47,7 +47,7 @@ _EMPTY_ALLOWED = frozenset((*SECTIONS, "tracking", "cluster"))
 class RunConfig(Settings):
     """One run of the pipeline.
 
-    Example:
+    Examples:
         >>> RunConfig().training.epochs
         60
     """

@@ -38,12 +38,12 @@ def analyze_onnx(
             them. Default False: TensorRT refuses them.
 
     Raises:
-        ExportError: the file can't be read, see :func:`~qat_lib.onnx_view.loading.load_onnx`, or a
+        ExportError: the file can't be read, see ``qat_lib.onnx_view.loading.load_onnx``, or a
             scale of its Q/DQ nodes is zero, negative, subnormal or not finite.
 
-    The rules and how far each can be trusted are in :mod:`qat_lib.analysis.findings`.
+    The rules and how far each can be trusted are in ``qat_lib.analysis.findings``.
 
-    Example:
+    Examples:
         >>> report = analyze_onnx("model.onnx")  # a quantized Conv2D and Dense
         >>> report.int8_layers, report.fused_adds
         (2, 0)
@@ -56,7 +56,7 @@ def analyze_onnx(
 def analyze_graph(
     graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> FusionReport:
-    """Predict what TensorRT makes of a graph that is already read, see :func:`analyze_onnx`."""
+    """Predict what TensorRT makes of a graph that is already read, see ``analyze_onnx``."""
     return report_on(predict_engine(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
 
 

@@ -1,4 +1,4 @@
-"""The catalogue of codes: every rule that a module of :mod:`qat_lib.analysis.rules` declares."""
+"""The catalogue of codes: every rule that a module of ``qat_lib.analysis.rules`` declares."""
 
 from __future__ import annotations
 

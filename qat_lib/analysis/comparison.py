@@ -164,7 +164,7 @@ class _Score:
 
 
 def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[LayerInfo]:
-    """Read the layers of an engine from a file or from parsed JSON, see :func:`compare`."""
+    """Read the layers of an engine from a file or from parsed JSON, see ``compare``."""
     content: Any = source
     if isinstance(source, (str, Path)):
         what = (

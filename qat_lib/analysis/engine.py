@@ -53,7 +53,7 @@ class PredictedEngine:
 def predict_engine(graph: OnnxGraph, *, allow_uint8: bool = False) -> PredictedEngine:
     """Predict the engine that TensorRT builds of ``graph``.
 
-    :func:`~qat_lib.analysis.analyze.analyze_onnx` describes the arguments.
+    ``qat_lib.analysis.analyze.analyze_onnx`` describes the arguments.
     """
     flow = propagate(Flow.of(graph, allow_uint8=allow_uint8))
     weighted = find_weighted(flow)

@@ -1,7 +1,7 @@
 """What the analyzer and the verifier say about a graph: one finding per place and rule.
 
 The codes are stable: a gate, a suppression list or a test may name them.
-:data:`qat_lib.analysis.CATALOG` is the one table of them. V01 to V07 are about legality (will
+``qat_lib.analysis.CATALOG`` is the one table of them. V01 to V07 are about legality (will
 TensorRT's ONNX parser take the graph as it is meant), V08 to V28 about speed and placement, H1 to
 H3 are hints that cost nothing to ignore. C01 and Q01 to Q05 are the verifier's.
 """
@@ -32,13 +32,13 @@ class Finding:
     """Name a place in a graph, what is the matter with it and what would mend it.
 
     Attributes:
-        code: a key of :data:`qat_lib.analysis.CATALOG`.
+        code: a key of ``qat_lib.analysis.CATALOG``.
         severity: ``"error"`` (illegal or built differently than meant), ``"warning"`` (costs speed
             that another placement would save) or ``"info"``.
         node: name of the ONNX node, or of the tensor or file where there is no node.
         message: the fact and the reason, one sentence.
         advice: the change that mends it, in terms of the Keras layer.
-        confidence: how far the rule can be trusted, see :data:`Confidence`.
+        confidence: how far the rule can be trusted, see ``Confidence``.
         rule: the rule behind it (``"P5"``, ``"F3"``).
         keras_layer: the Keras layer that the node stands for; empty when unknown.
         quantizer: the quantizer that a Q or DQ node stands for; empty for other nodes.
@@ -64,7 +64,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """Declare a code once; :meth:`at` reports where it applies.
+    """Declare a code once; ``at`` reports where it applies.
 
     Attributes:
         code: the stable name, such as ``"V19"``.
@@ -72,9 +72,9 @@ class Rule:
         title: its meaning in a few words, without a full stop.
         rules: the numbers and letters of the rules behind it, separated by spaces (P: parser rules,
             letters: placement rules); the first is the default of a finding. Default: the code.
-        confidence: how far it can be trusted, see :data:`Confidence`. Default "D".
+        confidence: how far it can be trusted, see ``Confidence``. Default "D".
 
-    Example:
+    Examples:
         >>> V19 = Rule("V19", "warning", "pooling reads INT8 and writes floating point", "G")
         >>> V19.at("quant_pool/AveragePool", message="It is float.", advice="Quantize it.").rule
         'G'
@@ -103,7 +103,7 @@ class Rule:
             node: the node, or the name of the node, tensor or file where there is none.
             message: the fact and the reason, one sentence.
             advice: the change that mends it, in terms of the Keras layer.
-            rule: the rule behind it. Default: the first of :attr:`rules`.
+            rule: the rule behind it. Default: the first of ``rules``.
             severity: Default: that of the code.
             confidence: Default: that of the code.
             layer: the Keras layer. Default: the node's, or for a name the one in it.

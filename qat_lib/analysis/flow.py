@@ -1,6 +1,6 @@
 """The graph with its Q/DQ pairs moved onto the edges.
 
-A :class:`~qat_lib.analysis.reads.Read` is one operator reading one value; Q and DQ nodes on the way
+A ``qat_lib.analysis.reads.Read`` is one operator reading one value; Q and DQ nodes on the way
 become the read's ``scale``. What is left as operators is what can become a kernel: Identity,
 inference Dropout and everything that depends on constants only are gone. Two reads with bit-equal
 scales share one INT8 tensor, which is what TensorRT makes of them.

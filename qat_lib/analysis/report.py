@@ -105,7 +105,7 @@ class FusionReport:
         engine: all predicted layers of the engine, those of ``kernels`` included.
         islands: floating-point kernels between INT8 ones, connected ones together, by name.
         findings: what the rules say, in the order of the graph.
-        drawing: the graph itself, for :func:`~qat_lib.analysis.to_html`; not part of the JSON.
+        drawing: the graph itself, for ``qat_lib.analysis.to_html``; not part of the JSON.
     """
 
     model: str

@@ -13,7 +13,7 @@ from qat_lib.graph.keras_graph import layers_of
 
 
 def clone_operation(operation: Any, name: str) -> Any:
-    """Return a copy of a layer or operation, built if Keras can; :func:`copy_state` fills it.
+    """Return a copy of a layer or operation, built if Keras can; ``copy_state`` fills it.
 
     A layer without state that can't be made again is returned itself.
 

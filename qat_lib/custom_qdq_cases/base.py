@@ -11,7 +11,7 @@ from qat_lib.spec import QuantizationSpec
 class CustomQDQInsertionCase(ABC):
     """Decide by pattern how layers of a model are quantized.
 
-    Example:
+    Examples:
         >>> class NoHead(CustomQDQInsertionCase):
         ...     def case(self, keras_model, qspec):
         ...         return QuantizationSpec().add("head", quantize_input=False, quantize_weight=False)

@@ -1,7 +1,7 @@
 """What TensorRT fuses into the kernel of a convolution or Dense, in Keras's terms.
 
 The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
-layers were read; :mod:`qat_lib.analysis` applies the same ones to ONNX.
+layers were read; ``qat_lib.analysis`` applies the same ones to ONNX.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a backend must offer, and how one is found.
 
 A backend is a module or package beside this one, with its name and a class ``BACKEND``, and a word
-in :data:`qat_lib.options.Backend`. It is imported when it is asked for, and the library under it
+in ``qat_lib.options.Backend``. It is imported when it is asked for, and the library under it
 when it is used.
 """
 

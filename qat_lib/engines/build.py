@@ -69,7 +69,7 @@ def build_engine(
     Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and,
     where the backend logs its build, ``model.build.log``. All of them appear together, or none
     does. Before that the engine is loaded again from its file, and must answer random requests as
-    ONNX Runtime answers on the ONNX file (see :mod:`qat_lib.engines.verification`).
+    ONNX Runtime answers on the ONNX file (see ``qat_lib.engines.verification``).
 
     Args:
         onnx_path: the ONNX file; for an INT8 engine with symmetric INT8 Q/DQ pairs.

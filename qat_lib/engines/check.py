@@ -65,7 +65,7 @@ def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -
     The requests are random.
 
     The bound is what the engine's precision explains on this machine (see
-    :mod:`qat_lib.engines.agreement`).
+    ``qat_lib.engines.agreement``).
     """
     try:
         manifest = read_manifest(path)

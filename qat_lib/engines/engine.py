@@ -27,10 +27,10 @@ Batch = Array | Mapping[str, Array]
 
 
 class Engine(ABC):
-    """A loaded engine. Use it as a context manager, or call :meth:`close`.
+    """A loaded engine. Use it as a context manager, or call ``close``.
 
     ``infer`` may be called from several threads: some requests run at the same time, the others
-    wait in the order in which they came (see :class:`RequestLimits`). Arrays that it returns belong
+    wait in the order in which they came (see ``RequestLimits``). Arrays that it returns belong
     to the caller.
 
     A backend's engine calls ``_open_requests`` as soon as it can run one.
@@ -132,7 +132,7 @@ class Engine(ABC):
     def measure(self, batch: Batch, *, seconds: float, warmup_seconds: float = 0.0) -> Measured:
         """Time requests of ``batch`` for ``seconds``, after a warm-up.
 
-        :meth:`benchmark` summarizes the result.
+        ``benchmark`` summarizes the result.
         """
 
         def send() -> object:

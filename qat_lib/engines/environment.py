@@ -21,7 +21,7 @@ _RELEVANT = ("avx2", "fma", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve",
 _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
 CPU_DEVICE_KEYS: Mapping[str, type] = {"architecture": str, "name": str, "flags": list}
-"""What :func:`cpu_device` describes, with the types."""
+"""What ``cpu_device`` describes, with the types."""
 
 
 def cpu_device() -> dict[str, Any]:

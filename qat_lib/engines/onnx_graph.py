@@ -65,13 +65,13 @@ def read_summary(path: Path) -> GraphSummary:
 
     Raises:
         EngineBuildError: the file is missing or is no ONNX model, see
-            :func:`~qat_lib.onnx_view.loading.load_onnx`.
+            ``qat_lib.onnx_view.loading.load_onnx``.
     """
     return summarize_graph(path, read_model(path))
 
 
 def read_model(path: Path) -> Any:
-    """Open ``path`` as a ModelProto, see :func:`read_summary`."""
+    """Open ``path`` as a ModelProto, see ``read_summary``."""
     from qat_lib.onnx_view.loading import load_onnx
 
     with _translated():
@@ -79,7 +79,7 @@ def read_model(path: Path) -> Any:
 
 
 def check_file(path: Path) -> None:
-    """Check that a runtime can take ``path`` as it is, see :func:`check_buildable`."""
+    """Check that a runtime can take ``path`` as it is, see ``check_buildable``."""
     from qat_lib.onnx_view.bounds import check_bounds
 
     with _translated():
@@ -90,7 +90,7 @@ def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
     """Check that a backend can build ``model`` for ``spec`` in bounded time and memory.
 
     Raises:
-        EngineBuildError: it exceeds a limit of :mod:`qat_lib.onnx_view.bounds`, or a scale is zero,
+        EngineBuildError: it exceeds a limit of ``qat_lib.onnx_view.bounds``, or a scale is zero,
             negative, subnormal or not finite.
     """
     from qat_lib.onnx_view.bounds import check_bounds

@@ -105,7 +105,7 @@ class RequestPool(Generic[Request]):
         return self._make_another() if ticket is None else self._wait(ticket)
 
     def give(self, request: Request) -> None:
-        """Take back what :meth:`take` returned, for the caller that has waited longest."""
+        """Take back what ``take`` returned, for the caller that has waited longest."""
         with self._lock:
             if self._queue:
                 ticket = self._queue.popleft()

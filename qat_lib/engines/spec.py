@@ -1,4 +1,4 @@
-"""What a user asks of an engine build: :class:`BuildSpec` and the text forms of its parts."""
+"""What a user asks of an engine build: ``BuildSpec`` and the text forms of its parts."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class BuildSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BuildSpec:
-        """Return the spec that :meth:`to_dict` described."""
+        """Return the spec that ``to_dict`` described."""
         known = dict(values)
         known["shapes"] = map_values(parse_profile, known.get("shapes", {}))
         known["classes"] = tuple(known.get("classes", ()))

@@ -69,7 +69,7 @@ class EngineLayer:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineLayer:
-        """Return the layer that :meth:`to_dict` described."""
+        """Return the layer that ``to_dict`` described."""
         quantizers = tuple(values.get("quantizers", ()))
         return cls(**{**values, "nodes": tuple(values["nodes"]), "quantizers": quantizers})
 

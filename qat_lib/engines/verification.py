@@ -38,7 +38,7 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
 
     Returns:
         ``requests`` (their shapes), ``differences`` by output, ``bound``, as in
-        :mod:`qat_lib.engines.agreement`.
+        ``qat_lib.engines.agreement``.
 
     Raises:
         EngineBuildError: an output differs by more than the engine's precision explains, or ONNX

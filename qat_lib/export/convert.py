@@ -43,7 +43,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
 
     Args:
         model: built Keras Functional or Sequential model, quantized or not.
-        opset: ONNX operator set, :data:`OLDEST_OPSET` to :data:`NEWEST_OPSET`.
+        opset: ONNX operator set, ``OLDEST_OPSET`` to ``NEWEST_OPSET``.
         batch: fixed batch size; None (default) leaves it open.
 
     Returns:

@@ -36,7 +36,7 @@ GB."""
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What :func:`export_onnx` wrote.
+    """What ``export_onnx`` wrote.
 
     Attributes:
         path: the file.
@@ -122,7 +122,7 @@ def export_onnx(
         VerificationError: the written graph is not what the model and the plan say; no file is
             left.
 
-    Example:
+    Examples:
         >>> import keras, qat_lib
         >>> x = keras.Input((8, 8, 1))
         >>> model = keras.Model(x, keras.layers.Conv2D(4, 3)(x))

@@ -1,6 +1,6 @@
 """Small, typed helpers over onnx-ir that every lowering pass uses.
 
-A pass is written as an edit of a model that it owns; :func:`lowering_pass` makes a pure function of
+A pass is written as an edit of a model that it owns; ``lowering_pass`` makes a pure function of
 it, which returns a new model and leaves its argument as it was (tensors are shared, not copied).
 """
 
@@ -25,7 +25,7 @@ ORIGIN = "origin"
 wrapper's node the layer inside, of a quantizer's the layer whose output it quantizes."""
 
 BATCH_NORM = "batch_norm"
-"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its :class:`BatchNorm`
+"""Key of ``node.meta`` of nodes from a BatchNormalization layer: its ``BatchNorm``
 parameters."""
 
 FACTOR = "factor"

@@ -1,9 +1,9 @@
 """What an exported file says about itself, in the ONNX model's metadata, and how it is read back.
 
 Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``,
-``qatline.quantizers`` (JSON, see :class:`Recorded`), ``qatline.tensors`` (JSON: Keras layer ->
+``qatline.quantizers`` (JSON, see ``Recorded``), ``qatline.tensors`` (JSON: Keras layer ->
 tensor that holds its output), ``qatline.nodes`` (JSON, see
-:class:`~qat_lib.onnx_view.identity.Identities`), ``qatline.layout`` (JSON: input name -> ``NHWC``
+``qat_lib.onnx_view.identity.Identities``), ``qatline.layout`` (JSON: input name -> ``NHWC``
 or ``NCHW``), ``qatline.preprocessing`` (JSON) and ``qatline.preprocessing_embedded``, and whatever
 the caller adds (classes, accuracy).
 
@@ -58,7 +58,7 @@ class RecordedWeight:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RecordedWeight:
-        """Return what :meth:`to_dict` described.
+        """Return what ``to_dict`` described.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: the data are something else.
@@ -113,7 +113,7 @@ class Recorded:
 
     @classmethod
     def from_json(cls, text: str) -> Recorded:
-        """Read what :meth:`to_json` wrote.
+        """Read what ``to_json`` wrote.
 
         Raises:
             ExportError: the text is something else.
@@ -151,7 +151,7 @@ def pack(array: np.ndarray) -> str:
 
 
 def unpack(text: str) -> np.ndarray:
-    """Return the float32 values of :func:`pack`, as a vector.
+    """Return the float32 values of ``pack``, as a vector.
 
     Raises:
         ValueError: the text is no base64 of float32 values.

@@ -27,7 +27,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """How a graph is lowered; see :func:`qat_lib.export.export.export_onnx` for what each means.
+    """How a graph is lowered; see ``qat_lib.export.export.export_onnx`` for what each means.
 
     float16 raises ``opset`` to 19.
 

@@ -59,7 +59,7 @@ def check_parity(
         ExportError: ONNX Runtime can't run the file, its outputs have other shapes, or there are no
             data.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from qat_lib import check_parity, load_model
         >>> images = np.random.default_rng(0).normal(size=(16, 8, 8, 3)).astype("float32")

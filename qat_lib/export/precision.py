@@ -88,7 +88,7 @@ def float32_for(dtype: tf.DType) -> tf.DType:
 def use_float32(graph_def: Any) -> None:
     """Write floating-point operators and constants of a ``GraphDef`` in float32, in place.
 
-    Casts between floating types vanish. What is left to write under :func:`float32_semantics` is
+    Casts between floating types vanish. What is left to write under ``float32_semantics`` is
     what a layer or an operator asks for by name, and variables that are stored in another type.
     """
     functions = graph_def.library.function

@@ -1,4 +1,4 @@
-"""Read off a lowered graph what :mod:`qat_lib.export.metadata` records about it."""
+"""Read off a lowered graph what ``qat_lib.export.metadata`` records about it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Check that an ONNX file is legal and holds exactly the plan's quantizers with their ranges.
 
-Its codes, beside those of the parser rules, are in :mod:`qat_lib.analysis.rules.record`. This
+Its codes, beside those of the parser rules, are in ``qat_lib.analysis.rules.record``. This
 module needs neither TensorFlow nor Keras.
 """
 
@@ -34,7 +34,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
 
     Args:
         path: the file.
-        plan: :class:`~qat_lib.plan.QuantizationPlan`, its dict form, or the path of its JSON.
+        plan: ``qat_lib.plan.QuantizationPlan``, its dict form, or the path of its JSON.
             Default None: the quantizers are checked against the record that ``export_onnx`` left in
             the file; a file of another producer is then checked for legality only.
 
@@ -45,7 +45,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
         ExportError: the file can't be read as ONNX at all.
         PlanError: ``plan`` is no quantization plan.
 
-    Example:
+    Examples:
         >>> from qat_lib import verify_onnx
         >>> verify_onnx("model.onnx")
         []

@@ -20,7 +20,7 @@ UNPACKED_FLOOR = 256 << 20
 
 UNPACKED_RATIO = 16
 """How many times its own size an archive may unpack to, if that is more than
-:data:`UNPACKED_FLOOR`."""
+``UNPACKED_FLOOR``."""
 
 IMAGE_PIXELS = 50_000_000
 """Pixels of one image: a camera of 50 megapixels."""

@@ -73,7 +73,7 @@ def load_npy(path: str | Path) -> npt.NDArray[Any]:
 
     Raises:
         OSError: it can't be read or is no regular file.
-        ValueError: as :func:`read_header`.
+        ValueError: as ``read_header``.
     """
     with open_regular(path) as stream:
         header = read_header(stream, os.fstat(stream.fileno()).st_size)

@@ -147,7 +147,7 @@ def parse_yaml(text: str, source: str, *, error: type[QatlineError]) -> Any:
 
 
 def read_yaml(path: str | Path, *, what: str, error: type[QatlineError]) -> Any:
-    """Read a YAML file; see :func:`parse_yaml`.
+    """Read a YAML file; see ``parse_yaml``.
 
     Raises:
         QatlineError: ``error``: the file can't be read, or does not hold such YAML.

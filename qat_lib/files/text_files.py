@@ -78,7 +78,7 @@ def read_json(
     limit: int = JSON_BYTES,
     unique: bool = True,
 ) -> Any:
-    """Read a JSON file; see :func:`read_text` and :func:`parse_json`."""
+    """Read a JSON file; see ``read_text`` and ``parse_json``."""
     text = read_text(path, what=what, error=error, limit=limit)
     return parse_json(text, f"Expected {what} at {path}", error=error, unique=unique)
 

@@ -44,7 +44,7 @@ def trace_composite(
 
     Args:
         layer: the composite; it stays as it is.
-        call: its :class:`~qat_lib.graph.layer_graph.Call`.
+        call: its ``qat_lib.graph.layer_graph.Call``.
         shapes: shapes of the model's tensors.
         dtypes: data types of the model's tensors.
     """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qat_lib.models.resnet import resnet20_cifar10, resnet_digits
 
 REFERENCE_MODELS = ("resnet_digits", "resnet20_cifar10")
-"""Names of the networks; each is a function of :mod:`qat_lib.models.resnet`."""
+"""Names of the networks; each is a function of ``qat_lib.models.resnet``."""
 
 __all__ = [
     "REFERENCE_MODELS",

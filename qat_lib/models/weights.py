@@ -30,7 +30,7 @@ def load_weights(model: Any, path: str | Path) -> None:
 
     Raises:
         ConfigError: the file is missing, damaged, asks for more memory than is allowed (see
-            :func:`qat_lib.load_model`), or does not fit the model.
+            ``qat_lib.load_model``), or does not fit the model.
     """
     file = Path(path)
     if file.suffix not in _SUFFIXES:

@@ -67,7 +67,7 @@ def check_bounds(
 
     Args:
         path: the file, for the message.
-        model: the model, from :func:`~qat_lib.onnx_view.loading.load_onnx`.
+        model: the model, from ``qat_lib.onnx_view.loading.load_onnx``.
         shapes: largest shape of each graph input. Default None: as the file declares them.
 
     Raises:

@@ -21,7 +21,7 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises:
         ExportError: a function calls itself, the graph would have more than
-            :data:`~qat_lib.onnx_view.wire.MAX_NODES` nodes, or ONNX can't inline it.
+            ``qat_lib.onnx_view.wire.MAX_NODES`` nodes, or ONNX can't inline it.
     """
     sizes = _Sizes(path, model)
     for function in model.functions:

@@ -130,7 +130,7 @@ class OnnxGraph:
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxGraph:
-        """Read an ONNX file, see :func:`~qat_lib.onnx_view.loading.load_onnx`."""
+        """Read an ONNX file, see ``qat_lib.onnx_view.loading.load_onnx``."""
         return cls(load_onnx(path), base_dir=Path(path).resolve().parent)
 
     def producer(self, tensor: str) -> Node | None:

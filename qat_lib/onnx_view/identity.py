@@ -32,10 +32,10 @@ class Identities:
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, str]) -> Identities:
-        """Read what :meth:`to_metadata` wrote; nothing is known where it wrote nothing.
+        """Read what ``to_metadata`` wrote; nothing is known where it wrote nothing.
 
         Args:
-            metadata: from :func:`~qat_lib.onnx_view.metadata.read_metadata`.
+            metadata: from ``qat_lib.onnx_view.metadata.read_metadata``.
 
         Raises:
             ExportError: an entry is damaged.

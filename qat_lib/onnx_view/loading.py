@@ -1,7 +1,7 @@
 """Read an ONNX file that anyone may have written, in bounded time and memory.
 
 Weights in external files are not loaded: a view of the graph needs their shapes only. Every way in
-which a file can be unusable ends in one :class:`~qat_lib.errors.ExportError` that says what is
+which a file can be unusable ends in one ``qat_lib.errors.ExportError`` that says what is
 wrong with it. Every reader of ONNX files in this project opens them here.
 """
 
@@ -31,7 +31,7 @@ def load_onnx(path: str | Path) -> onnx.ModelProto:
     Raises:
         ExportError: there is no such file, it is no ONNX model, it is damaged, external data is
             missing or lies outside the model's folder, its operator set is unknown, or it is larger
-            than the limits of this module and of :mod:`qat_lib.onnx_view.wire`.
+            than the limits of this module and of ``qat_lib.onnx_view.wire``.
     """
     path = Path(path)
     model = _parse(path, _read(path))

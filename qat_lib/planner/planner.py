@@ -42,14 +42,14 @@ def plan_quantization(
             cases name.
         quantization_spec: what the user asks for.
         custom_qdq_cases: objects with ``case(keras_model, qspec) -> QuantizationSpec``; a later one
-            wins. ``"auto"``: :class:`~qat_lib.TensorRTQDQCase`, which serves the other engines as
+            wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, which serves the other engines as
             well. None (default): no cases.
         unsigned: whether tensors that are never negative, such as those behind a ReLU, get
             unsigned integers: 255 steps where signed ones have 127, and less work in the kernels of
             CPUs. Default False. For OpenVINO and ONNX Runtime; TensorRT takes signed integers only.
 
     Returns:
-        The plan, for :func:`qat_lib.apply_plan`.
+        The plan, for ``qat_lib.apply_plan``.
 
     Raises:
         SpecError: the mode, the spec or a case is wrong.

@@ -35,9 +35,9 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         inputs: one mapping for each quantizer of inner tensors: ``name``, ``readers`` (paths of the
             inner layers whose input it quantizes) and ``options``. None, the default, gives each
             inner layer one of its own.
-        **kwargs: see :class:`BaseQuantizeWrapper`.
+        **kwargs: see ``BaseQuantizeWrapper``.
 
-    Example:
+    Examples:
         >>> import keras
         >>> inner = keras.layers.Dense(2)
         >>> wrapped = CompositeQuantizeWrapper(keras.layers.TimeDistributed(inner, name="steps"))

@@ -23,7 +23,7 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         layer: the layer to wrap.
         kernel_type: attribute of the layer that holds the weight, or a list of such
             attributes. Default: the class's ``kernel_types``, else ``"kernel"``.
-        **kwargs: see :class:`BaseQuantizeWrapper`.
+        **kwargs: see ``BaseQuantizeWrapper``.
     """
 
     kernel_types: ClassVar[Mapping[str, tuple[int, ...]] | None] = None

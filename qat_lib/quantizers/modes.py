@@ -52,12 +52,12 @@ def collecting(collector: Collector) -> Iterator[None]:
 
 
 def is_exporting() -> bool:
-    """Whether the code runs inside :func:`export_mode`."""
+    """Whether the code runs inside ``export_mode``."""
     return _markers.get() is not None
 
 
 def active_collector() -> Collector | None:
-    """Return the collector of the enclosing :func:`collecting`, if any."""
+    """Return the collector of the enclosing ``collecting``, if any."""
     return _collector.get()
 
 

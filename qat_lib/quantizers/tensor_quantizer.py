@@ -48,7 +48,7 @@ class TensorQuantizer(RangeVariable):
     The range starts at 6 until ``calibrate`` or the first training step sets it. ``enable()``,
     ``disable()`` and ``freeze()`` take effect at once, in compiled and traced models too.
 
-    Example:
+    Examples:
         >>> import keras, qat_lib
         >>> x = keras.Input((4,))
         >>> model = keras.Model(x, qat_lib.TensorQuantizer(name="x_quantizer")(x))

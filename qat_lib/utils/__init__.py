@@ -1,7 +1,7 @@
 """Helpers with the names and the behaviour of NVIDIA's tensorflow-quantization toolkit.
 
-What goes further: :func:`qat_lib.export.export_onnx` (verified export), :class:`qat_lib.LayerGraph`
-(the graph of a model), :func:`qat_lib.plan_quantization` (what is quantized, and why).
+What goes further: ``qat_lib.export.export_onnx`` (verified export), ``qat_lib.LayerGraph``
+(the graph of a model), ``qat_lib.plan_quantization`` (what is quantized, and why).
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ class AssetFolder:
 
 
 class CreateAssetsFolders:
-    """Create a base folder; :meth:`add_folder` creates the folders of each experiment in it.
+    """Create a base folder; ``add_folder`` creates the folders of each experiment in it.
 
     Args:
         base_experiment_directory: the base folder; an existing one is used as it is.
 
-    Example:
+    Examples:
         >>> assets = CreateAssetsFolders("toolkit_basics")
         >>> assets.add_folder("example")
         >>> assets.example.fp32_saved_model

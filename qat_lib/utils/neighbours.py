@@ -26,7 +26,7 @@ def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, 
         SpecError: the model has no layer of that name.
         UnsupportedModelError: the model is subclassed or not built.
 
-    Example:
+    Examples:
         >>> import keras
         >>> x = keras.Input((2,))
         >>> model = keras.Model(x, keras.layers.Dense(1, name="head")(keras.layers.ReLU()(x)))
@@ -41,7 +41,7 @@ def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, 
 def find_my_successors(model: Any, current_layer_name: str) -> list[dict[str, Any]]:
     """Return the layers that read a layer's outputs, in the order of the model; one that reads twice, twice.
 
-    Arguments, result and errors are those of :func:`find_my_predecessors`.
+    Arguments, result and errors are those of ``find_my_predecessors``.
     """
     graph = LayerGraph(model)
     order = {call.name: index for index, call in enumerate(graph.calls)}

@@ -28,7 +28,7 @@ def convert_keras_model_to_onnx(
 ) -> None:
     """Convert a Keras model in memory, quantized or not, to an ONNX file in the toolkit's form.
 
-    For comparison with the toolkit's files. For an engine use :func:`qat_lib.export.export_onnx`,
+    For comparison with the toolkit's files. For an engine use ``qat_lib.export.export_onnx``,
     which does the work here and has more options.
 
     Args:
@@ -88,13 +88,13 @@ def convert_saved_model_to_onnx(
     """Convert a saved model to an ONNX file in the toolkit's form.
 
     Args:
-        saved_model_dir: a ``.keras`` file, which goes through :func:`convert_keras_model_to_onnx`;
+        saved_model_dir: a ``.keras`` file, which goes through ``convert_keras_model_to_onnx``;
             or a TensorFlow SavedModel folder, as ``model.export(folder)`` and older Keras versions
             write it, which goes through tf2onnx with its Q/DQ optimizers left out, so that TensorRT
             sees every Q/DQ pair.
         onnx_model_path: file to write; missing folders are made.
         opset: ONNX operator set. Default 13.
-        form: see :func:`convert_keras_model_to_onnx`; a SavedModel folder has the toolkit's form
+        form: see ``convert_keras_model_to_onnx``; a SavedModel folder has the toolkit's form
             only.
 
     Raises:

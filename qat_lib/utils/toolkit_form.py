@@ -1,6 +1,6 @@
 """Write an exported graph in the form that NVIDIA's tensorflow-quantization toolkit gives, for comparison.
 
-Engines take the form of :func:`qat_lib.export_onnx` at least as well: there, readers of a tensor
+Engines take the form of ``qat_lib.export_onnx`` at least as well: there, readers of a tensor
 share one Q/DQ pair, and a Dense layer is one Gemm.
 """
 

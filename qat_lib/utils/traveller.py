@@ -15,7 +15,7 @@ class KerasModelTraveller:
     """List the layers of a model of any kind, in the order in which the model holds them.
 
     Args:
-        print_layer_config: whether :meth:`get_layer_information` shows each layer's configuration,
+        print_layer_config: whether ``get_layer_information`` shows each layer's configuration,
             too. Default False.
     """
 

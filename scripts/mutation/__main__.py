@@ -34,6 +34,10 @@ SCOPE = (
     "qat_lib/analysis",
     "qat_lib/onnx_view",
     "components/runtime",
+    "components/storage",
+    "components/store",
+    "components/tracking",
+    "components/training",
     "qat_lib/export",
 )
 BASELINE_TIMEOUT = 900.0  # seconds

@@ -7,6 +7,7 @@ commands themselves, unchanged, are the subject of the tests of whole runs.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -167,3 +168,12 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "site" / "index.html").is_file()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import qat_lib
+
+    page = (DOCS / "reference.md").read_text()
+    described = {path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", page, flags=re.M)}
+    modules = {name for name in qat_lib.__all__ if inspect.ismodule(getattr(qat_lib, name))}
+    assert set(qat_lib.__all__) - modules <= described

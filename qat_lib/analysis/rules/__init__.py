@@ -1,6 +1,6 @@
 """The rules: one file for each group of codes, which declares them and checks a graph for them.
 
-A file of :data:`ENGINE_RULES` declares its codes as :class:`~qat_lib.analysis.findings.Rule`
+A file of ``ENGINE_RULES`` declares its codes as ``qat_lib.analysis.findings.Rule``
 objects and has one function ``check_<file>``, which yields the findings in a predicted engine.
 """
 
@@ -27,12 +27,12 @@ ENGINE_RULES = (
     "attention",
     "borders",
 )
-#: What is checked in the graph itself, by :mod:`.parser` and :mod:`qat_lib.export.verify`.
+#: What is checked in the graph itself, by ``.parser`` and ``qat_lib.export.verify``.
 GRAPH_RULES = ("pair", "pair_axis", "pair_types", "parser", "record")
 
 
 def engine_checks() -> Iterator[Check]:
-    """Yield the check of each file of :data:`ENGINE_RULES`."""
+    """Yield the check of each file of ``ENGINE_RULES``."""
     for name in ENGINE_RULES:
         yield getattr(_import(name), f"check_{name}")
 

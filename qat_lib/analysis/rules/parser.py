@@ -33,7 +33,7 @@ def check_parser_rules(graph: OnnxGraph, *, tensorrt: TensorRTMajor = 10) -> lis
         graph: the graph to check.
         tensorrt: major version to check for; 8 also demands weights as FP32 with Q and DQ (P17).
 
-    Example:
+    Examples:
         >>> check_parser_rules(OnnxGraph.load("model.onnx"))
         []
     """

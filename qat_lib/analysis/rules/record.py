@@ -1,6 +1,6 @@
 """Codes of the verification: an ONNX file against its plan and the record that the export left.
 
-:mod:`qat_lib.export.verify` has the checks.
+``qat_lib.export.verify`` has the checks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The seam to CUDA: device memory, streams, events and graphs, as few calls as an engine needs.
 
-Everything that touches the device goes through :class:`Device`, so that the code above it can be
+Everything that touches the device goes through ``Device``, so that the code above it can be
 tested without one.
 """
 

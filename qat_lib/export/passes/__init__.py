@@ -1,7 +1,7 @@
 """The lowering passes: one file each, each a pure function from model to model.
 
 A pass is an attribute of this package by the name of its function, too;
-:data:`qat_lib.export.options.PASSES` is the sequence in which an export runs them.
+``qat_lib.export.options.PASSES`` is the sequence in which an export runs them.
 """
 
 from __future__ import annotations
