@@ -40,8 +40,8 @@ from qat_lib.custom_qdq_cases.fusion import (
 from qat_lib.graph.existing_quantizers import own_quantizers, quantizer_on
 from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.graph.layer_traits import AVERAGE_POOLS, classes, is_identity, preserves_range
-from qat_lib.planner.selection import Selector
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
+from qat_lib.selection import Selector
 from qat_lib.spec import QuantizationSpec
 
 NORMALIZATIONS = classes("normalization")

@@ -9,11 +9,11 @@ from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.agreement import agreed
 from qat_lib.planner.maxima import maximum_behind
-from qat_lib.planner.selection import Decision
 from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
 from qat_lib.quantizers import TensorQuantizer
+from qat_lib.selection import Decision
 from qat_lib.spec import LayerConfig
 
 _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")

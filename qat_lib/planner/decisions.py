@@ -12,9 +12,9 @@ from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.graph.layer_traits import WEIGHTED, preserves_range
 from qat_lib.plan import SkippedLayer
 from qat_lib.planner.inside import decide_inside, decision_outside
-from qat_lib.planner.selection import Decision, Selector
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper, WeightedBaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
+from qat_lib.selection import Decision, Selector
 
 Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 

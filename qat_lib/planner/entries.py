@@ -9,9 +9,9 @@ from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.agreement import agreed
 from qat_lib.planner.decisions import kernels
-from qat_lib.planner.selection import Decision
 from qat_lib.quantize_wrappers import REGISTRY
 from qat_lib.quantize_wrappers.composite import quantizer_name
+from qat_lib.selection import Decision
 
 
 def composite_entries(graph: LayerGraph, inner: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from qat_lib.graph.composites import Composite
 from qat_lib.plan import SkippedLayer
-from qat_lib.planner.selection import Decision, Selector
 from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.selection import Decision, Selector
 from qat_lib.spec import LayerConfig
 
 

@@ -15,8 +15,8 @@ from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import composite_entries, weight_entries
-from qat_lib.planner.selection import Selector, warn_unknown_names
 from qat_lib.planner.wants import Wants
+from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
 
 MODES = get_args(Mode)

@@ -10,7 +10,7 @@ from qat_lib.graph.existing_quantizers import own_quantizers, quantizer_on
 from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.graph.layer_traits import is_identity, preserves_range
 from qat_lib.plan import Consumer
-from qat_lib.planner.selection import Decision
+from qat_lib.selection import Decision
 
 Want = tuple[Consumer, Decision | None]
 """A reader that wants its input quantized, with the decision that says so; None for a quantizer
