@@ -1,7 +1,7 @@
 """``qatline``, with the quick pipeline of ``fake_pipeline`` in the place of the main one."""
 
-from pipelines.cli import main
 from pipelines.cli import run as cli_run
+from pipelines.cli.main import main
 
 if __name__ == "__main__":
     cli_run.run_command.__kwdefaults__["pipeline"] = "fake_pipeline:fake_pipeline"
