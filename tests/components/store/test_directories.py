@@ -239,7 +239,7 @@ def test_materialize_copies_where_links_are_not_possible(
 KILLED_AT_EACH_CALL = """
     import os, signal, sys
     from pathlib import Path
-    from components.runtime import artifacts
+    from components.store import directories as artifacts
 
     root = Path(sys.argv[1])
 
