@@ -28,7 +28,7 @@ from qat_lib.export.graph import (
 from qat_lib.export.passes.transposes import has_many_scales, transposed_from
 from qat_lib.graph.roles import PAIR, onnx_operators
 
-PASSES = PAIR | onnx_operators("rectifier") | {"Identity"}
+PASSABLE = PAIR | onnx_operators("rectifier") | {"Identity"}
 
 
 @lowering_pass
@@ -67,7 +67,7 @@ def _chain(node: ir.Node) -> list[ir.Node]:
         return []
     chain = [reader]
     reader = only_consumer(reader.outputs[0])
-    while is_op(reader, *PASSES) and not has_many_scales(reader):
+    while is_op(reader, *PASSABLE) and not has_many_scales(reader):
         chain.append(reader)
         reader = only_consumer(reader.outputs[0])
     if not is_op(reader, "Gemm", "MatMul") or reader.inputs[0] is not chain[-1].outputs[0]:
