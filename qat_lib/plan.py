@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from qat_lib.errors import PlanError
 from qat_lib.files.text_files import parse_json, read_json
+from qat_lib.files.whole_files import write_text
 from qat_lib.plan_entries import (
     KINDS,
     Consumer,
@@ -154,8 +155,8 @@ class QuantizationPlan:
         return cls.from_dict(read_json(path, what=what, error=PlanError))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON to ``path``."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Write the plan as JSON to ``path``, whole or not at all."""
+        write_text(path, self.to_json())
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's content, in hexadecimal."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from qat_lib.errors import DataError
 from qat_lib.files.text_files import read_json
+from qat_lib.files.whole_files import write_text
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 FloatBatch = npt.NDArray[np.float32]
@@ -124,8 +125,8 @@ class Preprocessing:
         return cls(**values)
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON form to ``path``."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        """Write the JSON form to ``path``, whole or not at all."""
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Preprocessing:

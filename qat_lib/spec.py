@@ -13,6 +13,7 @@ import yaml
 from qat_lib.errors import SpecError
 from qat_lib.files.strict_yaml import parse_yaml, read_yaml
 from qat_lib.files.text_files import parse_json
+from qat_lib.files.whole_files import write_text
 from qat_lib.layer_config import CALIBRATORS, RANGE_POLICIES, WEIGHT_RANGE_POLICIES, LayerConfig
 
 __all__ = [
@@ -114,7 +115,7 @@ class QuantizationSpec:
         """Return the spec as YAML, and write it to ``path`` if given."""
         text: str = yaml.safe_dump(self.to_list(), sort_keys=False)
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_text(path, text)
         return text
 
     @classmethod
@@ -133,9 +134,12 @@ class QuantizationSpec:
         return cls.from_list(data if data is not None else [])
 
     def save(self, path: str | Path) -> None:
-        """Write the spec to ``path``: JSON where the name ends in ``.json``, else YAML."""
+        """Write the spec to ``path``: JSON where the name ends in ``.json``, else YAML.
+
+        The file appears whole or not at all.
+        """
         if Path(path).suffix == ".json":
-            Path(path).write_text(self.to_json(), encoding="utf-8")
+            write_text(path, self.to_json())
         else:
             self.to_yaml(path)
 

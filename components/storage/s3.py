@@ -15,9 +15,9 @@ from typing import Any
 
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from components.storage.stored_file import StoredFile
-from components.store.atomic_file import written_beside
 from components.store.directories import as_storage_error
 from qat_lib.errors import StorageError
+from qat_lib.files.whole_files import written_beside
 
 _ATTEMPTS = 4
 _CONNECT_SECONDS, _READ_SECONDS = 5, 60

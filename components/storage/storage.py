@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from components.storage.stored_file import Storage, StoredFile
-from components.store.atomic_file import written_beside
 from components.store.directories import as_storage_error
 from qat_lib.digests import sha256_of
 from qat_lib.errors import StorageError
+from qat_lib.files.whole_files import written_beside
 
 __all__ = [
     "CACHE_VARIABLE",

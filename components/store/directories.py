@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from components.runtime.disk_errors import as_storage_error, is_disk_full
-from components.store.atomic_file import sync, unfinished_name
 from components.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -28,6 +27,7 @@ from components.store.manifest import (
 )
 from components.store.work_directory import work_directory
 from qat_lib.errors import StorageError
+from qat_lib.files.whole_files import sync, unfinished_name
 
 __all__ = [
     "MANIFEST_NAME",

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from components.store.atomic_file import sync
 from qat_lib.errors import TrackingError
+from qat_lib.files.whole_files import sync
 
 _ELSEWHERE = "or choose another tracking.uri"
 _SIDE_FILES = ("-journal", "-wal", "-shm")

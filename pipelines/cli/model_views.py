@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipelines.cli.result_table import format_milliseconds, format_size
-from pipelines.run.record import write_text
 from qat_lib.errors import ConfigError, DataError
 from qat_lib.files.output_files import check_output
+from qat_lib.files.whole_files import write_text
 
 if TYPE_CHECKING:
     from qat_lib.analysis import Comparison, Finding, FusionReport

@@ -10,10 +10,10 @@ import yaml
 
 from pipelines.cluster.tasks import for_pods, request
 from pipelines.config.run_config import RunConfig
-from pipelines.run.record import write_text
 from pipelines.steps import step_of_task
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
+from qat_lib.files.whole_files import write_text
 
 
 def compile_pipeline(config: RunConfig, output: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from components.artifacts import Evaluation, Promotion, ResultRow
 from components.evaluation.rows import ROWS
-from components.store.atomic_file import unfinished_name, written_beside
 from pipelines.run.event_tail import EventTail
 from pipelines.run.folder import RunFolder
 from pipelines.run.result import FinishedStep, GateResult, RunResult
 from pipelines.steps import STEP_ARTIFACTS, step_of_task
+from qat_lib.files.whole_files import unfinished_name, written_beside
 
 
 def link_artifacts(folder: RunFolder, outputs: Path) -> dict[str, Path]:

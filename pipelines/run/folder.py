@@ -29,7 +29,6 @@ from typing import Any
 import yaml
 
 from components.runtime.disk_errors import as_storage_error
-from components.store.atomic_file import sweep_unfinished
 from components.store.work_directory import work_directory
 from pipelines.config.run_config import RunConfig, build_config
 from pipelines.config.yaml_files import read_yaml_mapping
@@ -40,9 +39,9 @@ from pipelines.run.record import (
     read_record,
     timestamp,
     write_json,
-    write_text,
 )
 from qat_lib.errors import ConfigError, StorageError
+from qat_lib.files.whole_files import sweep_unfinished, write_text
 
 # Seconds; the launcher of a parent that was killed needs a moment to follow it.
 _LOCK_PATIENCE = 2.0

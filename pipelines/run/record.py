@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from components.artifacts.record import Record
-from components.store.atomic_file import written_beside
 from qat_lib.errors import StorageError
 from qat_lib.files import text_files
+from qat_lib.files.whole_files import write_text
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 
@@ -37,12 +37,6 @@ class TrackingRecord(Record):
     uri: str = ""
     experiment_id: str = ""
     run_id: str = ""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place, then rename it: a reader sees all of it or nothing."""
-    with written_beside(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:

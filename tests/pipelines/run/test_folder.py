@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from components.store.atomic_file import unfinished_name
 from pipelines.config.run_config import load_config
 from pipelines.run.folder import RunFolder, create_run, find_run
 from pipelines.run.record import read_record, write_json
 from qat_lib.errors import ConfigError, StorageError
+from qat_lib.files.whole_files import unfinished_name
 
 
 def make(output: Path, *overrides: str) -> RunFolder:

@@ -34,6 +34,16 @@ def written_beside(target: Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text beside its place, then rename it: a reader sees all of it or nothing.
+
+    Raises:
+        OSError: it can't be written; what was there before is still there.
+    """
+    with written_beside(Path(path)) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
 def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from components.store import atomic_file
-from components.store.atomic_file import sweep_unfinished, unfinished_name, written_beside
+from qat_lib.files import whole_files
+from qat_lib.files.whole_files import sweep_unfinished, unfinished_name, written_beside
 
 
 def names(folder: Path) -> list[str]:
@@ -57,7 +57,7 @@ def test_written_beside_makes_a_file_for_all_that_the_umask_lets_in(tmp_path: Pa
 def test_written_beside_does_not_write_into_a_file_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("components.store.atomic_file.unfinished_name", lambda name: "taken")
+    monkeypatch.setattr("qat_lib.files.whole_files.unfinished_name", lambda name: "taken")
     (tmp_path / "taken").write_text("somebody's")
     with pytest.raises(FileExistsError), written_beside(tmp_path / "a"):
         pytest.fail("the body ran")
@@ -102,6 +102,50 @@ def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(
     folder.mkdir()
     file.write_text("")
     monkeypatch.setattr(Path, "iterdir", lambda self: iter([folder, file]))
-    monkeypatch.setattr(atomic_file.shutil, "rmtree", busy)
+    monkeypatch.setattr(whole_files.shutil, "rmtree", busy)
     sweep_unfinished(tmp_path)
     assert not file.exists()
+
+
+def test_write_text_keeps_the_old_file_where_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    whole_files.write_text(path, "old")
+
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        whole_files.write_text(str(path), "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_the_library_saves_is_whole_or_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qat_lib.plan import QuantizationPlan
+    from qat_lib.preprocessing import Preprocessing
+    from qat_lib.spec import QuantizationSpec
+
+    plan = QuantizationPlan(model="m", mode="full", quantizers=(), skipped=())
+    saved = {
+        "plan.json": plan,
+        "spec.json": QuantizationSpec(),
+        "spec.yaml": QuantizationSpec(),
+        "preprocessing.json": Preprocessing(image_shape=(1, 1, 1)),
+    }
+    for name, value in saved.items():
+        value.save(tmp_path / name)
+    before = {name: (tmp_path / name).read_bytes() for name in saved}
+
+    def refuse(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole_files, "sync", refuse)
+    for name, value in saved.items():
+        with pytest.raises(OSError, match="No space left"):
+            value.save(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
