@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
+from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
 from qat_lib.options import BackendChoice, EnginePrecision, Hint
 
@@ -65,8 +65,11 @@ def build(
         bool,
         typer.Option("--version-compatible", help="TensorRT: portable to later minor versions."),
     ] = False,
+    layer_timing: Annotated[
+        bool, typer.Option("--layer-timing", help="Keep the data for per-layer timing.")
+    ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Keep the data for per-layer timing.")
+        bool, typer.Option("--profile", help="Deprecated: --layer-timing.", hidden=True)
     ] = False,
     verify: Annotated[
         bool,
@@ -83,6 +86,8 @@ def build(
         from pipelines.cli.build_progress import build_progress
         from qat_lib import engines
 
+        if profile:
+            say_renamed("--profile of build-engine", "--layer-timing")
         spec = engines.BuildSpec(
             backend=backend,
             shapes=engines.parse_shapes(shapes) if shapes else {},
@@ -96,7 +101,7 @@ def build(
             timing_cache=timing_cache,
             hardware_compatible=hardware_compatible,
             version_compatible=version_compatible,
-            profile=profile,
+            profile=layer_timing or profile,
         )
         with build_progress() as on_progress:
             artifact = engines.build_engine(

@@ -25,6 +25,7 @@ QUICK = (
     "verify",
     "analyze",
     "bench-engine",
+    "evaluate",
     "config",
     "prepare-data",
     "read-dataset",
@@ -54,6 +55,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = keras.Model(x, keras.layers.Dense(2, name="logits")(y), name="small")
     inputs = generator.normal(size=(12, 8, 8, 3)).astype(np.float32)
     np.save(folder / "x.npy", inputs)
+    np.savez(folder / "x.npz", x=inputs, y=np.arange(12) % 2)
     model.save(folder / "model.keras")
     model.save(folder / "other.keras")
     model.save_weights(folder / "model.weights.h5")

@@ -104,7 +104,8 @@ def test_compile_writes_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_compare_and_ui_need_runs(tmp_path: Path) -> None:
-    for command in (["compare", "-o", str(tmp_path)], ["ui", "x", "-o", str(tmp_path)]):
+    place = ["--runs-dir", str(tmp_path)]
+    for command in (["compare", *place], ["ui", "x", *place]):
         done = runner.invoke(app, command)
         assert done.exit_code == 2
         assert "Expected" in done.stderr
@@ -216,7 +217,7 @@ def test_every_option_of_a_build_reaches_the_spec(
     monkeypatch.setattr(engines, "build_engine", build)
     command = (
         f"build-engine {onnx_file} -o {tmp_path}/model.engine --shapes x:1x3x8x8,2x...,4x... --workspace 4GiB "
-        "--optimization-level 4 --timing-cache cache.bin --profile --hardware-compatible --version-compatible "
+        "--optimization-level 4 --timing-cache cache.bin --layer-timing --hardware-compatible --version-compatible "
         "--threads 2 --float-precision fp16 --max-batch 3 --hint throughput --property SNIPPETS_MODE=ENABLE"
     )
     result = runner.invoke(app, command.split())

@@ -116,6 +116,14 @@ def test_returned_arrays_belong_to_the_caller(built: EngineArtifact) -> None:
         np.testing.assert_array_equal(first, kept)
 
 
+def test_infer_takes_read_only_arrays(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        (batch,) = engine.random_batch(2, seed=1).values()
+        expected = engine.infer(batch)["logits"]
+        batch.flags.writeable = False
+        assert_same_answer(engine.infer(batch)["logits"], expected)
+
+
 def test_threads_share_an_engine(built: EngineArtifact) -> None:
     with load_engine(built.path) as engine:
         batches = [engine.random_batch(2, seed=seed) for seed in range(16)]
