@@ -27,9 +27,12 @@ def build(
             help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False
         ),
     ] = "",
-    max_batch: Annotated[
+    max_batch_size: Annotated[
         int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")
     ] = 32,
+    max_batch: Annotated[
+        int | None, typer.Option(min=1, help="Deprecated: --max-batch-size.", hidden=True)
+    ] = None,
     float_precision: Annotated[
         EnginePrecision, typer.Option(help="Precision of non-quantized layers.")
     ] = "fp32",
@@ -86,17 +89,19 @@ def build(
         from pipelines.cli.build_progress import build_progress
         from qat_lib import engines
 
+        if max_batch is not None:
+            say_renamed("--max-batch", "--max-batch-size")
         if profile:
             say_renamed("--profile of build-engine", "--layer-timing")
         spec = engines.BuildSpec(
             backend=backend,
             shapes=engines.parse_shapes(shapes) if shapes else {},
-            max_batch=max_batch,
+            max_batch_size=max_batch_size if max_batch is None else max_batch,
             float_precision=float_precision,
             threads=threads,
             hint=hint,
             properties=engines.parse_properties(properties or []),
-            workspace_bytes=engines.parse_size(workspace) if workspace else None,
+            workspace_mib=engines.parse_size(workspace) // 2**20 if workspace else None,
             optimization_level=optimization_level,
             timing_cache=timing_cache,
             hardware_compatible=hardware_compatible,

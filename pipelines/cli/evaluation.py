@@ -114,7 +114,7 @@ def _opened(model: Path, batch_size: int) -> Iterator[Engine]:
             yield engine
         return
     with tempfile.TemporaryDirectory(prefix="qatline-") as folder:
-        spec = BuildSpec(backend="onnxruntime", max_batch=batch_size)
+        spec = BuildSpec(backend="onnxruntime", max_batch_size=batch_size)
         built = build_engine(model, spec, output=Path(folder) / "model.engine", verify=False)
         with load_engine(built.path) as engine:
             yield engine

@@ -40,7 +40,7 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
         "--shapes",
         ["x", ":", "x:", "x:0", "x:1x2", "image:axb", "image:-1x8x8x3", "image:" + "9" * 99],
     ),
-    (_BUILD, "--max-batch", ["0", "-1"]),
+    (_BUILD, "--max-batch-size", ["0", "-1"]),
     (_BUILD, "--property", ["", "a", "=", "=b"]),
     (_BUILD, "--workspace", ["x", "-1", "9ZiB"]),
     (_BENCH, "--batch-size", ["0", "-5", "100000", "99999999999"]),

@@ -68,7 +68,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qat_lib.calibrate(quantized, inputs, "max")
     quantized.save(folder / "quantized.keras")
     qat_lib.export_onnx(quantized, folder / "model.onnx", plan=plan)
-    spec = engines.BuildSpec(backend="onnxruntime", max_batch=4)
+    spec = engines.BuildSpec(backend="onnxruntime", max_batch_size=4)
     engines.build_engine(folder / "model.onnx", spec, output=folder / "model.engine")
     (folder / "spec.yaml").write_text(
         "- name: logits\n  quantize_input: false\n- name: ReLU\n  is_keras_class: true\n"

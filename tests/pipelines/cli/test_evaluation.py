@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(path / "many.npz", x=X, y=np.arange(40) % 8)
     np.savez(path / "small.npz", x=X[:, :4], y=labels)
     qat_lib.export_onnx(model, path / "m.onnx")
-    spec = BuildSpec(backend="onnxruntime", max_batch=16)
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=16)
     build_engine(path / "m.onnx", spec, output=path / "m.engine", verify=False)
     qat_lib.export_onnx(model, path / "nchw.onnx", channels_first_input=True)
     two = keras.Model([image, keras.Input((2,), name="b")], model(image))

@@ -218,14 +218,14 @@ def test_every_option_of_a_build_reaches_the_spec(
     command = (
         f"build-engine {onnx_file} -o {tmp_path}/model.engine --shapes x:1x3x8x8,2x...,4x... --workspace 4GiB "
         "--optimization-level 4 --timing-cache cache.bin --layer-timing --hardware-compatible --version-compatible "
-        "--threads 2 --float-precision fp16 --max-batch 3 --hint throughput --property SNIPPETS_MODE=ENABLE"
+        "--threads 2 --float-precision fp16 --max-batch-size 3 --hint throughput --property SNIPPETS_MODE=ENABLE"
     )
     result = runner.invoke(app, command.split())
     assert result.stderr == "Error: seen enough\n"  # no bars where stderr is no terminal
     assert seen == [
         engines.BuildSpec(
             shapes=engines.parse_shapes("x:1x3x8x8,2x3x8x8,4x3x8x8"),
-            workspace_bytes=4 * 2**30,
+            workspace_mib=4 * 2**10,
             optimization_level=4,
             timing_cache=Path("cache.bin"),
             profile=True,
@@ -233,7 +233,7 @@ def test_every_option_of_a_build_reaches_the_spec(
             version_compatible=True,
             threads=2,
             float_precision="fp16",
-            max_batch=3,
+            max_batch_size=3,
             hint="throughput",
             properties={"SNIPPETS_MODE": "ENABLE"},
         )

@@ -82,6 +82,7 @@ def test_runs_folder_takes_the_old_name_with_a_warning(capsys: pytest.CaptureFix
             ["build-engine", "no.onnx", "--profile"],
             "--profile of build-engine is now --layer-timing",
         ),
+        (["build-engine", "no.onnx", "--max-batch", "2"], "--max-batch is now --max-batch-size"),
         (["run", "--resume", "--runs-dir", "FOLDER"], "qatline run --resume is now qatline resume"),
     ],
 )

@@ -54,6 +54,7 @@ if "--block" in sys.argv:
     )
     sys.meta_path.insert(0, Block())
 
+import numpy as np  # noqa: E402
 import typer.main  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
@@ -63,6 +64,7 @@ from pipelines.cluster import server as cluster  # noqa: E402
 cluster._probe = lambda address, token: None  # a server that answers
 for name in ("m.keras", "m.onnx", "m.engine"):
     Path(name).write_bytes(b"")
+np.savez("d.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
 run = Path("runs/r")
 run.mkdir(parents=True)
 (run / "run.json").write_text('{"run_id": "r", "pipeline": "x"}')
