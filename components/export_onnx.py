@@ -112,7 +112,8 @@ def _export_variant(
     def export_in_fp32(twin: Path) -> None:
         _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
 
-    in_half = export.float_precision == "fp16"
+    options = export.options()
+    in_half = options.float_precision == "fp16"
     parity = compare_with_keras(
         model, path, images, export_in_fp32=export_in_fp32 if in_half else None
     )
@@ -123,8 +124,8 @@ def _export_variant(
         opset=report.opset,
         quantizers=report.quantizers,
         nodes=report.nodes,
-        target=export.target,
-        float_precision=export.float_precision,
+        target=options.target,
+        float_precision=options.float_precision,
         verification=[FindingRecord(**finding.to_dict()) for finding in report.findings],
         parity=parity,
     )
@@ -146,17 +147,7 @@ def _export_file(
     if signed:
         for quantizer in qat_lib.model_quantizers(model).values():
             quantizer.unsigned = False
-    assert export.target != "auto"  # choose_export resolved it
-    report = qat_lib.export_onnx(
-        model,
-        path,
-        target=export.target,
-        opset=export.opset,
-        weights=export.weights,
-        float_precision=export.float_precision,
-        plan=folder.plan(),
-        **about,
-    )
+    report = qat_lib.export_onnx(model, path, options=export.options(), plan=folder.plan(), **about)
     return model, report
 
 
