@@ -3,23 +3,28 @@
 Each graph is verified, and that of the candidate analyzed.
 """
 
-# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from kfp import dsl
 
 from components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
 from components.artifacts.exported import ExportRecord, FindingRecord
 from components.artifacts.models import ModelFolder
 from components.export.choice import choose_export
 from components.runtime.events import Progress
-from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
 from components.variants import CANDIDATE_VARIANT, Variant
+
+
+def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on; of ``engine`` these are two."""
+    from components.export.choice import engine_facts
+
+    return {**sections, "engine": engine_facts(sections.get("engine") or {})}
 
 
 def export_onnx_step(
@@ -174,34 +179,3 @@ def _analyze(path: Path, exported: Exported) -> dict[str, float]:
         "weighted_layers": len(fusion.layers),
         "fused_adds": fusion.fused_adds,
     }
-
-
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def export_onnx_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Input[dsl.Model],
-    ptq: dsl.Input[dsl.Model],
-    qat: dsl.Input[dsl.Model],
-    onnx: dsl.Output[dsl.Artifact],
-    metrics: dsl.Output[dsl.Metrics],
-    export: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    engine: dict[str, Any] = {},  # noqa: B006
-    seed: int = 0,
-) -> None:
-    """Export the models to ONNX and verify them."""
-    from components.export.choice import engine_facts
-    from components.runtime.step import run_component
-
-    run_component(
-        "export_onnx",
-        settings={"export": export, "engine": engine_facts(engine)},
-        seed=seed,
-        inputs={
-            "dataset": dataset.path,
-            "baseline": baseline.path,
-            "ptq": ptq.path,
-            "qat": qat.path,
-        },
-        output=onnx.path,
-        metrics_artifact=metrics,
-    )
