@@ -32,7 +32,7 @@ FLOAT_STEP = 1e-5
 """Part of the largest logit below which two logits of a model without quantizers are a tie."""
 
 
-class Reference(Protocol):
+class ParityReference(Protocol):
     """A model of some framework on batches, with float32 semantics."""
 
     @property
@@ -59,7 +59,7 @@ class Reference(Protocol):
 
 
 def compare_with(
-    open_reference: Callable[[list[str]], Reference],
+    open_reference: Callable[[list[str]], ParityReference],
     path: str | os.PathLike[str],
     data: Any,
     *,
@@ -117,7 +117,7 @@ def nudged(x: np.ndarray) -> np.ndarray:
 
 
 def batches(
-    reference: Reference, data: Any, size: int, *, whole: bool
+    reference: ParityReference, data: Any, size: int, *, whole: bool
 ) -> Iterator[list[np.ndarray]]:
     """Yield batches, each a list of one array for each input of the model.
 

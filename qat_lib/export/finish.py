@@ -67,7 +67,7 @@ class ExportReport:
         }
 
 
-class Source(Protocol):
+class ExportSource(Protocol):
     """A model of some framework that can be exported."""
 
     @property
@@ -98,7 +98,7 @@ def choose_options(options: ExportOptions | None, keywords: ExportOptions) -> Ex
 
 
 def export_source(
-    source: Source,
+    source: ExportSource,
     path: str | os.PathLike[str],
     *,
     options: ExportOptions,
