@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from qat_lib import fake_quantize
 from qat_lib.quantizers import AMAX_FLOOR, export_mode, quantization_scale
-from qat_lib.quantizers.fake_quantize import integer_bounds
+from qat_lib.ranges import integer_bounds
 from qat_lib.quantizers.modes import export_marker, is_exporting
 
 STEP = 2.0**-4
