@@ -7,9 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from qat_lib.calibrators.collecting import active_collector
 from qat_lib.graph.keras_graph import count_calls
 from qat_lib.quantizers.fake_quantize import fake_quantize
-from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting
+from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
 from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings
