@@ -18,10 +18,23 @@ if missing_packages(["torch"]):
         name="torch",
     )
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from qat_lib.torch.fake_quantize import fake_quantize
+    from qat_lib.torch.tensor_quant import QuantDescriptor
+    from qat_lib.torch.tensor_quantizer import TensorQuantizer
+
+__all__ = [
+    "QuantDescriptor",
+    "TensorQuantizer",
+    "fake_quantize",
+]
 
 # Where each name lives; the imports above say the same to type checkers and editors.
-_HOMES: dict[str, str] = {}
+_HOMES = {
+    "fake_quantize": "qat_lib.torch.fake_quantize",
+    "QuantDescriptor": "qat_lib.torch.tensor_quant",
+    "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
+}
 
 if not TYPE_CHECKING:  # a type checker knows the names above and no others
 
