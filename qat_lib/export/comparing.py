@@ -45,7 +45,7 @@ class ParityReference(Protocol):
 
     @property
     def output_count(self) -> int:
-        """How many outputs the model has."""
+        """How many outputs the model has; known once it has run."""
 
     @property
     def layers(self) -> list[str]:
@@ -88,11 +88,12 @@ def compare_with(
         path, extra_outputs=extra, metadata=metadata, layout=reference.layout
     )
     comparison = _Comparison(framework=reference.framework)
-    fixed, outputs = session.fixed_batch, reference.output_count
+    fixed = session.fixed_batch
     for batch in batches(reference, data, fixed or batch_size, whole=fixed is not None):
         inputs = session.model_inputs(batch)
         expected = reference.run(inputs)
         received = session.run(batch)
+        outputs = reference.output_count
         rows = comparison.add(expected, received, outputs)
         if rows.size:
             moved = reference.run([nudged(x[rows]) for x in inputs])

@@ -19,19 +19,25 @@ if missing_packages(["torch"]):
     )
 
 if TYPE_CHECKING:
+    from qat_lib.torch.export import export_onnx
     from qat_lib.torch.fake_quantize import fake_quantize
+    from qat_lib.torch.parity import check_parity
     from qat_lib.torch.tensor_quant import QuantDescriptor
     from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 __all__ = [
     "QuantDescriptor",
     "TensorQuantizer",
+    "check_parity",
+    "export_onnx",
     "fake_quantize",
 ]
 
 # Where each name lives; the imports above say the same to type checkers and editors.
 _HOMES = {
+    "export_onnx": "qat_lib.torch.export",
     "fake_quantize": "qat_lib.torch.fake_quantize",
+    "check_parity": "qat_lib.torch.parity",
     "QuantDescriptor": "qat_lib.torch.tensor_quant",
     "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
 }

@@ -88,11 +88,12 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
         ExportError: ``torch.export`` can't capture it.
     """
     named = name_functions(module) if isinstance(module, fx.GraphModule) else module
-    shapes = None if batch is not None else _open_batch(named, example)
+    bound = _bind(module, example)
+    shapes = None if batch is not None else _open_batch(bound.arguments)
     with in_inference(named), export_mode(), silent(), torch.no_grad():
         try:
             return torch.export.export(
-                named, example.args, dict(example.kwargs), dynamic_shapes=shapes, strict=False
+                named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
             )
         except Exception as error:  # torch.export raises errors of many types
             advice = "" if batch is not None else ", or give a fixed batch with batch=<n>"
@@ -102,16 +103,28 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
             ) from error
 
 
-def _open_batch(module: nn.Module, example: Example) -> dict[str, Any]:
+def _bind(module: nn.Module, example: Example) -> inspect.BoundArguments:
+    """Return the arguments in the order of forward's.
+
+    Raises:
+        ExportError: they do not fit forward.
+    """
+    signature = inspect.signature(module.forward)
+    try:
+        return signature.bind(*example.args, **example.kwargs)
+    except TypeError as error:
+        raise ExportError(
+            f"Expected example_input to fit forward{signature}. It does not: {error}."
+        ) from error
+
+
+def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return for each argument which dimensions are open: the first of each tensor."""
 
     def shape(x: Any) -> Any:
         return {0: torch.export.Dim.DYNAMIC} if is_tensor(x) and x.ndim else None
 
-    bound = inspect.signature(module.forward).bind(*example.args, **example.kwargs)
-    return {
-        name: torch.utils._pytree.tree_map(shape, value) for name, value in bound.arguments.items()
-    }
+    return {name: torch.utils._pytree.tree_map(shape, value) for name, value in arguments.items()}
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:
