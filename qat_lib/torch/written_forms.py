@@ -80,8 +80,8 @@ def _write_split(graph: ir.Graph, node: ir.Node) -> None:
     split.name = node.name
     graph.insert_before(node, split)
     for reader, place in places.items():
-        taken, part = reader.outputs[0], split.outputs[int(np.ravel(place)[0])]
-        part.shape, part.dtype = taken.shape, taken.dtype
+        taken, part = reader.outputs[0], split.outputs[int(np.asarray(place).ravel()[0])]
+        part.shape, part.type = taken.shape, taken.type
         replace(taken, part)
         graph.remove(reader, safe=True)
     graph.remove(node, safe=True)
