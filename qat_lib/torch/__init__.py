@@ -19,8 +19,10 @@ if missing_packages(["torch"]):
     )
 
 if TYPE_CHECKING:
+    from qat_lib.torch.calibration import calibrate
     from qat_lib.torch.export import export_onnx
-    from qat_lib.torch.fake_quantize import fake_quantize
+    from qat_lib.torch.fake_quantization import fake_quantize
+    from qat_lib.torch.naming import model_quantizers
     from qat_lib.torch.parity import check_parity
     from qat_lib.torch.tensor_quant import QuantDescriptor
     from qat_lib.torch.tensor_quantizer import TensorQuantizer
@@ -28,15 +30,19 @@ if TYPE_CHECKING:
 __all__ = [
     "QuantDescriptor",
     "TensorQuantizer",
+    "calibrate",
     "check_parity",
     "export_onnx",
     "fake_quantize",
+    "model_quantizers",
 ]
 
 # Where each name lives; the imports above say the same to type checkers and editors.
 _HOMES = {
+    "calibrate": "qat_lib.torch.calibration",
     "export_onnx": "qat_lib.torch.export",
-    "fake_quantize": "qat_lib.torch.fake_quantize",
+    "fake_quantize": "qat_lib.torch.fake_quantization",
+    "model_quantizers": "qat_lib.torch.naming",
     "check_parity": "qat_lib.torch.parity",
     "QuantDescriptor": "qat_lib.torch.tensor_quant",
     "TensorQuantizer": "qat_lib.torch.tensor_quantizer",

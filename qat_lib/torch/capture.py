@@ -17,6 +17,7 @@ from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.export.quiet import quiet
 from qat_lib.foreign_errors import describe_error
 from qat_lib.torch.export_mode import export_mode
+from qat_lib.torch.inference import in_inference
 
 SCOPE = "qatline_call_"
 """What stands before a function's name in the path of the module that runs it."""
@@ -154,18 +155,6 @@ class _Function(nn.Module):
         if isinstance(self.target, str):
             return getattr(args[0], self.target)(*args[1:], **kwargs)
         return self.target(*args, **kwargs)
-
-
-@contextmanager
-def in_inference(module: nn.Module) -> Iterator[None]:
-    """Put a module and all that it holds into inference mode, within the block."""
-    training = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in training.items():
-            part.training = mode
 
 
 @contextmanager

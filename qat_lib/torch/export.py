@@ -19,7 +19,8 @@ from qat_lib.plan import PlanLike
 from qat_lib.preprocessing import Preprocessing
 from qat_lib.torch.capture import Example, in_float32
 from qat_lib.torch.convert import convert
-from qat_lib.torch.quantizers import named_by_path, read_quantizers
+from qat_lib.torch.naming import named_by_path
+from qat_lib.torch.quantizers import read_quantizers
 
 
 def export_onnx(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +13,9 @@ from qat_lib.calibrators.collecting import collecting
 from qat_lib.errors import ExportError
 from qat_lib.export.ranges import RangeOwner
 from qat_lib.ranges import AMAX_FLOOR, range_shape
-from qat_lib.torch.capture import Example, in_inference
+from qat_lib.torch.capture import Example
+from qat_lib.torch.inference import in_inference
+from qat_lib.torch.naming import quantizers_of
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
@@ -30,28 +30,6 @@ class ReadQuantizer:
     narrow_range: bool
     unsigned: bool
     calibrated: bool
-
-
-def quantizers_of(module: nn.Module) -> dict[str, TensorQuantizer]:
-    """Return the quantizers of a module by the path of each; a shared one comes once."""
-    found = {}
-    for path, part in module.named_modules():
-        if isinstance(part, TensorQuantizer):
-            found[path] = part
-    return found
-
-
-@contextmanager
-def named_by_path(module: nn.Module) -> Iterator[None]:
-    """Give each quantizer without a name its path, within the block."""
-    unnamed = [(path, q) for path, q in quantizers_of(module).items() if not q.name]
-    for path, quantizer in unnamed:
-        quantizer.name = path or "quantizer"
-    try:
-        yield
-    finally:
-        for _, quantizer in unnamed:
-            quantizer.name = ""
 
 
 def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
