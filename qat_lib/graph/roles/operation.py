@@ -11,6 +11,8 @@ Role: TypeAlias = Literal[
     "transposed",  # a transposed convolution
     "depthwise",  # a convolution of each channel by itself
     "product",  # multiplies two activations
+    "attention",  # the products of attention and its projections, in one layer
+    "affine",  # scales or shifts its one input by constants
     "integer",  # computes with integers; TensorRT imports none of these
     "integer weighted",  # of these, the ones with the weights as the second input
     "pair",  # quantizes or dequantizes

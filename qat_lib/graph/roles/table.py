@@ -25,6 +25,7 @@ TABLE: tuple[Operation, ...] = (
     _op("weighted", onnx="Gemm", layers="Dense"),
     _op("weighted, product", onnx="MatMul", layers="EinsumDense"),
     _op("product", onnx="Einsum"),
+    _op("attention", layers="MultiHeadAttention"),
     _op("integer, integer weighted", onnx="ConvInteger MatMulInteger"),
     _op("integer", onnx="QLinearConv QLinearMatMul DynamicQuantizeLinear QGemm QAttention"),
     _op("pair, sign preserving", onnx="QuantizeLinear DequantizeLinear"),
@@ -154,6 +155,8 @@ TABLE: tuple[Operation, ...] = (
         operators="Average",
     ),
     _op("broadcasting, pointwise, int8", onnx="Sum"),
+    _op("affine", layers="Rescaling", others="LayerScale"),
+    _op("arithmetic", others="CustomScaleLayer"),
     _op(
         "merge, axis, sign preserving",
         onnx="Concat",
