@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibration.histogram import Histogram
-from qat_lib.calibration.methods import check_method, range_from_histogram
+from qat_lib.calibrators.methods import check_method, range_from_histogram
 from qat_lib.errors import CalibrationError
 from qat_lib.quantize import model_quantizers
 from qat_lib.quantizers import TensorQuantizer, collecting
