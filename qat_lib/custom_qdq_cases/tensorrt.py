@@ -128,7 +128,8 @@ class _Placement:
         return None
 
     def _residual_inputs(self, call: GraphCall) -> tuple[int, ...] | None:
-        if not _add_without_broadcast([self.graph.shapes[tensor] for tensor in call.inputs]):
+        shapes = [self.graph.shapes.get(tensor) for tensor in call.inputs]
+        if not _add_without_broadcast([shape for shape in shapes if shape is not None]):
             return None
         every = range(len(call.inputs))
         ends: dict[int, GraphCall] = {}

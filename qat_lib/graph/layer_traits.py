@@ -16,6 +16,7 @@ from qat_lib.graph.roles import (
     other_layers,
     rows,
 )
+from qat_lib.graph.traits import WIDE_WINDOW
 
 
 def classes(role: Role, *more: Role) -> tuple[Any, ...]:
@@ -48,10 +49,6 @@ NON_NEGATIVE_OPERATORS = keras_operators("non-negative") - FUNCTIONS.keys()
 AFFINE_OPERATORS = keras_operators("arithmetic")
 SMOOTH = ("bilinear", "nearest")
 """Interpolations that stay within the values they come from; cubic ones overshoot."""
-WIDE_WINDOW = 16
-"""Values from which on a window is wide. A percentile of 99.99 costs the maxima of 4 values
-nothing, of 16 values 3 dB of the signal to the noise (normal and Laplace), of 576 values 17 to 21
-dB."""
 
 
 def is_identity(operation: Any) -> bool:
