@@ -44,8 +44,7 @@ class MagnitudeHistogram:
         what is beyond.
         """
         magnitude = np.abs(np.asarray(tensor, np.float32)).ravel().astype(np.float64)
-        step = np.float64(np.float32(self.upper)) / bins
-        index = np.minimum(magnitude / step, bins - 1).astype(np.int64)
+        index = np.minimum(magnitude / (self.upper / bins), bins - 1).astype(np.int64)
         return np.bincount(index, minlength=bins)
 
     @property

@@ -19,19 +19,25 @@ if missing_packages(["torch"]):
     )
 
 if TYPE_CHECKING:
-    from qat_lib.torch.fake_quantize import fake_quantize
+    from qat_lib.torch.calibration import calibrate
+    from qat_lib.torch.fake_quantization import fake_quantize
+    from qat_lib.torch.quantizers import model_quantizers
     from qat_lib.torch.tensor_quant import QuantDescriptor
     from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 __all__ = [
     "QuantDescriptor",
     "TensorQuantizer",
+    "calibrate",
     "fake_quantize",
+    "model_quantizers",
 ]
 
 # Where each name lives; the imports above say the same to type checkers and editors.
 _HOMES = {
-    "fake_quantize": "qat_lib.torch.fake_quantize",
+    "fake_quantize": "qat_lib.torch.fake_quantization",
+    "calibrate": "qat_lib.torch.calibration",
+    "model_quantizers": "qat_lib.torch.quantizers",
     "QuantDescriptor": "qat_lib.torch.tensor_quant",
     "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
 }

@@ -18,7 +18,7 @@ class Histogram(MagnitudeHistogram):
 
     def _count(self, tensor: Any, bins: int) -> np.ndarray:
         x = tensor.detach().float().abs().reshape(-1)
-        step = float(np.float32(self.upper)) / bins
+        step = self.upper / bins
         counts = torch.zeros(bins, dtype=torch.int64, device=x.device)
         for part in x.split(PART):
             index = (part.double() / step).clamp_(max=bins - 1).long()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qat_lib.ranges import (
-    INITIAL_AMAX,
+    AMAX_FLOOR,
     checked_range,
     greatest_integer,
     least_step,
@@ -35,6 +35,7 @@ class RangeState(nn.Module):
     name: str
     range_policy: str
     scale_amax: float | None
+    _owner: tuple[Any] | None
     _amax: torch.Tensor | None
     _step: Any
 
@@ -45,6 +46,8 @@ class RangeState(nn.Module):
         self._disabled = False
         self._tracking = True
         self._is_set = False
+        # In a tuple, so that PyTorch does not take the owner for a part of the quantizer.
+        self._owner = None
 
     @property
     def _high(self) -> float:
@@ -58,11 +61,15 @@ class RangeState(nn.Module):
     def amax(self) -> Any:
         """The range: float32, a scalar or one value per kept axis that broadcasts.
 
-        None until calibration, training or hand sets it: the tensor's own range then counts. Set
-        it to set the range by hand, which counts as calibration; None forgets it.
+        None until calibration, training or hand sets it: the tensor's own range then counts, which
+        of a weight is known. Set it to set the range by hand, which counts as calibration; None
+        forgets it.
         """
         if self._step is not None:
             return self._step.detach() * self._high
+        if self._amax is None or self.range_policy == "current":
+            weight = self._weight()
+            return None if weight is None else self.range_of(weight).clamp(min=AMAX_FLOOR)
         return self._amax
 
     @amax.setter
@@ -93,19 +100,34 @@ class RangeState(nn.Module):
             with torch.no_grad():
                 self._step.copy_(step)
 
-    def _start_step(self, x: torch.Tensor | None) -> None:
-        """Create the trained step: from the range of a weight, else from the initial one."""
-        if x is None:
-            amax = torch.tensor(INITIAL_AMAX)
-        else:
-            amax = self.range_of(x)
-            self._is_set = True
-        self._set_range(amax)
+    def bind_weight(self, owner: Any) -> None:
+        """Set the module whose weight this quantizes: its ``quantized_weight`` gives the weight."""
+        self._owner = (owner,)
+        if self._learned and not self._is_set:
+            self.fit_weight()
+
+    def _weight(self) -> torch.Tensor | None:
+        return None if self._owner is None else self._owner[0].quantized_weight(self)
+
+    @property
+    def of_weight(self) -> bool:
+        """Whether this quantizes a weight, whose range needs no data."""
+        return self._owner is not None
+
+    def fit_weight(self) -> None:
+        """Set the range to that of the weight as it is now; with ``"current"`` it always is."""
+        weight = self._weight()
+        if weight is not None and self.range_policy != "current":
+            self._set_range(self.range_of(weight).clamp(min=AMAX_FLOOR))
+
+    def magnitude(self, x: torch.Tensor) -> torch.Tensor:
+        """Return each element's float32 distance from zero, where there are integers for it."""
+        x = x.detach().float()
+        return x.relu() if self.unsigned else x.abs()
 
     def range_of(self, x: torch.Tensor) -> torch.Tensor:
         """Return the largest magnitude of ``x``, or of each kept channel (1 in other axes)."""
-        x = x.detach().float()
-        magnitude = x.relu() if self.unsigned else x.abs()
+        magnitude = self.magnitude(x)
         if self.axis is None:
             amax = magnitude.amax()
         else:
@@ -147,6 +169,8 @@ class RangeState(nn.Module):
             self._load_range(amax, step)
         elif switches is not None:
             self._amax = None
+        elif self.of_weight:
+            self._forget()
         elif self._is_set and strict:
             missing_keys.append(prefix + RANGE)
         if switches is not None:
@@ -156,6 +180,14 @@ class RangeState(nn.Module):
             known = {prefix + key for key in (RANGE, STEP, SWITCHES)}
             own = {key for key in state_dict if key.startswith(prefix)}
             unexpected_keys.extend(sorted(own - known))
+
+    def _forget(self) -> None:
+        """Take the range of a weight that was loaded without one."""
+        if self._learned:
+            self.fit_weight()
+        else:
+            self._amax = None
+        self._is_set = False
 
     def _load_range(self, amax: Any, step: Any) -> None:
         old = self.amax

@@ -12,7 +12,7 @@ import yaml
 from qat_lib.errors import SpecError
 from qat_lib.layer_config import CALIBRATORS
 from qat_lib.ranges import AMAX_FLOOR, check_settings, integer_bounds
-from qat_lib.torch.fake_quantize import fake_quantize, inside_range, quantized_integers
+from qat_lib.torch.fake_quantization import fake_quantize, inside_range, quantized_integers
 
 CALIB_METHODS = ("max", "histogram")
 _Plain: TypeAlias = dict[str, Any]

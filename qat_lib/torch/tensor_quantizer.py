@@ -8,10 +8,10 @@ import torch
 
 from qat_lib.calibrators.collecting import active_collector
 from qat_lib.errors import CalibrationError
-from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, range_shape
+from qat_lib.ranges import AMAX_FLOOR, INITIAL_AMAX, SHARED_FALL, range_shape
 from qat_lib.torch.calib import Calibrator, create_calibrator
 from qat_lib.torch.export_mode import is_exporting, mark
-from qat_lib.torch.fake_quantize import fake_quantize, quantization_scale
+from qat_lib.torch.fake_quantization import fake_quantize, quantization_scale
 from qat_lib.torch.range_state import RangeState
 from qat_lib.torch.tensor_quant import (
     QUANT_DESC_8BIT_PER_TENSOR,
@@ -59,7 +59,6 @@ class TensorQuantizer(RangeState):
         self.range_policy = str(quant_desc.range_policy)
         self.momentum = quant_desc.momentum
         self.calibrator = quant_desc.calibrator
-        self.of_weight = False
         self.shared = False
         self._disabled = disabled
         self._if_quant = if_quant
@@ -68,7 +67,7 @@ class TensorQuantizer(RangeState):
         if quant_desc.amax is not None:
             self.amax = quant_desc.amax * (quant_desc.scale_amax or 1.0)
         elif self._learned and self.axis is None:
-            self._start_step(None)
+            self._set_range(torch.tensor(INITIAL_AMAX))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Quantize ``inputs``; shape and data type stay."""
@@ -110,7 +109,7 @@ class TensorQuantizer(RangeState):
             return self.range_of(x)
         if self._learned:
             if self._step is None:
-                self._start_step(x)
+                self._set_range(self.range_of(x).clamp(min=AMAX_FLOOR))
             return self._step * self._high
         if self.training and self._tracking and self.range_policy in ("ema", "last"):
             self._track(x)
@@ -200,14 +199,6 @@ class TensorQuantizer(RangeState):
         return None if amax is None else quantization_scale(amax, self.num_bits, self.unsigned)
 
     step_size = scale
-
-    def fit_weight(self, weight: torch.Tensor) -> None:
-        """Set the range to that of a weight as it is now; with ``"current"`` it always is."""
-        if self.range_policy == "current":
-            return
-        amax = self.range_of(weight).clamp(min=AMAX_FLOOR)
-        self._set_range(amax)
-        self._is_set = True
 
     def load_calib_amax(self, *args: Any, strict: bool = True, **kwargs: Any) -> None:
         """Set the range from what the quantizer's own calibrator collected.

@@ -34,7 +34,7 @@ def through_a_file(state: Any) -> Any:
 )
 def test_a_state_loads_where_there_was_no_range(options: dict[str, Any]) -> None:
     source, target = model(**options), model(**options)
-    source[1].fit_weight(X)
+    source[1].amax = source[1].range_of(X)
     source[1].freeze()
     source[1].disable()
     target.load_state_dict(through_a_file(source.state_dict()))

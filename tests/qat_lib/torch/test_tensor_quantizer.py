@@ -17,11 +17,20 @@ from qat_lib.calibrators.collecting import collecting
 from qat_lib.errors import CalibrationError, SpecError
 from qat_lib.ranges import AMAX_FLOOR
 from qat_lib.torch.export_mode import export_mode
-from qat_lib.torch.fake_quantize import fake_quantize
+from qat_lib.torch.fake_quantization import fake_quantize
 from qat_lib.torch.tensor_quant import QuantDescriptor
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 X = torch.linspace(-3, 3, 25).reshape(5, 5)
+
+
+class Owner:
+    """What has a quantized weight."""
+
+    weight = X
+
+    def quantized_weight(self, _quantizer: TensorQuantizer) -> torch.Tensor:
+        return self.weight
 
 
 def made(**options: Any) -> TensorQuantizer:
@@ -269,16 +278,16 @@ def test_a_learned_range_starts_as_keras_s() -> None:
 
 
 def test_fit_weight_sets_the_range_once() -> None:
-    weight = nn.Parameter(X.clone())
+    owner = Owner()
     quantizer, current = made(axis=0), made(axis=0, range_policy="current")
     for each in (quantizer, current):
-        each.fit_weight(weight)
-    assert quantizer.amax.flatten().tolist() == [3, 1.75, 0.5, 1.75, 3]
-    assert current.amax is None
-    with torch.no_grad():
-        weight.mul_(2)
-    assert quantizer(weight).max() == 3.0
-    assert current(weight).max() == 6.0
+        each.bind_weight(owner)
+        assert each.amax.flatten().tolist() == [3, 1.75, 0.5, 1.75, 3]
+        each.fit_weight()
+    owner.weight = 2 * owner.weight
+    assert quantizer(owner.weight).max() == 3.0
+    assert current(owner.weight).max() == 6.0
+    assert current.amax.max() == 6.0
 
 
 def test_copies_are_of_their_own() -> None:

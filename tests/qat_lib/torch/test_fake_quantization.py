@@ -10,7 +10,7 @@ import torch
 
 from qat_lib import fake_quantize as keras_fake_quantize
 from qat_lib.ranges import AMAX_FLOOR
-from qat_lib.torch.fake_quantize import fake_quantize, quantization_scale
+from qat_lib.torch.fake_quantization import fake_quantize, quantization_scale
 
 KINDS = [
     {},
