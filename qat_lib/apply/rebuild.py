@@ -22,10 +22,9 @@ from qat_lib.apply.plan_index import PlanIndex
 from qat_lib.apply.recursion import ROOM, deep_graphs
 from qat_lib.apply.wrapper import wrap_layer
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.graph.existing_quantizers import own_quantizers
+from qat_lib.graph.call_graph import GraphCall
 from qat_lib.graph.keras_graph import functional_of, input_structure, maker_of, output_structure
 from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import preserves_range
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import is_composite
@@ -165,13 +164,13 @@ class _Rebuild:
         quantizer: TensorQuantizer = self.layers[entry.name]
         return quantizer
 
-    def _arrives_quantized(self, call: Call, index: int) -> QuantizerEntry | None:
+    def _arrives_quantized(self, call: GraphCall, index: int) -> QuantizerEntry | None:
         """Return the entry that quantizes an input of ``call``, also through layers in between."""
-        if index not in own_quantizers(call):
+        if index not in call.traits.quantized_inputs:
             return None
         while (entry := self.plan.reads.get((call.name, index))) is None:
             call, index = self.graph.producer(call.inputs[index]), 0
-            if len(call.inputs) != 1 or not preserves_range(call.core):
+            if len(call.inputs) != 1 or not call.traits.preserves_range:
                 return None
         return entry
 

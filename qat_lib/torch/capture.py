@@ -18,6 +18,7 @@ from qat_lib.export.quiet import quiet
 from qat_lib.foreign_errors import describe_error
 from qat_lib.torch.export_mode import export_mode
 from qat_lib.torch.inference import in_inference
+from qat_lib.torch.tracing import trace_module
 
 SCOPE = "qatline_call_"
 """What stands before a function's name in the path of the module that runs it."""
@@ -77,8 +78,8 @@ def _of_batch(x: torch.Tensor, batch: int) -> torch.Tensor:
 def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     """Return the ``torch.export.ExportedProgram`` of a module in inference mode.
 
-    Functions of a ``torch.fx.GraphModule`` are captured as modules named after their nodes, so that
-    their operations say which they are.
+    Where torch.fx can trace the module, its functions are captured as modules named after their
+    nodes, as plans name them. Elsewhere they go by the module around them.
 
     Args:
         module: the module, on the device of the example.
@@ -88,8 +89,8 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
     Raises:
         ExportError: ``torch.export`` can't capture it.
     """
-    named = name_functions(module) if isinstance(module, fx.GraphModule) else module
     bound = _bind(module, example)
+    named = _with_named_functions(module, bound)
     shapes = None if batch is not None else _open_batch(bound.arguments)
     with in_inference(named), export_mode(), silent(), torch.no_grad():
         try:
@@ -126,6 +127,18 @@ def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {0: torch.export.Dim.DYNAMIC} if is_tensor(x) and x.ndim else None
 
     return {name: torch.utils._pytree.tree_map(shape, value) for name, value in arguments.items()}
+
+
+def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> nn.Module:
+    if not isinstance(module, fx.GraphModule):
+        if bound.kwargs:
+            return module
+        try:
+            with quiet("qat_lib"):  # what a module does in training does not matter here
+                module = trace_module(module, len(bound.args))
+        except UnsupportedModelError:
+            return module
+    return name_functions(module)
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:

@@ -9,6 +9,7 @@ from qat_lib.export.graph import (
     add_constant,
     attribute,
     constant,
+    consumers,
     dims,
     is_op,
     operand,
@@ -21,7 +22,7 @@ CONVOLUTIONS = onnx_operators("convolution")
 
 
 def simplify(model: ir.Model) -> None:
-    """Write known shapes and types as constants, and leave out biases of zeros, in place."""
+    """Write known shapes, types and parts as such, and leave out biases of zeros, in place."""
     graph = model.graph
     for node in list(graph):
         if is_op(node, *CONVOLUTIONS) and _is_zeros(operand(node, 2)):
@@ -30,6 +31,8 @@ def simplify(model: ir.Model) -> None:
             _name_type(node)
         elif is_op(node, "Shape"):
             _write_shape(graph, node)
+        elif is_op(node, "SplitToSequence"):
+            _write_split(graph, node)
 
 
 def _is_zeros(bias: ir.Value | None) -> bool:
@@ -62,3 +65,35 @@ def _write_shape(graph: ir.Graph, node: ir.Node) -> None:
         array = np.asarray(part, np.int64)
         replace(node.outputs[0], add_constant(graph, array, str(node.outputs[0].name)))
         graph.remove(node, safe=True)
+
+
+def _write_split(graph: ir.Graph, node: ir.Node) -> None:
+    """Write the parts of a tensor, which are taken from a sequence, as outputs of one Split."""
+    sizes = _part_sizes(node)
+    places = {reader: constant(operand(reader, 1)) for reader in consumers(node.outputs[0])}
+    known = all(is_op(reader, "SequenceAt") and places[reader] is not None for reader in places)
+    if sizes is None or not known or not attribute(node, "keepdims", 1):
+        return
+    parts = add_constant(graph, np.asarray(sizes, np.int64), f"{node.name}/sizes")
+    axis = attribute(node, "axis", 0)
+    split = ir.node("Split", [node.inputs[0], parts], {"axis": axis}, num_outputs=len(sizes))
+    split.name = node.name
+    graph.insert_before(node, split)
+    for reader, place in places.items():
+        taken, part = reader.outputs[0], split.outputs[int(np.asarray(place).ravel()[0])]
+        part.shape, part.type = taken.shape, taken.type
+        replace(taken, part)
+        graph.remove(reader, safe=True)
+    graph.remove(node, safe=True)
+
+
+def _part_sizes(node: ir.Node) -> list[int] | None:
+    """Return the sizes of the parts of a SplitToSequence; None where they are not known."""
+    given, shape = constant(operand(node, 1)), dims(node.inputs[0])
+    if given is not None and given.ndim:
+        return [int(size) for size in given]
+    whole = None if shape is None else shape[attribute(node, "axis", 0)]
+    if given is None or whole is None:
+        return None
+    size = int(given)
+    return [min(size, whole - start) for start in range(0, whole, size)]
