@@ -32,7 +32,7 @@ class TrainingFlag(nn.Module):
 
     def forward(self) -> bool:
         """Return whether the model is training."""
-        return self.training
+        return bool(self.training)
 
 
 class GraphTracer(fx.Tracer):
