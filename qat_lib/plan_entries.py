@@ -94,6 +94,11 @@ class SkippedLayer:
     detail: str = ""
 
 
+def quantizer_name(tensor: str) -> str:
+    """Return the name of a weight's or inner tensor's quantizer, for ``<layer>/<path>/<weight>``."""
+    return f"{tensor.replace('/', '_')}_quantizer"
+
+
 _ENTRY_KEYS = (
     *("name", "kind", "tensor", "consumers", "channel_axes", "group"),
     *("num_bits", "unsigned", "calibrator", "range_policy", "reason"),
