@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from qat_lib.calibrators.methods import check_method
 from qat_lib.calibrators.report import CalibrationReport
 from qat_lib.errors import CalibrationError
 from qat_lib.torch.histogram import Histogram
-from qat_lib.torch.quantizers import model_quantizers
+from qat_lib.torch.inference import in_inference
+from qat_lib.torch.naming import model_quantizers, named_by_path
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
@@ -68,7 +68,7 @@ def calibrate(
     calibration = Calibration(
         quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
     )
-    with _inference(model):
+    with named_by_path(model), in_inference(model), torch.no_grad():
         return calibration.run(
             _Histograms(),
             reader.batches(data, batch_size),
@@ -92,19 +92,6 @@ class _Histograms(Histograms):
             largest=float(magnitude.amax()),
             negative=not known and bool((tensor < 0).any()),
         )
-
-
-@contextmanager
-def _inference(model: nn.Module) -> Iterator[None]:
-    """Put every module into inference within the block, and back into its own mode after it."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _call(model: nn.Module, batch: Any) -> None:

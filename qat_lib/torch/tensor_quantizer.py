@@ -110,7 +110,7 @@ class TensorQuantizer(RangeState):
         if self._learned:
             if self._step is None:
                 self._set_range(self.range_of(x).clamp(min=AMAX_FLOOR))
-            return self._step * self._high
+            return (self._step * self._high).to(x.device)
         if self.training and self._tracking and self.range_policy in ("ema", "last"):
             self._track(x)
         if self._amax is None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from qat_lib.calibrators.methods import range_from_histogram
 from qat_lib.errors import CalibrationError
+from qat_lib.torch import calib
+from qat_lib.torch import nn as quant_nn
 from qat_lib.torch.calib import HistogramCalibrator, MaxCalibrator, create_calibrator
+from qat_lib.torch.calibration import calibrate
+from qat_lib.torch.naming import model_quantizers
 from qat_lib.torch.tensor_quant import QuantDescriptor
 
 X = torch.tensor([[1.0, -4.0, 2.0], [0.5, 3.0, -1.0]])
@@ -96,6 +104,59 @@ def test_histogram_calibrator_refuses_values_that_are_not_finite(bad: float) -> 
 def test_histogram_calibrator_refuses_an_axis() -> None:
     with pytest.raises(CalibrationError, match=r"A histogram gives one range.*axis=0"):
         HistogramCalibrator(8, 0)
+
+
+def published_collect_stats(model: nn.Module, batches: list[torch.Tensor]) -> None:
+    """The loop of pytorch-quantization's tutorial, as printed but for the data."""
+    for _name, module in model.named_modules():
+        if isinstance(module, quant_nn.TensorQuantizer):
+            if module._calibrator is not None:
+                module.disable_quant()
+                module.enable_calib()
+            else:
+                module.disable()
+    for image in batches:
+        model(image)
+    for _name, module in model.named_modules():
+        if isinstance(module, quant_nn.TensorQuantizer):
+            if module._calibrator is not None:
+                module.enable_quant()
+                module.disable_calib()
+            else:
+                module.enable()
+
+
+def published_compute_amax(model: nn.Module, **kwargs: Any) -> None:
+    """The tutorial's second loop."""
+    for _name, module in model.named_modules():
+        if isinstance(module, quant_nn.TensorQuantizer) and module._calibrator is not None:
+            if isinstance(module._calibrator, calib.MaxCalibrator):
+                module.load_calib_amax()
+            else:
+                module.load_calib_amax(**kwargs)
+
+
+@pytest.mark.parametrize("method", ["percentile", "mse", "entropy"])
+def test_the_published_loops_give_the_ranges_of_calibrate(method: str) -> None:
+    torch.manual_seed(5)
+    histogram = QuantDescriptor(calib_method="histogram")
+    by_hand = nn.Sequential(
+        quant_nn.QuantConv2d(3, 4, 3, quant_desc_input=histogram),
+        nn.ReLU(),
+        quant_nn.QuantConv2d(4, 2, 1, quant_desc_input=histogram),
+    )
+    model = copy.deepcopy(by_hand)
+    batches = [torch.randn(8, 3, 9, 9) * factor for factor in (1.0, 2.0)]
+    with torch.no_grad():
+        published_collect_stats(by_hand, batches)
+        published_compute_amax(by_hand, method=method)
+    calibrate(model, batches, method)
+    assert all(quantizer.amax is not None for quantizer in model_quantizers(by_hand).values())
+    for name, quantizer in model_quantizers(model).items():
+        found = model_quantizers(by_hand)[name].amax
+        torch.testing.assert_close(found, quantizer.amax, rtol=0, atol=0)
+    x = batches[0]
+    torch.testing.assert_close(by_hand(x), model(x), rtol=0, atol=0)
 
 
 def test_create_calibrator_goes_by_the_descriptor() -> None:

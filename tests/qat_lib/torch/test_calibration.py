@@ -109,7 +109,7 @@ def test_calibrate_runs_in_inference_and_puts_modes_back() -> None:
 def test_calibrate_sets_weights_from_the_weights() -> None:
     linear = quant_nn.QuantLinear(2, 3)
     report = calibrate(linear, VALUES, "max")
-    assert list(report.tensors) == ["input_quantizer"]
+    assert list(report.tensors) == ["_input_quantizer"]
     expected = linear.weight.detach().abs().amax(1, keepdim=True)
     torch.testing.assert_close(linear.weight_quantizer._amax, expected, rtol=0, atol=0)
 

@@ -277,6 +277,14 @@ def test_a_learned_range_starts_as_keras_s() -> None:
     assert channels.amax.shape == (5, 1)
 
 
+def test_a_range_moves_to_the_device_of_its_tensor() -> None:
+    quantizer = made(amax=1.0)
+    assert quantizer(X.to("meta")).device.type == "meta"
+    assert quantizer.amax.device.type == "meta"
+    learned = made(amax=1.0, learn_amax=True)
+    assert learned(X.to("meta")).device.type == "meta"
+
+
 def test_fit_weight_sets_the_range_once() -> None:
     owner = Owner()
     quantizer, current = made(axis=0), made(axis=0, range_policy="current")

@@ -11,9 +11,9 @@ from torch.nn.modules import pooling
 from qat_lib.errors import SpecError
 from qat_lib.torch import calib
 from qat_lib.torch import nn as quant_nn
+from qat_lib.torch.naming import model_quantizers
 from qat_lib.torch.nn import TensorQuantizer
 from qat_lib.torch.nn.modules import _utils
-from qat_lib.torch.quantizers import model_quantizers
 from qat_lib.torch.tensor_quant import QUANT_DESC_8BIT_PER_TENSOR, QuantDescriptor
 
 
@@ -114,7 +114,7 @@ def test_the_published_adaptive_pool_works() -> None:
 
 def test_a_custom_module_ties_its_weight() -> None:
     quantizers = model_quantizers(nn.Sequential(QuantLinear(5, 3), QuantMaxPool2d(2)))
-    assert list(quantizers) == ["0.input_quantizer", "0.weight_quantizer", "1.input_quantizer"]
+    assert list(quantizers) == ["0._input_quantizer", "0._weight_quantizer", "1._input_quantizer"]
     assert [q.of_weight for q in quantizers.values()] == [False, True, False]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from qat_lib.torch import nn as quant_nn
-from qat_lib.torch.quantizers import model_quantizers
+from qat_lib.torch.naming import model_quantizers, named_by_path
 from qat_lib.torch.tensor_quant import QuantDescriptor
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
@@ -15,19 +15,23 @@ def test_model_quantizers_are_named_after_their_place() -> None:
     model["sum"] = TensorQuantizer(QuantDescriptor(name="mine"))
     found = model_quantizers(model)
     assert sorted(found) == [
-        "conv.input_quantizer",
-        "conv.weight_quantizer",
+        "conv._input_quantizer",
+        "conv._weight_quantizer",
         "mine",
         "rnn._input_quantizers.0",
         "rnn._weight_quantizers.0",
     ]
-    assert all(quantizer.name == name for name, quantizer in found.items())
+    assert list(model_quantizers(model, ".*weight.*")) == [
+        "conv._weight_quantizer",
+        "rnn._weight_quantizers.0",
+    ]
 
 
-def test_model_quantizers_keep_their_names() -> None:
-    inner = nn.Sequential(quant_nn.QuantLinear(1, 1))
-    model_quantizers(inner)
-    assert list(model_quantizers(nn.Sequential(inner), ".*weight.*")) == ["0.weight_quantizer"]
+def test_named_by_path_names_within_the_block() -> None:
+    model = nn.Sequential(TensorQuantizer(), TensorQuantizer(QuantDescriptor(name="mine")))
+    with named_by_path(model):
+        assert [quantizer.name for quantizer in model] == ["0", "mine"]
+    assert [quantizer.name for quantizer in model] == ["", "mine"]
 
 
 def test_model_quantizers_of_a_quantizer_alone() -> None:
