@@ -186,7 +186,7 @@ def _window(options: Mapping[str, Any], kind: str) -> int:
     if isinstance(size, tuple | list):
         return int(math.prod(size))
     dimensions = int(kind[-2]) if kind.startswith("MaxPooling") else 0
-    return int(size) ** dimensions
+    return int(int(size) ** dimensions)
 
 
 def _is_depthwise(module: nn.Module) -> bool:
