@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qat_lib.errors import PlanError
-from qat_lib.graph.call_graph import CallGraph
+from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry
 
 
@@ -57,6 +57,19 @@ class PlanIndex:
                 f"The plan names the layer {min(unknown)!r}, which the model does not have."
             )
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
+
+    def arriving(self, graph: CallGraph, call: GraphCall, index: int) -> QuantizerEntry | None:
+        """Return the entry whose quantizer replaces one that a call has for an input.
+
+        It quantizes that input, or one in front of layers in between that keep the range.
+        """
+        if index not in call.traits.quantized_inputs:
+            return None
+        while (entry := self.reads.get((call.name, index))) is None:
+            call, index = graph.producer(call.inputs[index]), 0
+            if len(call.inputs) != 1 or not call.traits.preserves_range:
+                return None
+        return entry
 
 
 def _check_unsigned(entry: QuantizerEntry) -> None:

@@ -19,31 +19,40 @@ if missing_packages(["torch"]):
     )
 
 if TYPE_CHECKING:
+    from qat_lib.torch.apply import apply_plan
     from qat_lib.torch.calibration import calibrate
     from qat_lib.torch.export import export_onnx
     from qat_lib.torch.fake_quantization import fake_quantize
     from qat_lib.torch.naming import model_quantizers
     from qat_lib.torch.parity import check_parity
+    from qat_lib.torch.planner import plan_quantization
+    from qat_lib.torch.quantize import quantize_model
     from qat_lib.torch.tensor_quant import QuantDescriptor
     from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 __all__ = [
     "QuantDescriptor",
     "TensorQuantizer",
+    "apply_plan",
     "calibrate",
     "check_parity",
     "export_onnx",
     "fake_quantize",
     "model_quantizers",
+    "plan_quantization",
+    "quantize_model",
 ]
 
 # Where each name lives; the imports above say the same to type checkers and editors.
 _HOMES = {
+    "apply_plan": "qat_lib.torch.apply",
     "calibrate": "qat_lib.torch.calibration",
     "export_onnx": "qat_lib.torch.export",
     "fake_quantize": "qat_lib.torch.fake_quantization",
     "model_quantizers": "qat_lib.torch.naming",
     "check_parity": "qat_lib.torch.parity",
+    "plan_quantization": "qat_lib.torch.planner",
+    "quantize_model": "qat_lib.torch.quantize",
     "QuantDescriptor": "qat_lib.torch.tensor_quant",
     "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
 }

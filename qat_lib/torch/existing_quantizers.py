@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.traits import ExistingQuantizers
+from qat_lib.torch.nn import QuantInputMixin
 from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
 def is_quantized(module: nn.Module) -> bool:
     """Whether a module is a quantizer, or quantizes its inputs or weights itself."""
-    return isinstance(module, TensorQuantizer) or bool(own_quantizers(module))
+    return isinstance(module, TensorQuantizer | QuantInputMixin)
 
 
-def own_quantizers(module: nn.Module) -> list[TensorQuantizer]:
-    """Return the quantizers of a quantized module's input and weight."""
-    found = []
-    for name in ("input_quantizer", "weight_quantizer"):
-        quantizer = getattr(module, name, None)
-        if isinstance(quantizer, TensorQuantizer):
-            found.append(quantizer)
-    return found
-
-
-def existing_quantizers(module: Any) -> ExistingQuantizers | None:
+def existing_quantizers(module: nn.Module) -> ExistingQuantizers | None:
     """Return what a quantizer or quantized module quantizes; None for other modules."""
     if isinstance(module, TensorQuantizer):
         return ExistingQuantizers(inputs=_whole(module), quantizer=module)
-    if not isinstance(module, nn.Module) or not own_quantizers(module):
+    if not isinstance(module, QuantInputMixin):
         return None
-    own = getattr(module, "input_quantizer", None)
-    weight = getattr(module, "weight_quantizer", None)
+    own, weight = input_quantizer(module), getattr(module, "_weight_quantizer", None)
     return ExistingQuantizers(
-        inputs=_whole(own) if own is not None and own.enabled else (),
-        weights=weight is not None and weight.enabled,
+        inputs=() if own is None or not own.enabled else _whole(own),
+        weights=isinstance(weight, TensorQuantizer) and weight.enabled,
     )
+
+
+def input_quantizer(module: nn.Module) -> TensorQuantizer | None:
+    """Return the one quantizer of a quantized module's input, if it has one."""
+    own = getattr(module, "_input_quantizer", None)
+    return own if isinstance(own, TensorQuantizer) else None
 
 
 def _whole(quantizer: TensorQuantizer) -> tuple[int, ...]:

@@ -24,9 +24,9 @@ VIEWS = torch_functions("range preserving")
 def follow_in_place(traced: fx.GraphModule) -> None:
     """Let later readers of a value that is changed in place read the changed one.
 
-    Functions become those that do not work in place; modules keep their ``inplace``, which
-    ``qat_lib.torch.apply_plan`` switches off in its copy. So a quantizer can be put between any two
-    operations. What changes a view of another value stays as it is.
+    Functions become those that do not work in place, and so a quantizer can be put between any two
+    operations; ``work_out_of_place`` does the same with modules. What changes a view of another
+    value stays as it is.
     """
     place = {node: number for number, node in enumerate(traced.graph.nodes)}
     for node in list(traced.graph.nodes):
@@ -35,7 +35,14 @@ def follow_in_place(traced: fx.GraphModule) -> None:
         for reader in list(node.args[0].users):
             if place[reader] > place[node]:
                 reader.replace_input_with(node.args[0], node)
-        _work_out_of_place(node)
+        _replace_function(node)
+
+
+def work_out_of_place(traced: fx.GraphModule) -> None:
+    """Switch off what modules change in place, but for views of another value."""
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and changes_its_input(traced, node):
+            traced.get_submodule(str(node.target)).inplace = _is_view(node.args[0])
 
 
 def changes_its_input(traced: fx.GraphModule, node: fx.Node) -> bool:
@@ -62,7 +69,7 @@ def _is_view(node: Any) -> bool:
     return getattr(node.target, "__name__", node.target) in VIEWS
 
 
-def _work_out_of_place(node: fx.Node) -> None:
+def _replace_function(node: fx.Node) -> None:
     if node.op == "call_method":
         node.target = str(node.target).removesuffix("_")
     elif node.op == "call_function":

@@ -43,7 +43,9 @@ class _Known:
 def _known(row: Operation, number: int, name: str) -> _Known:
     kind = row.layers[min(number, len(row.layers) - 1)] if row.layers else name
     is_activation = "activation" in row.roles and number < len(row.functions)
-    roles = row.roles | {"activation layer"} if is_activation else row.roles
+    roles: set[Role] = set(row.roles)
+    if is_activation:
+        roles.add("activation layer")
     activation = row.functions[number] if is_activation else None
     return _Known(roles=frozenset(roles), kind=kind, activation=activation)
 
@@ -86,7 +88,7 @@ def module_traits(module: nn.Module, inputs: int) -> Traits:
         kind=known.kind,
         roles=roles,
         activation=known.activation,
-        support=_module_support(module, known, roles) if not obstacle else None,
+        support=_module_support(known, roles) if not obstacle else None,
         existing=existing_quantizers(module),
         inside=_weighted_inside(module),
         obstacle=obstacle,
@@ -161,7 +163,6 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
     roles: set[Role] = set(known.roles)
     mode = options.get("mode")
     is_resize = known.kind in ("UpSampling1D", "UpSampling2D", "UpSampling3D", "Resizing")
-    is_resize = is_resize or False
     if known.activation == "relu" or "identity" in roles:
         roles.add("range preserving")
     if is_resize and mode not in (None, *NEAREST):
@@ -170,7 +171,7 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
             roles.add("sign preserving")
     elif mode in (None, "constant") and options.get("value"):
         roles.discard("range preserving")  # a pad with another constant than zero
-    if "max pool" in roles and _window(options, inputs) >= WIDE_WINDOW:
+    if "max pool" in roles and _window(options, known.kind) >= WIDE_WINDOW:
         roles.add("wide maximum")
     if "average pool" in roles:
         roles.add("sign preserving")
@@ -179,9 +180,13 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
     return frozenset(roles)
 
 
-def _window(options: Mapping[str, Any], _inputs: int) -> int:
+def _window(options: Mapping[str, Any], kind: str) -> int:
+    """Return how many values a pooling reads for each that it gives."""
     size = options.get("kernel_size", 1)
-    return math.prod(size) if isinstance(size, tuple | list) else int(size) ** 2
+    if isinstance(size, tuple | list):
+        return int(math.prod(size))
+    dimensions = {"MaxPooling1D": 1, "MaxPooling2D": 2, "MaxPooling3D": 3}
+    return int(size) ** dimensions.get(kind, 0)
 
 
 def _is_depthwise(module: nn.Module) -> bool:
@@ -217,7 +222,7 @@ def _obstacle(module: nn.Module, roles: frozenset[Role]) -> str:
     return ""
 
 
-def _module_support(module: nn.Module, known: _Known, roles: frozenset[Role]) -> Support | None:
+def _module_support(known: _Known, roles: frozenset[Role]) -> Support | None:
     if "weighted" not in roles:
         return _inputs_support(known, roles)
     axis = 1 if "transposed" in roles else 0

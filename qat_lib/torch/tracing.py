@@ -56,14 +56,15 @@ class GraphTracer(fx.Tracer):
         if type(m).__name__ in other_layers("identity"):
             return True
         whole = any(type(m).forward is base.forward for base in WHOLE if isinstance(m, base))
-        return whole or super().is_leaf_module(m, module_qualified_name)
+        return whole or bool(super().is_leaf_module(m, module_qualified_name))
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
         """Return the function to trace and its arguments: proxies of the tensors it takes."""
         if not is_module or concrete_args is not None:
-            return super().create_args_for_root(root_fn, is_module, concrete_args)
+            function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
+            return function, given
         args: list[Any] = [self.root]
         for number, parameter in enumerate(
             list(inspect.signature(root_fn).parameters.values())[1:]
@@ -109,8 +110,8 @@ def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
     except Exception as error:
         raise UnsupportedModelError(
             f"torch.fx can't trace {type(module).__name__}: {describe_error(error)}. Quantize its "
-            "modules in place of its graph: make the model within `with quant_modules.enabled():` "
-            "of qat_lib.torch."
+            "modules in place of its graph: build it within `with "
+            "qat_lib.torch.quant_modules.quantized_modules():`."
         ) from error
 
 
@@ -146,7 +147,7 @@ def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
 
 def _form(node: fx.Node) -> tuple[Any, ...]:
     """Return what a node is, without constants that may follow the mode."""
-    return (node.op, node.name, node.target, _described(node, keep=lambda value: False))
+    return (node.op, node.name, node.target, _described(node, keep=lambda _: False))
 
 
 def _constants(node: fx.Node) -> Any:
