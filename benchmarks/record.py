@@ -14,7 +14,7 @@ from typing import Any
 from qat_lib.engines.environment import cpu_device
 
 # The networks that benchmarks and tests share.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "qat_lib"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "qat_lib" / "helpers"))
 
 LIBRARIES = ("tensorflow", "keras", "tf2onnx", "onnxruntime", "openvino", "nncf")
 

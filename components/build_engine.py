@@ -150,9 +150,9 @@ def build_spec(
         preprocessing, classes = prepared.preprocessing().to_dict(), prepared.info().classes
     return BuildSpec(
         backend=backend or choose_backend(engine.backend),
-        max_batch=engine.batch_size,
+        max_batch_size=engine.batch_size,
         threads=engine.threads,
-        workspace_bytes=engine.workspace_mib * 2**20,
+        workspace_mib=engine.workspace_mib,
         optimization_level=engine.optimization_level,
         preprocessing=preprocessing,
         classes=classes,

@@ -211,8 +211,9 @@ def _keras_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
 
 
 def _with_quality(row: ResultRow, outputs: Outputs, labels: NDArray[np.int64]) -> ResultRow:
-    top5 = figures.top_k_accuracy(outputs, labels, 5) if outputs.shape[1] > 5 else None
-    return row.with_quality(accuracy=figures.accuracy(outputs, labels), top5=top5)
+    return row.with_quality(
+        accuracy=figures.accuracy(outputs, labels), top5=figures.top5_accuracy(outputs, labels)
+    )
 
 
 def _check_files(

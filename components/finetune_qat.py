@@ -44,29 +44,22 @@ def finetune_qat_step(
     """
     import qat_lib
     from components.training import fitting
+    from components.training.finetuning import final_epoch, finetune
     from components.training.ranges import describe_ranges
 
     fitting.make_deterministic(seed)
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
     network = qat_lib.load_model(calibrated.model_file)
     plan = calibrated.plan()
-    history = fitting.fit(
-        network,
-        dataset,
-        qat,
-        seed=seed,
-        progress=progress,
-        keep_best=True,
-        teacher=qat_lib.load_model(reference.model_file) if qat.distillation else None,
-        distillation=qat.distillation,
-    )
+    teacher = qat_lib.load_model(reference.model_file) if qat.distillation else None
+    history = finetune(network, dataset, qat, seed=seed, progress=progress, teacher=teacher)
     outputs = fitting.predict_split(network, dataset, "test")
     accuracy = fitting.outputs_accuracy(outputs, dataset, "test")
     metrics = {
         **accuracies(
             test=accuracy, validation=fitting.split_accuracy(network, dataset, "validation")
         ),
-        "kept_epoch": next(epoch.epoch for epoch in history if epoch.kept),
+        "kept_epoch": final_epoch(history).epoch,
     }
     if (before := reference.test_accuracy()) is not None:
         metrics["test_accuracy_change"] = accuracy - before

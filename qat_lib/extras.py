@@ -9,6 +9,7 @@ _PACKAGES = {
     "keras": ("tensorflow", "keras", "tf2onnx", "onnx_ir"),
     "engine": ("onnx", "onnxruntime", "openvino"),
     "tensorrt": ("cuda",),
+    "torch": ("torch", "onnxscript"),
     "data": ("sklearn", "PIL"),
     "report": ("jinja2", "markupsafe"),
     "pipeline": (

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qat_lib.errors import SpecError
-from qat_lib.quantize_wrappers import REGISTRY
+from qat_lib.graph.catalog import Catalog
+from qat_lib.graph.traits import Traits
 from qat_lib.spec import LayerConfig, QuantizationSpec
 
 logger = logging.getLogger("qat_lib")
@@ -34,30 +35,35 @@ class Selector:
     Args:
         mode: ``"full"`` or ``"partial"``; in partial mode there is no default table.
         spec: the user's spec, or None.
+        catalog: the classes that can be quantized.
         cases: (name, spec) of each custom Q/DQ case.
+
+    Raises:
+        SpecError: an entry names a class that is not supported.
     """
 
     def __init__(
         self,
         mode: str,
         spec: QuantizationSpec | None,
+        catalog: Catalog,
         cases: Iterable[tuple[str, QuantizationSpec]] = (),
     ) -> None:
         self.mode = mode
         ranked = [(name, case.layers) for name, case in reversed(list(cases))]
         if spec is not None:
             ranked.insert(0, ("spec", spec.layers))
-        self._sources = [(name, _Entries(entries)) for name, entries in ranked]
+        self._sources = [(name, _Entries(entries, catalog)) for name, entries in ranked]
 
-    def decide(self, layer: str, operation: Any) -> Decision | None:
+    def decide(self, layer: str, traits: Traits) -> Decision | None:
         """Return the decision about a layer, or None where nothing speaks of it."""
         for name, entries in self._sources:
-            config, how = entries.find(layer, type(operation))
+            config, how = entries.find(layer, traits)
             if config is not None:
                 return Decision(config=config, source=f"{name}: {how}")
-        wrapper = REGISTRY.find(type(operation))
-        if self.mode == "full" and wrapper is not None and wrapper.default_quantize_input:
-            config = LayerConfig(name=layer, quantize_weight=wrapper.default_quantize_weight)
+        support = traits.support
+        if self.mode == "full" and support is not None and support.quantize_input:
+            config = LayerConfig(name=layer, quantize_weight=support.quantize_weight)
             return Decision(config=config, source="default")
         return None
 
@@ -65,49 +71,50 @@ class Selector:
 class _Entries:
     """The entries of one spec, by how they name layers; a later entry replaces an earlier one."""
 
-    def __init__(self, entries: Sequence[LayerConfig]) -> None:
+    def __init__(self, entries: Sequence[LayerConfig], catalog: Catalog) -> None:
         self.names = {e.name: e for e in entries if not e.is_keras_class and not e.is_regex}
         self.patterns = [(re.compile(e.name), e) for e in reversed(entries) if e.is_regex]
-        self.classes = [(class_for(e.name), e) for e in reversed(entries) if e.is_keras_class]
+        self.classes: list[tuple[Any, LayerConfig]] = []
+        for entry in reversed(entries):
+            if entry.is_keras_class:
+                self.classes.append((class_for(entry.name, catalog), entry))
 
-    def find(self, layer: str, layer_class: type) -> tuple[LayerConfig | None, str]:
+    def find(self, layer: str, traits: Traits) -> tuple[LayerConfig | None, str]:
         if layer in self.names:
             return self.names[layer], f"layer {layer}"
         for pattern, entry in self.patterns:
             if pattern.fullmatch(layer):
                 return entry, f"pattern {entry.name}"
         for known, entry in self.classes:
-            if _is_class(layer_class, known):
+            if _is_class(traits, known):
                 return entry, f"class {entry.name}"
         return None, ""
 
 
-def class_for(name: str) -> Any:
-    """Return the layer class that ``name`` stands for.
+def class_for(name: str, catalog: Catalog) -> Any:
+    """Return the class, or a class's name, that ``name`` stands for.
 
     Raises:
-        SpecError: no wrapper supports it.
+        SpecError: nothing supports it.
     """
-    found = REGISTRY.class_named(name)
+    found = catalog.class_named(name)
     if found is None:
-        near = difflib.get_close_matches(name, REGISTRY.class_names(), n=3)
+        near = difflib.get_close_matches(name, catalog.class_names(), n=3)
         hint = (
             f" Did you mean {', '.join(near)}?"
             if near
-            else f" Supported: {', '.join(REGISTRY.class_names())}."
+            else f" Supported: {', '.join(catalog.class_names())}."
         )
         raise SpecError(
-            f"No wrapper supports the layer class {name!r}.{hint} "
-            f"To add one, define a class named {name}QuantizeWrapper that derives from a base "
-            "wrapper."
+            f"No {catalog.noun} supports the layer class {name!r}.{hint} {catalog.advice(name)}"
         )
     return found
 
 
-def _is_class(layer_class: type, known: Any) -> bool:
+def _is_class(traits: Traits, known: Any) -> bool:
     if isinstance(known, str):
-        return any(base.__name__ == known for base in layer_class.__mro__)
-    return issubclass(layer_class, known)
+        return any(getattr(base, "__name__", base) == known for base in traits.classes)
+    return known in traits.classes
 
 
 def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:

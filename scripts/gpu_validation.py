@@ -107,7 +107,7 @@ def write_networks(
         wide_weights: store quantized weights as FP32 + Q + DQ (TensorRT 8.6).
         small: leave out ResNet-50, for a trial on a machine without a GPU.
     """
-    sys.path.append(str(REPOSITORY / "tests" / "qat_lib"))
+    sys.path.append(str(REPOSITORY / "tests" / "qat_lib" / "helpers"))
     from reference_networks import RESNET50, ResidualNetwork, write_network
 
     form: Any = "qdq" if wide_weights else "int8"
@@ -209,7 +209,7 @@ def measure(onnx: Path, path: Path, float_precision: Any, seconds: float) -> dic
     spec = BuildSpec(
         backend="tensorrt",
         float_precision=float_precision,
-        max_batch=max(BATCHES),
+        max_batch_size=max(BATCHES),
         timing_cache=cache,
         profile=True,
     )

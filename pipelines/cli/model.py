@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from pipelines.cli.data_files import check_inputs
 from pipelines.cli.engine import bench, build
 from pipelines.cli.errors import reported, say_renamed
+from pipelines.cli.evaluate import evaluate_command
+from pipelines.cli.finetune import finetune_file
 from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
-from pipelines.cli.quantize import check_inputs, quantize
+from pipelines.cli.quantize import quantize
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 
@@ -211,10 +214,12 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
     for name, command in (
         ("quantize", quantize),
+        ("finetune", finetune_file),
         ("export", export),
         ("verify", verify_file),
         ("analyze", analyze),
         ("build-engine", build),
         ("bench-engine", bench),
+        ("evaluate", evaluate_command),
     ):
         app.command(name, rich_help_panel=_PANEL)(command)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from qat_lib.errors import PlanError
-from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.plan import Consumer, QuantizationPlan, QuantizerEntry
-from qat_lib.quantizers import TensorQuantizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +26,13 @@ class PlanIndex:
     of_layer: Mapping[str, list[QuantizerEntry]]
 
     @classmethod
-    def of(cls, plan: QuantizationPlan, graph: LayerGraph) -> PlanIndex:
+    def of(cls, plan: QuantizationPlan, graph: CallGraph) -> PlanIndex:
         """Check a plan against a model, and index it.
 
         Raises:
             PlanError: the plan names what the model lacks, or contradicts itself.
         """
-        layers = dict(graph.layers())
+        layers = {call.layer for call in graph.first_calls()}
         reads: dict[tuple[str, int], QuantizerEntry] = {}
         of_layer: dict[str, list[QuantizerEntry]] = {}
         quantized: set[str] = set()
@@ -43,7 +41,7 @@ class PlanIndex:
             if entry.kind != "activation":
                 of_layer.setdefault(entry.tensor.partition("/")[0], []).append(entry)
                 continue
-            _check_tensor(entry, graph, layers)
+            _check_tensor(entry, graph)
             if entry.tensor in quantized:
                 raise PlanError(
                     f"The plan puts two quantizers on the tensor {entry.tensor!r}; a tensor has "
@@ -54,11 +52,24 @@ class PlanIndex:
                 _check_consumer(entry.tensor, consumer, graph)
                 reads[consumer.layer, consumer.input] = entry
         wrapped = frozenset(plan.wrapped) | frozenset(of_layer)
-        if unknown := wrapped - layers.keys():
+        if unknown := wrapped - layers:
             raise PlanError(
                 f"The plan names the layer {min(unknown)!r}, which the model does not have."
             )
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
+
+    def arriving(self, graph: CallGraph, call: GraphCall, index: int) -> QuantizerEntry | None:
+        """Return the entry whose quantizer replaces one that a call has for an input.
+
+        It quantizes that input, or one in front of layers in between that keep the range.
+        """
+        if index not in call.traits.quantized_inputs:
+            return None
+        while (entry := self.reads.get((call.name, index))) is None:
+            call, index = graph.producer(call.inputs[index]), 0
+            if len(call.inputs) != 1 or not call.traits.preserves_range:
+                return None
+        return entry
 
 
 def _check_unsigned(entry: QuantizerEntry) -> None:
@@ -66,18 +77,19 @@ def _check_unsigned(entry: QuantizerEntry) -> None:
         raise PlanError(f"The plan makes {entry.name!r} unsigned, which only activations can be.")
 
 
-def _check_tensor(entry: QuantizerEntry, graph: LayerGraph, layers: Mapping[str, Any]) -> None:
-    if entry.tensor not in graph.shapes:
+def _check_tensor(entry: QuantizerEntry, graph: CallGraph) -> None:
+    if entry.tensor not in graph.order:
         raise PlanError(
             f"The plan names the tensor {entry.tensor!r}, which the model does not have."
         )
-    if not isinstance(layers.get(entry.name), TensorQuantizer | None):
+    namesake = graph.by_name.get(entry.name)
+    if namesake is not None and not namesake.traits.is_quantizer:
         raise PlanError(
             f"The plan calls a quantizer {entry.name!r}, as a layer of the model is called."
         )
 
 
-def _check_consumer(tensor: str, consumer: Consumer, graph: LayerGraph) -> None:
+def _check_consumer(tensor: str, consumer: Consumer, graph: CallGraph) -> None:
     call = graph.by_name.get(consumer.layer)
     says = f"The plan says that input {consumer.input} of {consumer.layer!r} reads {tensor!r}, but"
     if call is None or consumer.input >= len(call.inputs):

@@ -22,10 +22,8 @@ from qat_lib.apply.plan_index import PlanIndex
 from qat_lib.apply.recursion import ROOM, deep_graphs
 from qat_lib.apply.wrapper import wrap_layer
 from qat_lib.errors import UnsupportedModelError
-from qat_lib.graph.existing_quantizers import own_quantizers
 from qat_lib.graph.keras_graph import functional_of, input_structure, maker_of, output_structure
 from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import preserves_range
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import is_composite
@@ -68,7 +66,7 @@ class _Rebuild:
             if call.is_input:
                 self._add_input(call)
             elif isinstance(call.operation, TensorQuantizer) and (
-                entry := self._arrives_quantized(call, 0)
+                entry := self.plan.arriving(self.graph, call, 0)
             ):
                 self._replace(call.operation, entry)
                 self.tensors[call.outputs[0]] = self._read(call, 0)
@@ -165,16 +163,6 @@ class _Rebuild:
         quantizer: TensorQuantizer = self.layers[entry.name]
         return quantizer
 
-    def _arrives_quantized(self, call: Call, index: int) -> QuantizerEntry | None:
-        """Return the entry that quantizes an input of ``call``, also through layers in between."""
-        if index not in own_quantizers(call):
-            return None
-        while (entry := self.plan.reads.get((call.name, index))) is None:
-            call, index = self.graph.producer(call.inputs[index]), 0
-            if len(call.inputs) != 1 or not preserves_range(call.core):
-                return None
-        return entry
-
     def _replace(self, quantizer: TensorQuantizer, entry: QuantizerEntry) -> None:
         """Note that the entry's quantizer stands for one of the model's own."""
         replaced = self.replaced.setdefault(entry.name, [])
@@ -232,7 +220,7 @@ class _Rebuild:
                 if quantizer.name not in planned:
                     quantizer.disable()
         for index, own in enumerate(wrapper.input_quantizers):
-            if own is not None and (entry := self._arrives_quantized(call, index)):
+            if own is not None and (entry := self.plan.arriving(self.graph, call, index)):
                 self._replace(call.operation.input_quantizers[index], entry)
                 own.disable()
 

@@ -1,4 +1,4 @@
-"""A histogram of magnitudes that grows with the data, in one pass and without loss of counts."""
+"""The histogram of TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -7,41 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-BINS = 4096
+from qat_lib.calibrators.histogram import MagnitudeHistogram
 
 
-class Histogram:
-    """Counts of ``|x|`` in equal bins over [0, upper).
+class Histogram(MagnitudeHistogram):
+    """Counts of the magnitudes of TensorFlow tensors and arrays."""
 
-    When a value past ``upper`` comes, ``upper`` doubles until it fits and neighbouring bins merge
-    in pairs, so that counts are exact and between 2048 and 4096 bins span the data.
-    """
-
-    def __init__(self, bins: int = BINS) -> None:
-        self.counts = np.zeros(bins, np.int64)
-        self.upper = 0.0
-        self.observed_max = 0.0
-
-    def add(self, tensor: Any, largest: float) -> None:
-        """Count a tensor of any shape, whose largest magnitude is ``largest`` (finite)."""
-        self.observed_max = max(self.observed_max, largest)
-        if self.upper == 0.0:
-            if largest == 0.0:
-                self.counts[0] += int(np.prod(tensor.shape))
-                return
-            self.upper = largest
-        while self.upper < largest:
-            self.counts = np.concatenate(
-                [self.counts.reshape(-1, 2).sum(axis=1), np.zeros(len(self.counts) // 2, int)]
-            )
-            self.upper *= 2.0
+    def _count(self, tensor: Any, bins: int) -> np.ndarray:
         magnitude = tf.abs(tf.cast(tensor, tf.float32))
-        counted = tf.histogram_fixed_width(
-            magnitude, [0.0, self.upper], nbins=len(self.counts), dtype=tf.int32
-        )
-        self.counts += counted.numpy().astype(np.int64)
-
-    @property
-    def edges(self) -> np.ndarray:
-        """The bins' edges: float64, one more than there are bins."""
-        return np.linspace(0.0, self.upper, len(self.counts) + 1)
+        counted = tf.histogram_fixed_width(magnitude, [0.0, self.upper], nbins=bins, dtype=tf.int32)
+        return np.asarray(counted.numpy().astype(np.int64))

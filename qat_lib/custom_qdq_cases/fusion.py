@@ -1,4 +1,4 @@
-"""What TensorRT fuses into the kernel of a convolution or Dense, in Keras's terms.
+"""What TensorRT fuses into the kernel of a convolution or Dense, in the terms of the graph of calls.
 
 The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
 layers were read; ``qat_lib.analysis`` applies the same ones to ONNX.
@@ -6,16 +6,10 @@ layers were read; ``qat_lib.analysis`` applies the same ones to ONNX.
 
 from __future__ import annotations
 
-from typing import Any
+from qat_lib.graph.call_graph import CallGraph, GraphCall
+from qat_lib.graph.roles import activation_functions
+from qat_lib.graph.traits import Traits
 
-import keras
-from keras import layers
-
-from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import WEIGHTED, classes, is_identity
-from qat_lib.graph.roles import activation_functions, keras_operators, rows
-
-DEPTHWISE = classes("depthwise")
 EPILOGUE = activation_functions("epilogue")
 """Activations that a weighted layer's kernel applies before it writes."""
 AFTER_ADD = activation_functions("after add")
@@ -23,77 +17,32 @@ AFTER_ADD = activation_functions("after add")
 GATED = activation_functions("gated")
 """Products of x and a function of x: a depthwise convolution's kernel does not take them
 (NVIDIA/TensorRT#3205)."""
-AFFINE_OPERATORS = keras_operators("arithmetic")
-FUNCTIONS = {
-    operator: function
-    for row in rows("activation")
-    for operator, function in zip(row.operators, row.functions, strict=True)
-}
-"""Bare operation -> the activation function that it is."""
+ADDITIONS = ("Add", "CustomScaleLayer")
+"""Operations that add tensors: Add, ``x + y``, InceptionResNet's scaled residual."""
 
 
-def activation_of(operation: Any) -> str | None:
-    """Return the activation function that the operation is, such as ``"relu"``, or None."""
-    if isinstance(operation, layers.Activation):
-        return getattr(operation.activation, "__name__", None)
-    # The layer, and what keras.activations.relu leaves in a graph.
-    if type(operation).__name__ == "ReLU":
-        return (
-            "relu6"
-            if operation.max_value is not None
-            else "leaky_relu"
-            if operation.negative_slope
-            else "relu"
-        )
-    if isinstance(operation, layers.LeakyReLU):
-        return "leaky_relu"
-    if isinstance(operation, layers.ELU):
-        return "elu"
-    if isinstance(operation, keras.layers.Layer):
-        return None
-    return FUNCTIONS.get(type(operation).__name__)
+def is_addition(call: GraphCall) -> bool:
+    """Whether the call adds tensors."""
+    return call.traits.kind in ADDITIONS
 
 
-def is_affine(call: Call) -> bool:
-    """Whether the call scales or shifts its one input by constants."""
-    if isinstance(call.core, layers.Rescaling) or type(call.core).__name__ == "LayerScale":
-        return True
-    is_operator = not isinstance(call.core, keras.layers.Layer)
-    return is_operator and len(call.inputs) == 1 and type(call.core).__name__ in AFFINE_OPERATORS
-
-
-def is_addition(operation: Any) -> bool:
-    """Whether the operation adds tensors: Add, ``x + y``, InceptionResNet's scaled residual."""
-    return is_merge(operation, layers.Add, "Add") or type(operation).__name__ == "CustomScaleLayer"
-
-
-def is_merge(operation: Any, layer_class: type, operator: str) -> bool:
-    """Whether the operation is a layer of that class, or the bare operation of that name."""
-    if isinstance(operation, keras.layers.Layer):
-        return isinstance(operation, layer_class)
-    return type(operation).__name__ == operator
-
-
-def is_self_gate(graph: LayerGraph, call: Call) -> bool:
+def is_self_gate(graph: CallGraph, call: GraphCall) -> bool:
     """Whether this is ``x * f(x)`` with pointwise ``f``, which fuses into the kernel of ``x``."""
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
-        while len(producer.inputs) == 1 and (
-            activation_of(producer.core) is not None or is_affine(producer)
-        ):
+        while len(producer.inputs) == 1 and _is_pointwise(producer.traits):
             tensor = producer.inputs[0]
             producer = graph.producer(tensor)
         roots.append(tensor)
     return len(set(roots)) == 1
 
 
-def is_weighted(call: Call) -> bool:
-    """Whether a kernel with weights makes the output: convolution, Dense, attention."""
-    return isinstance(call.core, (*WEIGHTED, layers.MultiHeadAttention))
+def _is_pointwise(traits: Traits) -> bool:
+    return traits.activation is not None or "affine" in traits.roles
 
 
-def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | None:
+def chain_root(graph: CallGraph, tensor: str, *, sole: bool = False) -> GraphCall | None:
     """Return the weighted layer whose kernel writes ``tensor``; None if another kernel does.
 
     The kernel may go on with normalization, scales, activations and what is the identity at
@@ -104,24 +53,19 @@ def chain_root(graph: LayerGraph, tensor: str, *, sole: bool = False) -> Call | 
         if sole and (len(graph.consumers(tensor)) != 1 or tensor in graph.outputs):
             return None
         call = graph.producer(tensor)
-        if is_weighted(call):
-            own = getattr(call.core, "activation", None)
-            if own is not None and own is not keras.activations.linear:
-                passed.add(own.__name__)
-            return call if passed <= _accepted(call.core) else None
-        activation = activation_of(call.core)
-        if is_identity(call.core) and len(call.inputs) == 1:
+        traits = call.traits
+        if traits.is_weighted:
+            if traits.own_activation is not None:
+                passed.add(traits.own_activation)
+            return call if passed <= _accepted(traits) else None
+        if traits.is_identity and len(call.inputs) == 1:
             pass
-        elif activation is not None:
-            passed.add(activation)
-        elif not isinstance(call.core, layers.BatchNormalization) and not is_affine(call):
+        elif traits.activation is not None:
+            passed.add(traits.activation)
+        elif traits.kind != "BatchNormalization" and "affine" not in traits.roles:
             return None
         tensor = call.inputs[0]
 
 
-def _accepted(operation: Any) -> frozenset[str]:
-    depthwise = isinstance(operation, DEPTHWISE)
-    grouped = getattr(operation, "groups", 1) > 1 and operation.groups == getattr(
-        operation, "filters", 0
-    )
-    return EPILOGUE - GATED if depthwise or grouped else EPILOGUE
+def _accepted(traits: Traits) -> frozenset[str]:
+    return EPILOGUE - GATED if "depthwise" in traits.roles else EPILOGUE

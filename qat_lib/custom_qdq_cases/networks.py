@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from keras import layers
-
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
-from qat_lib.custom_qdq_cases.patterns import BNQDQCase, MaxPoolQDQCase, ResidualConnectionQDQCase
-from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.custom_qdq_cases.patterns import (
+    BNQDQCase,
+    MaxPoolQDQCase,
+    ResidualConnectionQDQCase,
+    is_supported,
+)
+from qat_lib.graph.reading import read_graph
 from qat_lib.spec import QuantizationSpec
 
 
@@ -60,9 +63,8 @@ class EfficientNetQDQCase(_UnionCase):
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name the residual Adds and the gates."""
         found = super().case(keras_model, qspec)
-        for name, layer in LayerGraph(keras_model).layers():
-            if isinstance(layer, layers.Multiply) and check_is_quantizable_by_layer_name(
-                qspec, name
-            ):
-                found.add(name, quantize_weight=False, quantization_index=[0, 1])
+        for call in read_graph(keras_model).first_calls():
+            is_gate = is_supported(call.traits, "Multiply")
+            if is_gate and check_is_quantizable_by_layer_name(qspec, call.layer):
+                found.add(call.layer, quantize_weight=False, quantization_index=[0, 1])
         return found

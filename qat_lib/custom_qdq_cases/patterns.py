@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras import layers
-
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
-from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import CONVOLUTIONS, classes, is_identity
+from qat_lib.graph.call_graph import CallGraph, GraphCall
+from qat_lib.graph.reading import read_graph
+from qat_lib.graph.traits import Traits
 from qat_lib.spec import QuantizationSpec
-
-ACTIVATIONS = classes("activation layer")
 
 
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):
@@ -24,12 +21,12 @@ class ResidualConnectionQDQCase(CustomQDQInsertionCase):
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name every Add with the inputs that get a Q/DQ pair."""
-        graph = LayerGraph(keras_model)
+        graph = read_graph(keras_model)
         found = QuantizationSpec()
         for call in graph.calls:
-            if not isinstance(call.operation, layers.Add) or not check_is_quantizable_by_layer_name(
-                qspec, call.layer
-            ):
+            if not is_supported(call.traits, "Add"):
+                continue
+            if not check_is_quantizable_by_layer_name(qspec, call.layer):
                 continue
             branches = {
                 i: has for i, t in enumerate(call.inputs) if (has := convolution_branch(graph, t))
@@ -48,10 +45,10 @@ class BNQDQCase(CustomQDQInsertionCase):
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name every such BatchNormalization."""
-        graph = LayerGraph(keras_model)
+        graph = read_graph(keras_model)
         found = QuantizationSpec()
         for call in graph.calls:
-            if not isinstance(call.operation, layers.BatchNormalization):
+            if not is_supported(call.traits, "BatchNormalization"):
                 continue
             parent = graph.producer(call.inputs[0])
             if not is_convolution(parent) and check_is_quantizable_by_layer_name(qspec, call.layer):
@@ -65,34 +62,38 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name every MaxPooling2D."""
         found = QuantizationSpec()
-        for name, layer in LayerGraph(keras_model).layers():
-            if isinstance(layer, layers.MaxPooling2D) and check_is_quantizable_by_layer_name(
-                qspec, name
-            ):
-                found.add(name, quantize_weight=False)
+        for call in read_graph(keras_model).first_calls():
+            is_pool = is_supported(call.traits, "MaxPooling2D")
+            if is_pool and check_is_quantizable_by_layer_name(qspec, call.layer):
+                found.add(call.layer, quantize_weight=False)
         return found
 
 
-def is_convolution(call: Call) -> bool:
+def is_supported(traits: Traits, kind: str) -> bool:
+    """Whether an operation is of a kind, can be quantized, and is not quantized yet."""
+    return traits.kind == kind and traits.support is not None and not traits.is_wrapped
+
+
+def is_convolution(call: GraphCall) -> bool:
     """Whether the call is that of a convolution, transposed ones included."""
-    return isinstance(call.core, CONVOLUTIONS)
+    return "convolution" in call.traits.roles
 
 
-def convolution_branch(graph: LayerGraph, tensor: str) -> str | None:
+def convolution_branch(graph: CallGraph, tensor: str) -> str | None:
     """Return ``"plain"`` or ``"activated"`` if a convolution's chain ends in ``tensor``, else None.
 
     Plain chains are Conv and Conv-BN; activated ones Conv-BN-Activation, with dropout after it or
     not.
     """
     call = graph.producer(tensor)
-    while is_identity(call.core) and call.inputs:
+    while call.traits.is_identity and call.inputs:
         call = graph.producer(call.inputs[0])
-    activated = isinstance(call.core, ACTIVATIONS)
+    activated = "activation layer" in call.traits.roles
     if activated:
         call = graph.producer(call.inputs[0])
-        if not isinstance(call.core, layers.BatchNormalization):
+        if call.traits.kind != "BatchNormalization":
             return None
-    if isinstance(call.core, layers.BatchNormalization):
+    if call.traits.kind == "BatchNormalization":
         call = graph.producer(call.inputs[0])
     if not is_convolution(call):
         return None

@@ -25,26 +25,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from keras import layers
-
 from qat_lib.custom_qdq_cases.base import CustomQDQInsertionCase, check_is_quantizable_by_layer_name
-from qat_lib.custom_qdq_cases.fusion import (
-    AFTER_ADD,
-    activation_of,
-    chain_root,
-    is_addition,
-    is_merge,
-    is_self_gate,
-    is_weighted,
-)
-from qat_lib.graph.existing_quantizers import own_quantizers, quantizer_on
-from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import AVERAGE_POOLS, classes, is_identity, preserves_range
-from qat_lib.quantize_wrappers import BaseQuantizeWrapper
+from qat_lib.custom_qdq_cases.fusion import AFTER_ADD, chain_root, is_addition, is_self_gate
+from qat_lib.graph.call_graph import CallGraph, GraphCall
+from qat_lib.graph.reading import read_graph
+from qat_lib.graph.traits import Traits
 from qat_lib.selection import Selector
 from qat_lib.spec import QuantizationSpec
-
-NORMALIZATIONS = classes("normalization")
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):
@@ -52,7 +39,7 @@ class TensorRTQDQCase(CustomQDQInsertionCase):
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name each residual Add, gate, Concatenate, average pooling and free normalization."""
-        return _Placement(LayerGraph(keras_model), qspec).spec()
+        return _Placement(read_graph(keras_model), qspec).spec()
 
 
 class _Placement:
@@ -61,7 +48,7 @@ class _Placement:
     A shared layer has one placement for all its calls, as it has one entry in a spec.
     """
 
-    def __init__(self, graph: LayerGraph, qspec: QuantizationSpec) -> None:
+    def __init__(self, graph: CallGraph, qspec: QuantizationSpec) -> None:
         self.graph = graph
         self.existing: dict[str, frozenset[int]] = {}
         """Inputs that the model quantizes already, by call."""
@@ -69,8 +56,8 @@ class _Placement:
             self.existing[call.name] = self._quantized_already(call)
         self.edges: dict[str, frozenset[int]] = dict(self.existing)
         self.int8: set[str] = set()
-        self.calls: dict[str, list[Call]] = {}
-        selector = Selector("full", qspec)
+        self.calls: dict[str, list[GraphCall]] = {}
+        selector = Selector("full", qspec, graph.catalog)
         for call in graph.calls:
             self.calls.setdefault(call.layer, []).append(call)
             self._add(call, selector)
@@ -78,7 +65,7 @@ class _Placement:
         self.asked: set[str] = set()
         """Layers whose placement the last question was answered by."""
         for layer, calls in self.calls.items():
-            if isinstance(calls[0].operation, BaseQuantizeWrapper):
+            if calls[0].traits.is_wrapped:
                 continue
             wishes = {self._inputs_to_quantize(call) for call in calls}
             wish = wishes.pop() if len(wishes) == 1 else None
@@ -86,17 +73,19 @@ class _Placement:
                 self._set(layer, wish)
         self._prune()
 
-    def _quantized_already(self, call: Call) -> frozenset[int]:
+    def _quantized_already(self, call: GraphCall) -> frozenset[int]:
         every = range(len(call.inputs))
-        through = [i for i in every if quantizer_on(self.graph, call.inputs[i]) is not None]
-        return frozenset((*through, *own_quantizers(call)))
+        through = [i for i in every if self.graph.quantizer_on(call.inputs[i]) is not None]
+        return frozenset((*through, *call.traits.quantized_inputs))
 
-    def _add(self, call: Call, selector: Selector) -> None:
-        if isinstance(call.operation, BaseQuantizeWrapper):
-            if is_weighted(call) and call.operation.weight_quantizers and self.existing[call.name]:
+    def _add(self, call: GraphCall, selector: Selector) -> None:
+        traits = call.traits
+        if traits.is_wrapped:
+            has_quantized_weights = traits.existing is not None and traits.existing.weights
+            if traits.is_weighted and has_quantized_weights and self.existing[call.name]:
                 self.int8.add(call.name)
             return
-        decision = None if call.is_input else selector.decide(call.layer, call.operation)
+        decision = None if traits.is_input else selector.decide(call.layer, traits)
         if (composite := self.graph.composites.get(call.layer)) is not None and decision is None:
             self.edges[call.name] |= composite.inputs.keys()
         if decision is None or not decision.config.quantize_input:
@@ -104,7 +93,7 @@ class _Placement:
         chosen = decision.config.inputs
         every = frozenset(range(len(call.inputs)))
         self.edges[call.name] |= every if chosen is None else every.intersection(chosen)
-        if decision.config.quantize_weight and is_weighted(call):
+        if decision.config.quantize_weight and traits.is_weighted:
             self.int8.add(call.name)
 
     def spec(self) -> QuantizationSpec:
@@ -113,7 +102,7 @@ class _Placement:
         for layer, indices in self.candidates.items():
             if indices:
                 found.add(layer, quantize_weight=False, quantization_index=list(indices))
-            elif isinstance(self.calls[layer][0].operation, AVERAGE_POOLS):
+            elif "average pool" in self.calls[layer][0].traits.roles:
                 found.add(layer, quantize_input=False, quantize_weight=False)
         return found
 
@@ -122,32 +111,28 @@ class _Placement:
             self.edges[call.name] = self.existing[call.name].union(indices)
         self.candidates[layer] = indices
 
-    def _inputs_to_quantize(self, call: Call) -> tuple[int, ...] | None:
+    def _inputs_to_quantize(self, call: GraphCall) -> tuple[int, ...] | None:
         """Return the inputs that a candidate wants quantized; None if the call is no candidate."""
-        operation = call.operation
+        kind = call.traits.kind
         every = tuple(range(len(call.inputs)))
-        if is_addition(operation) and len(every) > 1:
+        if is_addition(call) and len(every) > 1:
             return self._residual_inputs(call)
-        if (
-            is_merge(operation, layers.Multiply, "Multiply")
-            and len(every) == 2
-            and not is_self_gate(self.graph, call)
-        ):
+        if kind == "Multiply":
+            is_gate = len(every) == 2 and not is_self_gate(self.graph, call)
+            return every if is_gate else None
+        if _is_concatenate(call.traits) or call.traits.roles & {"average pool", "normalization"}:
             return every
-        if isinstance(operation, (layers.Concatenate, *AVERAGE_POOLS, *NORMALIZATIONS)):
-            return every
-        if (
-            isinstance(operation, layers.BatchNormalization)
-            and chain_root(self.graph, call.inputs[0], sole=True) is None
-        ):
-            return every
+        if kind == "BatchNormalization":
+            root = chain_root(self.graph, call.inputs[0], sole=True)
+            return every if root is None else None
         return None
 
-    def _residual_inputs(self, call: Call) -> tuple[int, ...] | None:
-        if not _add_without_broadcast([self.graph.shapes[tensor] for tensor in call.inputs]):
+    def _residual_inputs(self, call: GraphCall) -> tuple[int, ...] | None:
+        shapes = [self.graph.shapes.get(tensor) for tensor in call.inputs]
+        if not _add_without_broadcast([shape for shape in shapes if shape is not None]):
             return None
         every = range(len(call.inputs))
-        ends: dict[int, Call] = {}
+        ends: dict[int, GraphCall] = {}
         for index, tensor in enumerate(call.inputs):
             root = chain_root(self.graph, tensor, sole=True)
             if root is not None:
@@ -184,24 +169,24 @@ class _Placement:
             for name in self.asked:
                 asked_by.setdefault(name, set()).add(layer)
             if kept != indices:
-                self._set(layer, kept if is_addition(self.calls[layer][0].operation) else ())
+                self._set(layer, kept if is_addition(self.calls[layer][0]) else ())
                 open_layers |= dict.fromkeys(asked_by.get(layer, ()))
 
-    def _is_quantized(self, reader: Call, index: int) -> bool:
+    def _is_quantized(self, reader: GraphCall, index: int) -> bool:
         self.asked.add(reader.layer)
         return index in self.edges[reader.name]
 
     def _pays_everywhere(self, layer: str, index: int) -> bool:
         return all(self._pays(call, index) for call in self.calls[layer])
 
-    def _pays(self, call: Call, index: int) -> bool:
+    def _pays(self, call: GraphCall, index: int) -> bool:
         """Whether the Q on that input still saves more than it costs."""
         tensor = call.inputs[index]
-        if isinstance(call.operation, NORMALIZATIONS):
+        if "normalization" in call.traits.roles:
             return self._could_be_int8(tensor) and self._all_quantized(tensor)
         if self._all_quantized(self._after_activation(call)):
             return True
-        fused = is_addition(call.operation) and len(self.candidates[call.layer]) < len(call.inputs)
+        fused = is_addition(call) and len(self.candidates[call.layer]) < len(call.inputs)
         if not fused:
             return False
         for reader, number in self.graph.consumers(tensor):
@@ -210,12 +195,12 @@ class _Placement:
                 return True
         return False
 
-    def _after_activation(self, call: Call) -> str:
+    def _after_activation(self, call: GraphCall) -> str:
         """Return the tensor that the kernel writes, behind an activation that fuses into it."""
         (tensor,) = call.outputs
         readers = self.graph.consumers(tensor)
-        if len(readers) == 1 and activation_of(readers[0][0].core) in AFTER_ADD:
-            return str(readers[0][0].outputs[0])
+        if len(readers) == 1 and readers[0][0].traits.activation in AFTER_ADD:
+            return readers[0][0].outputs[0]
         return tensor
 
     def _could_be_int8(self, tensor: str) -> bool:
@@ -225,17 +210,16 @@ class _Placement:
             return root.name in self.int8
         call = self.graph.producer(tensor)
         while call.inputs and (
-            is_identity(call.core)
-            or preserves_range(call.core)
-            or activation_of(call.core) in AFTER_ADD
+            call.traits.is_identity
+            or call.traits.preserves_range
+            or call.traits.activation in AFTER_ADD
         ):
             call = self.graph.producer(call.inputs[0])
         self.asked.add(call.layer)
-        if isinstance(call.operation, BaseQuantizeWrapper) and not is_weighted(call):
+        if call.traits.is_wrapped and not call.traits.is_weighted:
             return bool(self.existing[call.name])
-        return not isinstance(call.operation, NORMALIZATIONS) and bool(
-            self.candidates.get(call.layer)
-        )
+        is_normalization = "normalization" in call.traits.roles
+        return not is_normalization and bool(self.candidates.get(call.layer))
 
     def _all_quantized(self, tensor: str) -> bool:
         """Whether every reader quantizes the tensor, also behind pools and pads."""
@@ -246,10 +230,14 @@ class _Placement:
                 return False
             for reader, index in readers:
                 if not self._is_quantized(reader, index):
-                    if not preserves_range(reader.core):
+                    if not reader.traits.preserves_range:
                         return False
                     tensors.append(reader.outputs[0])
         return True
+
+
+def _is_concatenate(traits: Traits) -> bool:
+    return traits.kind == "Concatenate" and traits.support is not None
 
 
 def _add_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:

@@ -6,7 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qat_lib.export.export import ExportReport, export_onnx
+    from qat_lib.export.export import export_onnx
+    from qat_lib.export.finish import ExportReport
     from qat_lib.export.options import ExportOptions
     from qat_lib.export.parity import check_parity
     from qat_lib.export.parity_report import LayerDifference, ParityReport
@@ -25,7 +26,7 @@ __all__ = [
 # Imported on first use: verification must not need TensorFlow, nor a glance at the package onnx-ir.
 _HOMES = {
     "ExportOptions": "qat_lib.export.options",
-    "ExportReport": "qat_lib.export.export",
+    "ExportReport": "qat_lib.export.finish",
     "LayerDifference": "qat_lib.export.parity_report",
     "ParityReport": "qat_lib.export.parity_report",
     "check_parity": "qat_lib.export.parity",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,18 +13,17 @@ from qat_lib.export.graph import (
     BATCH_NORM,
     LAYER,
     ORIGIN,
-    QUANTIZER,
     TENSOR,
     BatchNorm,
-    add_constant,
-    insert_before,
+    border_dimension,
     is_op,
-    new_node,
-    replace,
 )
+from qat_lib.export.marked_pairs import insert_pairs
+from qat_lib.export.opset import change_opset
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.precision import float32_array
 from qat_lib.export.prepare import freezable, prepare_graph
+from qat_lib.export.quiet import quiet
 from qat_lib.export.trace import Trace, trace_model
 from qat_lib.graph.keras_graph import layers_of
 
@@ -67,7 +64,7 @@ def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
     _bind_weights(result, trace)
     _name_io(result, trace, batch)
     _attribute(result, trace)
-    _insert_pairs(result, trace.markers)
+    insert_pairs(result, trace.markers)
     return result
 
 
@@ -87,7 +84,7 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
             f"{', '.join(missing[:8])}. "
             "Replace the layer, or try a newer operator set."
         )
-    return proto if written == opset else _raise_opset(proto, opset)
+    return proto if written == opset else change_opset(proto, opset, written)
 
 
 def _without_counterpart(proto: Any, opset: int) -> list[str]:
@@ -118,7 +115,7 @@ def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None =
     from tf2onnx import tfonnx
 
     weights = [name for name in trace.weights if name.partition(":")[0] not in (frozen or {})]
-    with _quiet("tf2onnx"), tf.Graph().as_default() as graph:
+    with quiet("tf2onnx"), tf.Graph().as_default() as graph:
         tf.import_graph_def(prepare_graph(trace.graph_def, frozen), name="")
         try:
             converted = tfonnx.process_tf_graph(
@@ -133,20 +130,6 @@ def _process(trace: Trace, opset: int, frozen: Mapping[str, np.ndarray] | None =
         return converted.make_model("qatline")
 
 
-def _raise_opset(proto: Any, opset: int) -> Any:
-    import onnx
-
-    del proto.opset_import[:]
-    proto.opset_import.append(onnx.helper.make_opsetid("", tf2onnx_opset(opset)))
-    try:
-        return onnx.version_converter.convert_version(proto, opset)
-    except (RuntimeError, ValueError) as error:
-        raise ExportError(
-            f"ONNX's version converter could not raise the graph to operator set {opset}: {error}. "
-            f"Export with operator set {tf2onnx_opset(opset)} or older."
-        ) from error
-
-
 def _is_onnx_op(op_type: str, opset: int) -> bool:
     import onnx
 
@@ -154,18 +137,6 @@ def _is_onnx_op(op_type: str, opset: int) -> bool:
         return bool(onnx.defs.get_schema(op_type, opset, ""))
     except onnx.defs.SchemaError:
         return False
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Keep a library's log below errors for the time of the block."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _bind_weights(model: ir.Model, trace: Trace) -> None:
@@ -199,16 +170,8 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
     for value in [*graph.inputs, *graph.outputs]:
         if value.shape is not None:
             value.shape = ir.Shape(
-                [_dim(d, i, value.name or "", batch) for i, d in enumerate(value.shape)]
+                [border_dimension(d, i, value.name or "", batch) for i, d in enumerate(value.shape)]
             )
-
-
-def _dim(dim: Any, index: int, name: str, batch: int | None) -> int | str:
-    if isinstance(dim, int):
-        return dim
-    if index == 0:
-        return "batch" if batch is None else batch
-    return f"{name}_dim_{index}"
 
 
 def _attribute(model: ir.Model, trace: Trace) -> None:
@@ -240,37 +203,6 @@ def _scope(node: ir.Node, trace: Trace) -> str | None:
         if scope in trace.scopes:
             return scope
     return None
-
-
-def _insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
-    """Put a Q/DQ pair in the place of each marker; its scale is 1 until a pass writes the range.
-
-    Args:
-        model: the converted model.
-        markers: tensor of each marker -> name of the quantizer.
-    """
-    graph = model.graph
-    scale = add_constant(graph, np.ones((), np.float32), "unset/scale")
-    zero_point = add_constant(graph, np.zeros((), np.int8), "unset/zero_point")
-    for node in list(graph):
-        if not is_op(node, "Identity"):
-            continue
-        (marked,), (source,) = node.outputs, node.inputs
-        quantizer = markers.get(marked.name or "")
-        if quantizer is None:
-            continue
-        int8, float32, shape = ir.DataType.INT8, ir.DataType.FLOAT, marked.shape
-        quantize = new_node(
-            "QuantizeLinear", [source, scale, zero_point], origin=node, shape=shape, dtype=int8
-        )
-        parameters = [insert_before(node, quantize), scale, zero_point]
-        dequantize = new_node(
-            "DequantizeLinear", parameters, origin=node, shape=shape, dtype=float32
-        )
-        replace(marked, insert_before(node, dequantize))
-        for half in (quantize, dequantize):
-            half.meta[QUANTIZER] = quantizer
-        graph.remove(node, safe=True)
 
 
 def _batch_norm(operation: Any) -> BatchNorm | None:

@@ -197,6 +197,22 @@ def dims(value: ir.Value | None) -> list[int | None] | None:
     return [dim if isinstance(dim, int) else None for dim in value.shape]
 
 
+def border_dimension(dim: Any, index: int, name: str, batch: int | None) -> int | str:
+    """Return dimension ``index`` of the input or output ``name``; an open one as a name.
+
+    Args:
+        dim: what is known of the dimension.
+        index: its axis; axis 0 is the batch.
+        name: the input or output.
+        batch: fixed batch size; None leaves it open.
+    """
+    if isinstance(dim, int):
+        return dim
+    if index == 0:
+        return "batch" if batch is None else batch
+    return f"{name}_dim_{index}"
+
+
 def replace(old: ir.Value, new: ir.Value) -> None:
     """Let every reader of ``old`` read ``new``.
 

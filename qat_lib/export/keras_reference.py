@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,14 @@ from qat_lib.graph.keras_graph import count_calls, input_structure
 class KerasReference:
     """Runs the Keras model with float32 semantics, as it is exported."""
 
+    framework = "Keras"
+    layout = "NHWC"
+
     def __init__(self, model: Any, layers: list[str]) -> None:
         import keras
 
-        self.model_outputs = list(model.outputs)
+        self.given = model
+        self.output_count = len(model.outputs)
         self.layers: list[str] = []
         found = {layer.name: layer for layer in model.layers}
         extra = []
@@ -31,7 +35,7 @@ class KerasReference:
                 self.layers.append(name)
                 extra.append(output)
         with deep_graphs():
-            self.model = keras.Model(model.input, [*self.model_outputs, *extra]) if extra else model
+            self.model = keras.Model(model.input, [*model.outputs, *extra]) if extra else model
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs, then those of the layers, as arrays.
@@ -55,6 +59,26 @@ class KerasReference:
             outputs = self.model(self._arranged(inputs), training=False)
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
+    def in_order(self, item: Any) -> list[Any]:
+        """Return a batch as one array for each input, in the order of the inputs.
+
+        Raises:
+            ExportError: a dict has other names than the model's inputs.
+        """
+        if not isinstance(item, Mapping):
+            return list(item) if isinstance(item, list | tuple) else [item]
+        struct = input_structure(self.given)
+        by_name = [x.name for x in self.given.inputs]
+        names = sorted(struct) if isinstance(struct, Mapping) else by_name
+        if set(names) != set(item):
+            names = by_name
+        if set(names) != set(item):
+            raise ExportError(
+                f"Expected arrays for the inputs {sorted(names)}. "
+                f"Received: {sorted(map(str, item))}."
+            )
+        return [item[name] for name in names]
+
     def _arranged(self, inputs: list[np.ndarray]) -> Any:
         import keras
 
@@ -62,50 +86,3 @@ class KerasReference:
             (only,) = inputs
             return only
         return keras.tree.pack_sequence_as(input_structure(self.model), inputs)
-
-
-def nudged(x: np.ndarray) -> np.ndarray:
-    """Return ``x`` moved by about eight units in the last place of float32."""
-    return np.asarray(x * (1 + 2.0**-20), x.dtype) if x.dtype.kind == "f" else x
-
-
-def batches(model: Any, data: Any, size: int, *, whole: bool) -> Iterator[list[np.ndarray]]:
-    """Yield batches, each a list of one array for each input of ``model``.
-
-    Args:
-        model: the Keras model.
-        data: an array, a list of arrays or a dict of arrays by input name, or an iterable of such
-            batches.
-        size: samples at a time.
-        whole: whether to leave out an incomplete last batch.
-
-    Raises:
-        ExportError: a dict has other names than the model's inputs, or the inputs differ in their
-            number of samples.
-    """
-    is_one = isinstance(data, np.ndarray | list | tuple | Mapping) or not isinstance(data, Iterable)
-    for item in [data] if is_one else data:
-        arrays = [np.asarray(x) for x in _in_order(model, item)]
-        counts = {len(x) if x.ndim else 0 for x in arrays}
-        if len(counts) > 1:
-            raise ExportError(
-                f"Expected as many samples for each input. Received: {sorted(counts)}."
-            )
-        for start in range(0, max(counts, default=0), size):
-            part = [x[start : start + size] for x in arrays]
-            if not whole or len(part[0]) == size:
-                yield part
-
-
-def _in_order(model: Any, item: Any) -> list[Any]:
-    if not isinstance(item, Mapping):
-        return list(item) if isinstance(item, list | tuple) else [item]
-    struct = input_structure(model)
-    names = sorted(struct) if isinstance(struct, Mapping) else [x.name for x in model.inputs]
-    if set(names) != set(item):
-        names = [x.name for x in model.inputs]
-    if set(names) != set(item):
-        raise ExportError(
-            f"Expected arrays for the inputs {sorted(names)}. Received: {sorted(map(str, item))}."
-        )
-    return [item[name] for name in names]

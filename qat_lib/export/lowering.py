@@ -18,6 +18,8 @@ def lower(
     ranges: Mapping[str, LearnedRange],
     options: ExportOptions,
     preprocessing: Preprocessing | None = None,
+    *,
+    layout: str = "NHWC",
 ) -> ir.Model:
     """Run the lowering passes on a converted model; ``graph`` stays as it is.
 
@@ -27,8 +29,9 @@ def lower(
         options: options of the export; they choose the passes.
         preprocessing: how images are preprocessed. Default None: the pass that puts it into the
             graph does not run.
+        layout: order of the axes of image inputs. Default ``"NHWC"``.
     """
-    given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing}
+    given: dict[str, Any] = {"ranges": ranges, "preprocessing": preprocessing, "layout": layout}
     for step in PASSES:
         if step.when is not None and not step.when(options):
             continue

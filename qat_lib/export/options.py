@@ -73,8 +73,9 @@ class Pass:
     Attributes:
         path: ``"<file>.<function>"`` in ``qat_lib/export/passes/``.
         when: whether an export of these options runs it. Default None: every export does.
-        takes: what it takes after the model: ``"ranges"`` (range of each quantizer by its name) or
-            ``"preprocessing"``. Default: nothing.
+        takes: what it takes after the model: ``"ranges"`` (range of each quantizer by its name),
+            ``"preprocessing"`` or ``"layout"`` (order of the axes of image inputs). Default:
+            nothing.
     """
 
     path: str
@@ -96,7 +97,11 @@ PASSES = (
     Pass("einsum.merge_einsum"),
     Pass("activation_ranges.write_activation_ranges", takes=("ranges",)),
     Pass("quantized_weights.store_quantized_weights", takes=("ranges",)),
-    Pass("io.embed_preprocessing", lambda options: options.embed_preprocessing, ("preprocessing",)),
+    Pass(
+        "io.embed_preprocessing",
+        lambda options: options.embed_preprocessing,
+        ("preprocessing", "layout"),
+    ),
     Pass("nearest_resize.use_nearest_resize"),
     Pass("recover_prelu.recover_prelu"),
     Pass("batched_dense.merge_batched_dense"),

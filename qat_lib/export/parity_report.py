@@ -1,4 +1,4 @@
-"""What a parity check reports: how far ONNX and Keras differ, in all and by layer."""
+"""What a parity check reports: how far ONNX and the model differ, in all and by layer."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class ParityReport:
         tolerance: allowed ``largest_difference`` of a model without quantizers, relative to
             ``magnitude``; None for a quantized one, whose labels decide.
         layers: differences by layer, in graph order; empty unless asked for.
+        framework: what ONNX was compared with, "Keras" or "PyTorch"; where the text above says
+            Keras, this is meant.
     """
 
     samples: int
@@ -56,6 +58,7 @@ class ParityReport:
     noise: float
     tolerance: float | None
     layers: tuple[LayerDifference, ...] = field(default=())
+    framework: str = "Keras"
 
     @property
     def passed(self) -> bool:
@@ -75,13 +78,15 @@ class ParityReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, ``passed`` included."""
-        return {**asdict(self), "passed": self.passed}
+        values = asdict(self)
+        del values["framework"]
+        return {**values, "passed": self.passed}
 
     def __str__(self) -> str:
         """Return one sentence."""
         labels = ""
         if self.labels_equal is not None:
             labels = f", labels equal on {self.labels_equal} ({self.ties} ties)"
-        verdict = "agrees with Keras" if self.passed else "does NOT agree with Keras"
+        verdict = "agrees" if self.passed else "does NOT agree"
         difference = f"largest difference {self.largest_difference:.3g}"
-        return f"{verdict} on {self.samples} samples: {difference}{labels}"
+        return f"{verdict} with {self.framework} on {self.samples} samples: {difference}{labels}"

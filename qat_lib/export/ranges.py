@@ -1,15 +1,15 @@
-"""The ranges that a quantized Keras model has learned, as plain data."""
+"""The ranges that a quantized model has learned, as plain data."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from qat_lib.errors import ExportError
-from qat_lib.graph.keras_graph import layers_of
 
 INT8_MAX = np.float32(127.0)
 UINT8_MAX = np.float32(255.0)
@@ -54,36 +54,69 @@ class LearnedRange:
         return np.asarray(q.astype(self.dtype))
 
 
-def learned_ranges(model: Any) -> dict[str, LearnedRange]:
-    """Return the range of each enabled quantizer of a Keras model, by the quantizer's name.
+class RangeOwner(Protocol):
+    """What is read of a quantizer of any framework."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it quantizes."""
+
+    @property
+    def num_bits(self) -> int:
+        """Width of its integers."""
+
+    @property
+    def amax(self) -> np.ndarray:
+        """Its range, as in ``LearnedRange``."""
+
+    @property
+    def narrow_range(self) -> bool:
+        """Whether the least integer is left out."""
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether its integers are unsigned."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether calibration or training has set its range."""
+
+
+def learned_ranges(quantizers: Iterable[RangeOwner]) -> dict[str, LearnedRange]:
+    """Return the range of each enabled quantizer by its name.
 
     Ranges that neither calibration nor training has set are named in a warning: they are made up.
+
+    Args:
+        quantizers: the quantizers of a model; one may come several times.
 
     Raises:
         ExportError: a quantizer is not 8 bits wide, or two quantizers have one name.
     """
-    from qat_lib.quantizers import TensorQuantizer
-
-    found: dict[str, tuple[Any, LearnedRange]] = {}
-    for layer in layers_of(model):
-        if not isinstance(layer, TensorQuantizer) or not layer.built or not layer.enabled:
+    found: dict[str, tuple[RangeOwner, LearnedRange]] = {}
+    for owner in quantizers:
+        if not owner.enabled:
             continue
-        if layer.num_bits != 8:
+        if owner.num_bits != 8:
             raise ExportError(
-                f"Expected quantizers of 8 bits. Received: {layer.name!r} with {layer.num_bits}. "
+                f"Expected quantizers of 8 bits. Received: {owner.name!r} with {owner.num_bits}. "
                 "ONNX QuantizeLinear has 8-bit integers: quantize with num_bits=8, or disable this "
                 "quantizer."
             )
-        if layer.name in found and found[layer.name][0] is not layer:
+        if owner.name in found and found[owner.name][0] is not owner:
             raise ExportError(
-                f"Expected one quantizer a name. Received two named {layer.name!r}. Rename one of "
+                f"Expected one quantizer a name. Received two named {owner.name!r}. Rename one of "
                 "them."
             )
         range_ = LearnedRange(
-            name=layer.name, amax=layer.amax, narrow=layer.narrow_range, unsigned=layer.unsigned
+            name=owner.name, amax=owner.amax, narrow=owner.narrow_range, unsigned=owner.unsigned
         )
-        found[layer.name] = (layer, range_)
-    if made_up := [name for name, (layer, _) in found.items() if not layer.calibrated]:
+        found[owner.name] = (owner, range_)
+    if made_up := [name for name, (owner, _) in found.items() if not owner.calibrated]:
         logger.warning(
             "%d of %d quantizers were never calibrated or trained, such as %s: their ranges are "
             "the initial ones. "
@@ -93,9 +126,6 @@ def learned_ranges(model: Any) -> dict[str, LearnedRange]:
     return {name: range_ for name, (_, range_) in found.items()}
 
 
-def disabled_quantizers(model: Any) -> list[str]:
-    """Return the names of the quantizers of a Keras model that are switched off."""
-    from qat_lib.quantizers import TensorQuantizer
-
-    layers = [x for x in layers_of(model) if isinstance(x, TensorQuantizer)]
-    return sorted({x.name for x in layers if x.built and not x.enabled})
+def disabled_quantizers(quantizers: Iterable[RangeOwner]) -> list[str]:
+    """Return the names of the quantizers that are switched off."""
+    return sorted({owner.name for owner in quantizers if not owner.enabled})

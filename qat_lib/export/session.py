@@ -29,19 +29,25 @@ EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class ReferenceSession:
-    """Runs an ONNX file on batches as the exported Keras model takes them.
+    """Runs an ONNX file on batches as the exported model takes them.
 
     Args:
         path: the file.
         extra_outputs: inner tensors to hand out, too.
         metadata: the file's ``qatline.*`` metadata: layout of the inputs, embedded preprocessing.
+        layout: order of the axes of the images in the batches. Default ``"NHWC"``, as in Keras.
 
     Raises:
         ExportError: ONNX Runtime can't load the file.
     """
 
     def __init__(
-        self, path: Path, *, extra_outputs: tuple[str, ...] = (), metadata: Mapping[str, str]
+        self,
+        path: Path,
+        *,
+        extra_outputs: tuple[str, ...] = (),
+        metadata: Mapping[str, str],
+        layout: str = "NHWC",
     ) -> None:
         import onnxruntime
 
@@ -68,6 +74,7 @@ class ReferenceSession:
         names = [output.name for output in self._session.get_outputs()]
         self._outputs = [name for name in names if name not in added]
         self._layout = read_names(metadata, "layout")
+        self._given = layout
         self._preprocessing = None
         if metadata.get("preprocessing_embedded") == "true":
             text = metadata.get("preprocessing", "null")
@@ -81,8 +88,8 @@ class ReferenceSession:
         first = self._inputs[0].shape[0] if self._inputs and self._inputs[0].shape else None
         return first if isinstance(first, int) else None
 
-    def keras_inputs(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the batch as the Keras model takes it: raw images go through the preprocessing.
+    def model_inputs(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the batch as the model takes it: raw images go through the preprocessing.
 
         Raises:
             ExportError: the batch has another number of arrays than the file has inputs.
@@ -91,10 +98,17 @@ class ReferenceSession:
             raise ExportError(f"Expected {len(self._inputs)} input arrays. Received: {len(batch)}.")
         if self._preprocessing is None:
             return batch
-        return [self._preprocessing.apply(x) for x in batch]
+        return [self._preprocess(self._preprocessing, x) for x in batch]
+
+    def _preprocess(self, preprocessing: Preprocessing, images: np.ndarray) -> np.ndarray:
+        """Return preprocessed images in the order of axes in which they came."""
+        if self._given == "NHWC" or images.ndim != 4:
+            return preprocessing.apply(images)
+        processed = preprocessing.apply(images.transpose(0, 2, 3, 1))
+        return np.ascontiguousarray(processed.transpose(0, 3, 1, 2))
 
     def run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the model's outputs for a batch in the Keras order of axes.
+        """Return the file's outputs for a batch, in the order of the model's.
 
         Raises:
             ExportError: the batch does not fit the file's inputs.
@@ -109,7 +123,8 @@ class ReferenceSession:
         return [np.asarray(self._last[name]) for name in self._outputs]
 
     def _feed(self, spec: Any, array: np.ndarray) -> tuple[str, np.ndarray]:
-        x = array.transpose(0, 3, 1, 2) if self._layout.get(spec.name) == "NCHW" else array
+        moved = self._given == "NHWC" and self._layout.get(spec.name) == "NCHW"
+        x = array.transpose(0, 3, 1, 2) if moved else array
         return spec.name, np.ascontiguousarray(x, NUMPY_TYPES.get(spec.type))
 
     def extra(self, name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 from qat_lib.files.archives import check_unpacked, open_archive
 from qat_lib.files.hdf5 import stored_bytes
-from qat_lib.files.npy import read_header
+from qat_lib.files.npz import read_npz_headers
 from qat_lib.files.regular_files import open_regular
 from qat_lib.files.text_files import JSON_BYTES
 
@@ -55,24 +55,6 @@ def inspect_archive(path: Path) -> KerasArchive:
             weights = _hdf5_bytes(archive) if _HDF5 in names else _npz_bytes(archive)
         check_unpacked(weights, size)
     return KerasArchive(weight_bytes=weights, holds_code="__lambda__" in classes)
-
-
-def read_npz_headers(archive: zipfile.ZipFile) -> int:
-    """Return how many bytes the arrays of a ``.npz`` file take.
-
-    Raises:
-        ValueError: the header of one is wrong; the text names it.
-    """
-    total = 0
-    for member in archive.infolist():
-        with archive.open(member) as stream:
-            try:
-                total += read_header(stream, member.file_size).nbytes
-            except ValueError as error:
-                raise ValueError(
-                    f"in its array {member.filename.removesuffix('.npy')!r} {error}"
-                ) from error
-    return total
 
 
 def _classes(archive: zipfile.ZipFile) -> set[str]:

@@ -11,7 +11,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from qat_lib.graph.call_graph import Composite
+from qat_lib.graph.keras_traits import traits_of
 from qat_lib.graph.roles import tensorflow_operators
+from qat_lib.graph.traits import Traits
 from qat_lib.quantize_wrappers.inner import inner_layers
 
 logger = logging.getLogger("qat_lib")
@@ -20,34 +23,15 @@ MOVERS = tensorflow_operators("range preserving") | tensorflow_operators("identi
 """TensorFlow's operators that only move values, or change their data type."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Composite:
-    """What the weighted layers inside of a composite read.
-
-    Attributes:
-        layers: the inner layers with quantizable weights, by path.
-        inputs: inputs of the composite that inner layers read, each with their paths.
-        groups: paths of inner layers that read one inner tensor, each path in one group.
-        opaque: paths of inner layers whose input can't be quantized, each with the reason in words.
-    """
-
-    layers: Mapping[str, Any]
-    inputs: Mapping[int, tuple[str, ...]]
-    groups: tuple[tuple[str, ...], ...]
-    opaque: Mapping[str, str]
-
-
-def trace_composite(
-    layer: Any, call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]
-) -> Composite:
+def trace_composite(call: Any, shapes: Mapping[str, Any], dtypes: Mapping[str, str]) -> Composite:
     """Return what the inner layers of a composite read in one call.
 
     Args:
-        layer: the composite; it stays as it is.
-        call: its ``qat_lib.graph.layer_graph.Call``.
+        call: the ``qat_lib.graph.layer_graph.Call`` of the composite, which stays as it is.
         shapes: shapes of the model's tensors.
         dtypes: data types of the model's tensors.
     """
+    layer = call.operation
     inner = inner_layers(layer)
     reads: dict[str, list[Any]] = {path: [] for path in inner}
     specs = [tf.TensorSpec(shapes[name], dtypes[name]) for name in call.inputs]
@@ -71,7 +55,8 @@ def trace_composite(
     except Exception as error:  # noqa: BLE001
         logger.info("%s %r can't be traced: %s", type(layer).__name__, layer.name, error)
         reason = f"its call can't be traced ({type(error).__name__})"
-        return Composite(layers=inner, inputs={}, groups=(), opaque=dict.fromkeys(inner, reason))
+        opaque = dict.fromkeys(inner, reason)
+        return Composite(layers=_traits(inner), inputs={}, groups=(), opaque=opaque)
     finally:
         tf.config.run_functions_eagerly(eager)
     sources: dict[str, list[Any]] = {}
@@ -157,5 +142,12 @@ def _composite(inner: Mapping[str, Any], sources: Mapping[str, list[Any]]) -> Co
     order = list(sources)
     inside.sort(key=lambda paths: order.index(paths[0]))
     return Composite(
-        layers=inner, inputs=dict(sorted(inputs.items())), groups=tuple(inside), opaque=opaque
+        layers=_traits(inner),
+        inputs=dict(sorted(inputs.items())),
+        groups=tuple(inside),
+        opaque=opaque,
     )
+
+
+def _traits(inner: Mapping[str, Any]) -> dict[str, Traits]:
+    return {path: traits_of(layer, 1) for path, layer in inner.items()}

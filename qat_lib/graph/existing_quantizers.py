@@ -1,4 +1,4 @@
-"""Quantizers that a model has before quantization: by hand, earlier calls, or Keras."""
+"""Quantizers that a Keras model has before quantization: by hand, earlier calls, or Keras."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ from typing import Any
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.keras_graph import layers_of
-from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import preserves_range
+from qat_lib.graph.traits import ExistingQuantizers
 from qat_lib.quantize_wrappers import BaseQuantizeWrapper
 from qat_lib.quantizers import TensorQuantizer
 
 
-def quantizer_on(graph: LayerGraph, tensor: str) -> Call | None:
-    """Return the TensorQuantizer in front of a tensor, through layers that keep the grid."""
-    call = graph.producer(tensor)
-    while len(call.inputs) == 1 and preserves_range(call.core):
-        call = graph.producer(call.inputs[0])
-    return call if isinstance(call.operation, TensorQuantizer) else None
+def existing_quantizers(operation: Any, inputs: int) -> ExistingQuantizers | None:
+    """Return what a TensorQuantizer or a wrapper quantizes; None for other operations.
 
+    A TensorQuantizer with a range for each channel quantizes no tensor as a whole.
 
-def own_quantizers(call: Call) -> tuple[int, ...]:
-    """Return the inputs that a TensorQuantizer or a wrapper used by hand quantizes.
-
-    A TensorQuantizer with a range for each channel is none of a tensor as a whole, and does not
-    count.
+    Args:
+        operation: a layer or operation.
+        inputs: how many tensors it reads.
     """
-    operation = call.operation
     if isinstance(operation, TensorQuantizer):
-        return (0,) if operation.channel_axes is None else ()
-    if isinstance(operation, BaseQuantizeWrapper) and operation.quantize_inputs:
-        chosen = operation.quantization_index
-        return tuple(i for i in range(len(call.inputs)) if chosen is None or i in chosen)
-    return ()
+        whole = (0,) if operation.channel_axes is None else ()
+        return ExistingQuantizers(inputs=whole, quantizer=operation)
+    if not isinstance(operation, BaseQuantizeWrapper):
+        return None
+    own: list[int] = []
+    chosen = operation.quantization_index
+    if operation.quantize_inputs:
+        own = [i for i in range(inputs) if chosen is None or i in chosen]
+    return ExistingQuantizers(inputs=tuple(own), weights=bool(operation.weight_quantizers))
 
 
 def refuse_keras_quantized(model: Any) -> None:

@@ -5,22 +5,26 @@ Nested models are flattened, shared layers appear once for each call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import keras
 
-from qat_lib.graph.composites import Composite, trace_composite
+from qat_lib.graph.call_graph import CallGraph, Composite, GraphCall
+from qat_lib.graph.composites import trace_composite
+from qat_lib.graph.existing_quantizers import refuse_keras_quantized
 from qat_lib.graph.keras_graph import functional_of, graph_nodes, has_graph
-from qat_lib.quantize_wrappers import BaseQuantizeWrapper
+from qat_lib.graph.keras_traits import traits_of, unwrapped
+from qat_lib.graph.traits import Traits
+from qat_lib.quantize_wrappers import REGISTRY
 from qat_lib.quantize_wrappers.inner import is_composite
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Call:
-    """One call of a layer or operation.
+class Call(GraphCall):
+    """One call of a Keras layer or operation.
 
     Attributes:
         name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls
@@ -36,14 +40,14 @@ class Call:
         training: the ``training`` argument that an enclosing model was called with, if any.
     """
 
-    name: str
-    layer: str
     path: str
-    operation: Any
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
     arguments: Any = field(repr=False)
     training: bool | None
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What the operation is; of a quantize wrapper, what the layer inside is."""
+        return traits_of(self.operation, len(self.inputs))
 
     @property
     def is_input(self) -> bool:
@@ -53,11 +57,7 @@ class Call:
     @property
     def core(self) -> Any:
         """The layer inside of a quantize wrapper, else the operation itself."""
-        return (
-            self.operation.layer
-            if isinstance(self.operation, BaseQuantizeWrapper)
-            else self.operation
-        )
+        return unwrapped(self.operation)
 
     @property
     def class_name(self) -> str:
@@ -76,7 +76,7 @@ class Call:
         return tuple(args), dict(kwargs)
 
 
-class LayerGraph:
+class LayerGraph(CallGraph):
     """The flat graph of a Functional or Sequential Keras model.
 
     Args:
@@ -88,73 +88,40 @@ class LayerGraph:
         UnsupportedModelError: the model is subclassed or not built.
     """
 
+    calls: tuple[Call, ...]
+    catalog = REGISTRY
+
     def __init__(self, model: Any, *, subclassed_within: bool = False) -> None:
         self.model = model
         function = functional_of(model)
         builder = _Flattener(subclassed_within)
         builder.add(function, None, ())
-        self.calls: tuple[Call, ...] = tuple(builder.calls)
-        self.inputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.inputs)
-        self.outputs: tuple[str, ...] = tuple(builder.names[id(t)] for t in function.outputs)
-        self.shapes: dict[str, tuple[int | None, ...]] = builder.shapes
-        self.dtypes: dict[str, str] = builder.dtypes
+        self.name = str(model.name)
+        self.calls = tuple(builder.calls)
+        self.inputs = tuple(builder.names[id(t)] for t in function.inputs)
+        self.outputs = tuple(builder.names[id(t)] for t in function.outputs)
+        self.shapes = builder.shapes
+        self.dtypes = builder.dtypes
         self.nested: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = builder.nested
         """Tensors that each nested model reads and makes, by the model's name; of a shared one, of
         all its calls."""
 
-    def __repr__(self) -> str:
-        """Return the model's name and the number of its calls."""
-        return f"<LayerGraph of {self.model.name!r}: {len(self.calls)} calls>"
-
     @cached_property
-    def by_name(self) -> dict[str, Call]:
-        """Every call by its name."""
-        return {call.name: call for call in self.calls}
-
-    @cached_property
-    def _producers(self) -> dict[str, Call]:
-        found: dict[str, Call] = {}
-        for call in self.calls:
-            found.update(dict.fromkeys(call.outputs, call))
-        return found
-
-    @cached_property
-    def _consumers(self) -> dict[str, list[tuple[Call, int]]]:
-        found: dict[str, list[tuple[Call, int]]] = {tensor: [] for tensor in self._producers}
-        for call in self.calls:
-            for index, tensor in enumerate(call.inputs):
-                found[tensor].append((call, index))
-        return found
-
-    @cached_property
-    def composites(self) -> dict[str, Composite]:
+    def composites(self) -> Mapping[str, Composite]:
         """Layers without a wrapper but with weighted layers inside, by name."""
         found: dict[str, Composite] = {}
-        for name, layer in self.layers():
-            if is_composite(layer):
-                call = self.by_name[name]
-                found[name] = trace_composite(layer, call, self.shapes, self.dtypes)
+        for call in self.calls:
+            if call.name == call.layer and is_composite(call.operation):
+                found[call.layer] = trace_composite(call, self.shapes, self.dtypes)
         return found
 
-    def producer(self, tensor: str) -> Call:
-        """Return the call that makes ``tensor``."""
-        return self._producers[tensor]
+    def refuse_quantized(self) -> None:
+        """Refuse a model that went through ``keras.Model.quantize``.
 
-    def consumers(self, tensor: str) -> list[tuple[Call, int]]:
-        """Return the calls that read ``tensor``, each with the number of its input."""
-        return self._consumers[tensor]
-
-    def layers(self) -> Iterator[tuple[str, Any]]:
-        """Yield each layer or operation once, as (unique name, object)."""
-        seen: set[str] = set()
-        for call in self.calls:
-            if call.layer not in seen:
-                seen.add(call.layer)
-                yield call.layer, call.operation
-
-    def calls_of(self, layer: str) -> list[Call]:
-        """Return every call of the layer with that unique name."""
-        return [call for call in self.calls if call.layer == layer]
+        Raises:
+            UnsupportedModelError: a layer holds integers in place of its float weights.
+        """
+        refuse_keras_quantized(self.model)
 
 
 class _Flattener:

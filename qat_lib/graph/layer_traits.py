@@ -1,4 +1,4 @@
-"""What Keras layers do to a tensor's range, for the planner and the cases."""
+"""What Keras layers and operations do to values: by their class and their configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 import keras
 from keras import layers
 
-from qat_lib.graph.roles import Role, keras_operators, layer_names, other_layers
+from qat_lib.graph.roles import (
+    Role,
+    activation_functions,
+    keras_operators,
+    layer_names,
+    other_layers,
+    rows,
+)
+from qat_lib.graph.traits import WIDE_WINDOW
 
 
 def classes(role: Role, *more: Role) -> tuple[Any, ...]:
@@ -20,17 +28,27 @@ IDENTITY = classes("identity")
 IDENTITY_NAMES = other_layers("identity")
 RANGE_PRESERVING = classes("range preserving")
 WIDE_MAXIMA = classes("wide maximum")
-CONVOLUTIONS = classes("convolution")
 WEIGHTED = classes("weighted")
+DEPTHWISE = classes("depthwise")
+AFFINE = classes("affine")
+AFFINE_NAMES = other_layers("affine")
 AVERAGE_POOLS = classes("average pool")
 MAX_POOLS = tuple(x for x in classes("max pool") if x not in WIDE_MAXIMA)
 """Those with a window of a size of their own."""
 MOVING_OPERATORS = keras_operators("range preserving") - {"Pad"} | {"Relu"}
 """Bare operations that keep a grid, whatever their arguments."""
-WIDE_WINDOW = 16
-"""Values from which on a window is wide. A percentile of 99.99 costs the maxima of 4 values
-nothing, of 16 values 3 dB of the signal to the noise (normal and Laplace), of 576 values 17 to 21
-dB."""
+FUNCTIONS = {
+    operator: function
+    for row in rows("activation")
+    for operator, function in zip(row.operators, row.functions, strict=True)
+}
+"""Bare operation -> the activation function that it is."""
+NON_NEGATIVE = activation_functions("non-negative")
+NON_NEGATIVE_OPERATORS = keras_operators("non-negative") - FUNCTIONS.keys()
+"""Bare operations that are never negative, beside the activations that have a name."""
+AFFINE_OPERATORS = keras_operators("arithmetic")
+SMOOTH = ("bilinear", "nearest")
+"""Interpolations that stay within the values they come from; cubic ones overshoot."""
 
 
 def is_identity(operation: Any) -> bool:
@@ -77,3 +95,67 @@ def preserves_range(operation: Any) -> bool:
             or type(operation).__name__ in MOVING_OPERATORS
         )
     return isinstance(operation, RANGE_PRESERVING) or is_relu(operation) or is_identity(operation)
+
+
+def activation_of(operation: Any) -> str | None:
+    """Return the activation function that the operation is, such as ``"relu"``, or None."""
+    if isinstance(operation, layers.Activation):
+        return getattr(operation.activation, "__name__", None)
+    # The layer, and what keras.activations.relu leaves in a graph.
+    if type(operation).__name__ == "ReLU":
+        return (
+            "relu6"
+            if operation.max_value is not None
+            else "leaky_relu"
+            if operation.negative_slope
+            else "relu"
+        )
+    if isinstance(operation, layers.LeakyReLU):
+        return "leaky_relu"
+    if isinstance(operation, layers.ELU):
+        return "elu"
+    if isinstance(operation, layers.Layer):
+        return None
+    return FUNCTIONS.get(type(operation).__name__)
+
+
+def own_activation_of(operation: Any) -> str | None:
+    """Return the activation function that a weighted layer applies itself, or None."""
+    if not isinstance(operation, WEIGHTED):
+        return None  # a recurrent layer multiplies after its activation
+    own = operation.activation
+    if own is None or own is keras.activations.linear:
+        return None
+    return str(getattr(own, "__name__", type(own).__name__))
+
+
+def is_affine(operation: Any, inputs: int) -> bool:
+    """Whether the operation scales or shifts its one input by constants."""
+    if isinstance(operation, AFFINE) or type(operation).__name__ in AFFINE_NAMES:
+        return True
+    is_operator = not isinstance(operation, layers.Layer)
+    return is_operator and inputs == 1 and type(operation).__name__ in AFFINE_OPERATORS
+
+
+def is_depthwise(operation: Any) -> bool:
+    """Whether the operation is a convolution of each channel by itself."""
+    if not isinstance(operation, WEIGHTED):
+        return False
+    groups = getattr(operation, "groups", 1)
+    is_grouped = groups > 1 and groups == getattr(operation, "filters", 0)
+    return isinstance(operation, DEPTHWISE) or is_grouped
+
+
+def is_never_negative(operation: Any) -> bool:
+    """Whether the operation's outputs are never negative, by its function alone."""
+    if isinstance(operation, layers.Softmax):
+        return True
+    is_operator = type(operation).__name__ in NON_NEGATIVE_OPERATORS
+    return is_operator or activation_of(operation) in NON_NEGATIVE
+
+
+def is_smooth(operation: Any) -> bool:
+    """Whether the operation gives means of the values around it."""
+    if isinstance(operation, layers.UpSampling2D | layers.Resizing):
+        return operation.interpolation in SMOOTH
+    return isinstance(operation, AVERAGE_POOLS)

@@ -9,11 +9,12 @@ import keras
 import numpy as np
 
 from qat_lib.errors import ConfigError
-from qat_lib.files.archives import check_unpacked, open_archive
+from qat_lib.files.archives import check_unpacked
 from qat_lib.files.hdf5 import stored_bytes
-from qat_lib.files.keras_archive import inspect_archive, read_npz_headers
+from qat_lib.files.keras_archive import inspect_archive
+from qat_lib.files.npz import read_arrays
 from qat_lib.files.regular_files import open_regular
-from qat_lib.foreign_errors import describe_error
+from qat_lib.models.weight_files import reading_weights, refuse_unused
 
 _SUFFIXES = (".h5", ".keras", ".npz")
 
@@ -33,28 +34,12 @@ def load_weights(model: Any, path: str | Path) -> None:
             ``qat_lib.load_model``), or does not fit the model.
     """
     file = Path(path)
-    if file.suffix not in _SUFFIXES:
-        raise ConfigError(
-            f"Expected a weights file (.weights.h5, .keras or .npz). Received: {str(file)!r}."
-        )
-    try:
+    with reading_weights(file, _SUFFIXES, model.name):
         if file.suffix == ".npz":
-            _assign(model, _read_npz(file))
+            _assign(model, read_arrays(file))
         else:
             _check(file)
             model.load_weights(file)
-    except ConfigError:
-        raise
-    except FileNotFoundError as error:
-        raise ConfigError(f"There is no weights file {str(file)!r}.") from error
-    except OSError as error:
-        raise ConfigError(
-            f"The weights file {str(file)!r} can't be read: {error.strerror or error}."
-        ) from error
-    except Exception as error:  # Keras raises many kinds for a file of another model
-        raise ConfigError(
-            f"The weights file {str(file)!r} does not fit the model {model.name!r}: {describe_error(error)}."
-        ) from error
 
 
 def _check(file: Path) -> None:
@@ -64,14 +49,6 @@ def _check(file: Path) -> None:
     with open_regular(file) as stream:
         asked = stored_bytes(stream)
     check_unpacked(asked, file.stat().st_size)
-
-
-def _read_npz(file: Path) -> dict[str, np.ndarray]:
-    with open_regular(file) as stream, open_archive(stream) as archive:
-        read_npz_headers(archive)
-        stream.seek(0)
-        with np.load(stream, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
 
 
 def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:
@@ -91,11 +68,7 @@ def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:
             used.add(key)
             values.append(_keras_layout(layer, name, arrays[key]))
         layer.set_weights(values)
-    left = [key for key in arrays if key not in used and not key.endswith("num_batches_tracked")]
-    if left:
-        raise ConfigError(
-            f"The weights hold {left[0]!r} and {len(left) - 1} more that fit no layer of {model.name!r}."
-        )
+    refuse_unused(arrays, used, model.name)
 
 
 def _torch_name(name: str) -> str:

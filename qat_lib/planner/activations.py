@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.plan import Consumer, QuantizerEntry
 from qat_lib.planner.agreement import agreed
 from qat_lib.planner.maxima import maximum_behind
 from qat_lib.planner.signs import non_negative_tensors
 from qat_lib.planner.ties import tied_groups
 from qat_lib.planner.wants import Wants
-from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision
 from qat_lib.spec import LayerConfig
 
@@ -53,10 +52,10 @@ class _Tensors:
     """
 
     def __init__(self, wants: Wants) -> None:
-        self.graph: LayerGraph = wants.graph
+        self.graph: CallGraph = wants.graph
         self.groups = tied_groups(wants)
         self.readers: dict[str, dict[Consumer, Decision | None]] = {}
-        self.kept: dict[str, Call] = {}
+        self.kept: dict[str, GraphCall] = {}
         """Quantizers that the model has already."""
         self.maxima: dict[str, str] = {}
         self.signed: set[str] = set()
@@ -81,7 +80,7 @@ class _Tensors:
             readers[consumer] = readers.get(consumer) or decision
         for consumer, _ in wants.readers[tensor]:
             call = self.graph.by_name[consumer.layer]
-            if isinstance(call.operation, TensorQuantizer):
+            if call.traits.is_quantizer:
                 self.kept.setdefault(self.key(root), call)
 
     def key(self, root: str) -> str:
@@ -90,16 +89,13 @@ class _Tensors:
 
     def in_order(self) -> list[str]:
         """Return the tensors in the order of the model's calls."""
-        position: dict[str, int] = {}
-        for index, call in enumerate(self.graph.calls):
-            position.update(dict.fromkeys(call.outputs, index))
-        return sorted(self.readers, key=position.__getitem__)
+        return sorted(self.readers, key=self.graph.order.__getitem__)
 
     def entry(self, root: str, name: str, *, unsigned: bool) -> QuantizerEntry:
         """Return the entry of one tensor."""
         key = self.key(root)
         kept = self.kept.get(key)
-        options: Any = _DEFAULTS if kept is None else kept.operation
+        options: Any = _DEFAULTS if kept is None else kept.traits.quantizer
         configs = [decision.config for decision in self.readers[root].values() if decision]
         from_zero = self._is_unsigned(root, unsigned)
         reasons = self._reasons(root)
@@ -132,7 +128,7 @@ class _Tensors:
         if kept is None:
             return unsigned and self.key(root) not in self.signed
         serves_it_alone = root not in self.groups
-        return bool(kept.operation.unsigned) and (
+        return bool(kept.traits.quantizer.unsigned) and (
             serves_it_alone or self.key(root) not in self.signed
         )
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import keras
-
 from qat_lib.custom_qdq_cases.fusion import chain_root
-from qat_lib.graph.keras_graph import layers_inside
-from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import WEIGHTED, preserves_range
+from qat_lib.graph.call_graph import CallGraph, GraphCall
+from qat_lib.graph.traits import Traits
 from qat_lib.plan import SkippedLayer
 from qat_lib.planner.inside import decide_inside, decision_outside
-from qat_lib.quantize_wrappers import REGISTRY, BaseQuantizeWrapper, WeightedBaseQuantizeWrapper
-from qat_lib.quantizers import TensorQuantizer
 from qat_lib.selection import Decision, Selector
 
 Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 
 
-def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
+def decide(graph: CallGraph, selector: Selector, mode: str) -> Decided:
     """Return the decision about each quantized layer, by name, and the layers not quantized.
 
     Between the two stand the decisions about layers inside of composite ones, by ``"<layer>/<inner
@@ -28,10 +21,11 @@ def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
     decided: dict[str, Decision] = {}
     inner: dict[str, Decision] = {}
     skipped: list[SkippedLayer] = []
-    for layer, operation in graph.layers():
-        if isinstance(operation, keras.layers.InputLayer):
+    for call in graph.first_calls():
+        layer, traits = call.layer, call.traits
+        if traits.is_input:
             continue
-        decision = selector.decide(layer, operation)
+        decision = selector.decide(layer, traits)
         if (composite := graph.composites.get(layer)) is not None and not _excludes(decision):
             found, left = decide_inside(layer, composite, selector, decision)
             inner |= found
@@ -40,29 +34,23 @@ def decide(graph: LayerGraph, selector: Selector, mode: str) -> Decided:
                 decided[layer] = decision_outside(layer, composite, found)
                 continue
             decision = None
-        if isinstance(operation, BaseQuantizeWrapper | TensorQuantizer):
+        if traits.existing is not None:
             reason, detail = "quantized already", "keeps its quantizers"
         elif decision is None:
-            reason, detail = _why_not(graph, graph.by_name[layer], decided, mode)
+            reason, detail = _why_not(graph, call, decided, mode)
         elif layer in graph.composites:
             reason, detail = "excluded", decision.source
-        elif REGISTRY.find(type(operation)) is None and isinstance(operation, keras.layers.Layer):
-            name = type(operation).__name__
-            reason, detail = (
-                "unsupported",
-                f"no wrapper for {name}; define {name}QuantizeWrapper to add one",
-            )
+        elif traits.support is None and traits.is_layer:
+            reason, detail = "unsupported", _what_is_missing(graph, traits)
         elif not decision.config.quantize_input and not (
-            decision.config.quantize_weight and kernels(operation)
+            decision.config.quantize_weight and traits.weights()
         ):
             reason, detail = "excluded", decision.source
         else:
             decided[layer] = decision
             continue
         skipped.append(
-            SkippedLayer(
-                layer=layer, class_name=type(operation).__name__, reason=reason, detail=detail
-            )
+            SkippedLayer(layer=layer, class_name=traits.class_name, reason=reason, detail=detail)
         )
     return decided, inner, skipped
 
@@ -75,44 +63,43 @@ def _excludes(decision: Decision | None) -> bool:
     )
 
 
-def kernels(operation: Any) -> dict[str, tuple[int, ...] | None]:
-    """Return the weights of a layer that can be quantized, with the axes that keep a range."""
-    wrapper = REGISTRY.find(type(operation))
-    if wrapper is None or not issubclass(wrapper, WeightedBaseQuantizeWrapper):
-        return {}
-    found: dict[str, tuple[int, ...] | None] = wrapper(operation).planned_weights()
-    return found
+def _what_is_missing(graph: CallGraph, traits: Traits) -> str:
+    name = traits.class_name
+    if traits.obstacle:
+        return traits.obstacle
+    return f"no {graph.catalog.noun} for {name}; {graph.catalog.remedy(name)} to add one"
 
 
 def _why_not(
-    graph: LayerGraph, call: Call, decided: dict[str, Decision], mode: str
+    graph: CallGraph, call: GraphCall, decided: dict[str, Decision], mode: str
 ) -> tuple[str, str]:
-    if preserves_range(call.operation):
+    traits = call.traits
+    if traits.preserves_range:
         return "range-preserving", "keeps the quantizer of its input"
     if (kernel := _kernel_around(graph, call)) is not None and (
-        kernel.layer in decided or isinstance(kernel.operation, BaseQuantizeWrapper)
+        kernel.layer in decided or kernel.traits.is_wrapped
     ):
         return "fused", f"runs in the kernel of {kernel.layer}"
-    if REGISTRY.find(type(call.operation)) is None:
-        return "not quantizable", f"runs in float{_weights_inside(call.operation)}"
+    if traits.obstacle:
+        return "not quantizable", f"runs in float: {traits.obstacle}"
+    if traits.support is None:
+        return "not quantizable", f"runs in float{_weights_inside(graph, traits)}"
     if mode == "partial":
         return "not named", "partial mode quantizes only what the spec or a case names"
     return "off by default", "name it in a spec or a case to quantize it"
 
 
-def _weights_inside(operation: Any) -> str:
+def _weights_inside(graph: CallGraph, traits: Traits) -> str:
     """Return in words which weighted layers a layer keeps in float, and what to do."""
-    if not isinstance(operation, keras.layers.Layer):
-        return ""
-    inside = [x.name for x in layers_inside(operation) if isinstance(x, WEIGHTED)]
+    inside = traits.inside
     if not inside:
         return ""
     shown = ", ".join(inside[:4]) + (f" and {len(inside) - 4} more" if len(inside) > 4 else "")
-    wrapper = f"{type(operation).__name__}QuantizeWrapper"
-    return f", with the weights of {shown} inside; define {wrapper} to quantize them"
+    remedy = graph.catalog.remedy(traits.class_name)
+    return f", with the weights of {shown} inside; {remedy} to quantize them"
 
 
-def _kernel_around(graph: LayerGraph, call: Call) -> Call | None:
+def _kernel_around(graph: CallGraph, call: GraphCall) -> GraphCall | None:
     """Return the layer whose kernel fuses the call, such as the convolution in front."""
     if len(call.inputs) != 1 or len(call.outputs) != 1:
         return None

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from qat_lib.graph.layer_graph import LayerGraph
+from qat_lib.graph.call_graph import CallGraph
+from qat_lib.graph.traits import Traits
 from qat_lib.plan import Consumer, QuantizerEntry
+from qat_lib.plan_entries import quantizer_name
 from qat_lib.planner.agreement import agreed
-from qat_lib.planner.decisions import kernels
-from qat_lib.quantize_wrappers import REGISTRY
-from qat_lib.quantize_wrappers.composite import quantizer_name
 from qat_lib.selection import Decision
 
 
-def composite_entries(graph: LayerGraph, inner: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
+def composite_entries(graph: CallGraph, inner: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
     """Yield one entry for each weight and each tensor inside of composite layers that is quantized.
 
     Raises:
         SpecError: the readers of an inner tensor ask for different options.
     """
     for layer, composite in graph.composites.items():
-        for path, operation in composite.layers.items():
+        for path, traits in composite.layers.items():
             decision = inner.get(f"{layer}/{path}")
             if decision is not None and decision.config.quantize_weight:
-                yield from _weights_of(f"{layer}/{path}", operation, decision)
+                yield from _weights_of(f"{layer}/{path}", traits, decision)
         for paths in composite.groups:
             decisions: dict[str, Decision] = {}
             for path in paths:
@@ -52,9 +50,9 @@ def _inner_tensor(decisions: Mapping[str, Decision]) -> QuantizerEntry:
     )
 
 
-def _weights_of(layer: str, operation: Any, decision: Decision) -> Iterator[QuantizerEntry]:
+def _weights_of(layer: str, traits: Traits, decision: Decision) -> Iterator[QuantizerEntry]:
     config = decision.config
-    for kernel, axes in kernels(operation).items():
+    for kernel, axes in traits.weights().items():
         yield QuantizerEntry(
             name=quantizer_name(f"{layer}/{kernel}"),
             kind="weight",
@@ -67,15 +65,18 @@ def _weights_of(layer: str, operation: Any, decision: Decision) -> Iterator[Quan
         )
 
 
-def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
+def weight_entries(graph: CallGraph, decided: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
     """Yield one entry for each weight that is quantized, and for each tensor inside of a layer."""
-    for layer, operation in graph.layers():
+    for call in graph.first_calls():
+        layer, support = call.layer, call.traits.support
         if (decision := decided.get(layer)) is None:
             continue
         config = decision.config
         if config.quantize_weight:
-            yield from _weights_of(layer, operation, decision)
-        for name in _internal(operation) if config.quantize_input else ():
+            yield from _weights_of(layer, call.traits, decision)
+        if support is None or not config.quantize_input:
+            continue
+        for name in support.internal:
             yield QuantizerEntry(
                 name=f"{layer}_{name}_quantizer",
                 kind="internal",
@@ -85,8 +86,3 @@ def weight_entries(graph: LayerGraph, decided: Mapping[str, Decision]) -> Iterat
                 range_policy=config.range_policy or "ema",
                 reason=decision.source,
             )
-
-
-def _internal(operation: Any) -> Sequence[str]:
-    wrapper = REGISTRY.find(type(operation))
-    return () if wrapper is None else wrapper.internal_names

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from qat_lib.graph.composites import Composite
+from qat_lib.graph.call_graph import Composite
+from qat_lib.graph.traits import Traits
 from qat_lib.plan import SkippedLayer
-from qat_lib.quantize_wrappers import REGISTRY
 from qat_lib.selection import Decision, Selector
 from qat_lib.spec import LayerConfig
 
@@ -27,12 +26,12 @@ def decide_inside(
     """
     decided: dict[str, Decision] = {}
     skipped: list[SkippedLayer] = []
-    for path, operation in composite.layers.items():
+    for path, traits in composite.layers.items():
         name = f"{layer}/{path}"
-        decision = selector.decide(name, operation)
+        decision = selector.decide(name, traits)
         if (
             about_all is not None
-            and _is_on(operation)
+            and _is_on(traits)
             and (decision is None or decision.source == "default")
         ):
             decision = replace(about_all, config=replace(about_all.config, quantization_index=None))
@@ -46,9 +45,7 @@ def decide_inside(
             decided[name] = decision
             continue
         skipped.append(
-            SkippedLayer(
-                layer=name, class_name=type(operation).__name__, reason=reason, detail=detail
-            )
+            SkippedLayer(layer=name, class_name=traits.class_name, reason=reason, detail=detail)
         )
     return decided, skipped
 
@@ -70,5 +67,5 @@ def decision_outside(layer: str, composite: Composite, inside: Mapping[str, Deci
     return replace(first, config=config)
 
 
-def _is_on(operation: Any) -> bool:
-    return bool(REGISTRY.find(type(operation)).default_quantize_input)
+def _is_on(traits: Traits) -> bool:
+    return traits.support is not None and traits.support.quantize_input

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from qat_lib.custom_qdq_cases import TensorRTQDQCase
 from qat_lib.errors import SpecError
-from qat_lib.graph.existing_quantizers import refuse_keras_quantized
-from qat_lib.graph.layer_graph import LayerGraph
-from qat_lib.options import Mode
+from qat_lib.graph.call_graph import CallGraph
+from qat_lib.graph.reading import read_graph
 from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.activations import activation_entries
 from qat_lib.planner.decisions import decide
 from qat_lib.planner.entries import composite_entries, weight_entries
+from qat_lib.planner.request import PlanRequest
 from qat_lib.planner.wants import Wants
 from qat_lib.selection import Selector, warn_unknown_names
 from qat_lib.spec import QuantizationSpec
-
-MODES = get_args(Mode)
 
 
 def plan_quantization(
@@ -56,37 +53,33 @@ def plan_quantization(
         UnsupportedModelError: the model is subclassed, not built, or quantized by Keras's own
             ``quantize``.
     """
-    cases = _cases(custom_qdq_cases)
-    if quantization_mode not in MODES:
-        raise SpecError(
-            f"quantization_mode must be 'full' or 'partial'. Received: {quantization_mode!r}."
-        )
-    if quantization_spec is not None and not isinstance(quantization_spec, QuantizationSpec):
-        raise SpecError(
-            "quantization_spec must be a QuantizationSpec. Received: "
-            f"{type(quantization_spec).__name__}."
-        )
-    if (
-        quantization_mode == "partial"
-        and not cases
-        and not (quantization_spec and quantization_spec.layers)
-    ):
-        raise SpecError(
-            "Partial mode quantizes only what a spec or a case names: give at least one of them."
-        )
-    graph = LayerGraph(model)
-    refuse_keras_quantized(model)
-    warn_unknown_names(quantization_spec, _layer_names(graph), model.name)
-    specs = [(type(case).__name__, _case_spec(case, model, quantization_spec)) for case in cases]
-    selector = Selector(quantization_mode, quantization_spec, specs)
-    decided, inner, skipped = decide(graph, selector, quantization_mode)
+    request = PlanRequest.of(
+        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned
+    )
+    return plan_graph(read_graph(model), request)
+
+
+def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
+    """Return the plan of a model of any framework, from its graph.
+
+    Raises:
+        SpecError: the spec or a case is wrong.
+        UnsupportedModelError: the model is quantized by another tool.
+    """
+    graph.refuse_quantized()
+    spec, mode = request.spec, request.mode
+    warn_unknown_names(spec, _layer_names(graph), graph.name)
+    specs = [(type(case).__name__, _case_spec(case, graph.model, spec)) for case in request.cases]
+    selector = Selector(mode, spec, graph.catalog, specs)
+    decided, inner, skipped = decide(graph, selector, mode)
     weights = (*weight_entries(graph, decided), *composite_entries(graph, inner))
     taken = {*(entry.name for entry in weights), *(f"quant_{layer}" for layer in decided)}
+    wants = Wants(graph, decided)
     return QuantizationPlan(
-        model=model.name,
-        mode=quantization_mode,
+        model=graph.name,
+        mode=mode,
         quantizers=(
-            *activation_entries(Wants(graph, decided), unsigned=unsigned, taken=taken),
+            *activation_entries(wants, unsigned=request.unsigned, taken=taken),
             *weights,
         ),
         skipped=tuple(skipped),
@@ -94,38 +87,12 @@ def plan_quantization(
     )
 
 
-def _layer_names(graph: LayerGraph) -> list[str]:
+def _layer_names(graph: CallGraph) -> list[str]:
     """Return the names of the layers, and as ``"<layer>/<path>"`` of those inside of composites."""
     names = [name for name, _ in graph.layers()]
     for name, composite in graph.composites.items():
         names.extend(f"{name}/{path}" for path in composite.layers)
     return names
-
-
-def _cases(cases: Sequence[Any] | str | None) -> list[Any]:
-    """Return the cases as a list.
-
-    Raises:
-        SpecError: there is no list of them, or one is a class or has no ``case`` method.
-    """
-    if isinstance(cases, str) and cases == "auto":
-        return [TensorRTQDQCase()]
-    if cases is not None and (isinstance(cases, str) or not isinstance(cases, Iterable)):
-        raise SpecError(
-            f"custom_qdq_cases must be a list of cases. Received: {type(cases).__name__}."
-        )
-    listed = list(cases or ())
-    for case in listed:
-        if isinstance(case, type):
-            raise SpecError(
-                f"custom_qdq_cases holds objects: give {case.__name__}() in place of "
-                f"{case.__name__}."
-            )
-        if not callable(getattr(case, "case", None)):
-            raise SpecError(
-                f"A custom Q/DQ case needs a method case(keras_model, qspec). Received: {case!r}."
-            )
-    return listed
 
 
 def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> QuantizationSpec:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from keras import layers
-
-from qat_lib.graph.existing_quantizers import quantizer_on
-from qat_lib.graph.layer_graph import Call
+from qat_lib.graph.call_graph import GraphCall
 from qat_lib.plan import Consumer
 from qat_lib.planner.wants import Wants
 
 
 def tied_groups(wants: Wants) -> dict[str, str]:
     """Return the tied group of each tensor in one, named after its first tensor."""
-    order: dict[str, int] = {}
-    for index, call in enumerate(wants.graph.calls):
-        order.update(dict.fromkeys(call.outputs, index))
+    order = wants.graph.order
     parent: dict[str, str] = {}
 
     def find(tensor: str) -> str:
@@ -23,7 +18,8 @@ def tied_groups(wants: Wants) -> dict[str, str]:
         return tensor
 
     for call in wants.graph.calls:
-        if not isinstance(call.operation, layers.Concatenate):
+        traits = call.traits
+        if traits.kind != "Concatenate" or traits.support is None or traits.is_wrapped:
             continue
         members = _members(wants, call)
         roots = sorted({find(member) for member in members}, key=order.__getitem__)
@@ -34,14 +30,14 @@ def tied_groups(wants: Wants) -> dict[str, str]:
     return {tensor: find(tensor) for tensor in parent}
 
 
-def _members(wants: Wants, call: Call) -> list[str]:
+def _members(wants: Wants, call: GraphCall) -> list[str]:
     """Return the tensors that a Concatenate ties: none unless all that it reads are quantized."""
     members = []
     any_wanted = False
     for index, tensor in enumerate(call.inputs):
         consumers = [consumer for consumer, _ in wants.readers.get(tensor, ())]
         wanted = Consumer(layer=call.name, input=index) in consumers
-        quantizer = quantizer_on(wants.graph, tensor)
+        quantizer = wants.graph.quantizer_on(tensor)
         if not wanted and quantizer is None:
             return []
         any_wanted = any_wanted or wanted

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from qat_lib.errors import SpecError
-from qat_lib.graph.existing_quantizers import own_quantizers, quantizer_on
-from qat_lib.graph.layer_graph import Call, LayerGraph
-from qat_lib.graph.layer_traits import is_identity, preserves_range
+from qat_lib.graph.call_graph import CallGraph, GraphCall
 from qat_lib.plan import Consumer
 from qat_lib.selection import Decision
 
@@ -31,21 +29,20 @@ class Wants:
         SpecError: a decision names an input that the layer does not have.
     """
 
-    def __init__(self, graph: LayerGraph, decided: Mapping[str, Decision]) -> None:
+    def __init__(self, graph: CallGraph, decided: Mapping[str, Decision]) -> None:
         self.graph = graph
         self.readers: dict[str, list[Want]] = {}
         for call in graph.calls:
-            for index in own_quantizers(call):
+            for index in call.traits.quantized_inputs:
                 self._add(call, index, None)
             if (decision := decided.get(call.layer)) is not None and decision.config.quantize_input:
                 for index in _chosen(call, decision):
-                    if (
-                        "float" in graph.dtypes[call.inputs[index]]
-                        and quantizer_on(graph, call.inputs[index]) is None
-                    ):
+                    tensor = call.inputs[index]
+                    is_float = "float" in graph.dtypes[tensor]
+                    if is_float and graph.quantizer_on(tensor) is None:
                         self._add(call, index, decision)
 
-    def _add(self, call: Call, index: int, decision: Decision | None) -> None:
+    def _add(self, call: GraphCall, index: int, decision: Decision | None) -> None:
         self.readers.setdefault(call.inputs[index], []).append(
             (Consumer(layer=call.name, input=index), decision)
         )
@@ -55,7 +52,8 @@ class Wants:
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)
-            if len(call.inputs) != 1 or len(call.outputs) != 1 or not preserves_range(call.core):
+            is_plain = len(call.inputs) == 1 and len(call.outputs) == 1
+            if not is_plain or not call.traits.preserves_range:
                 return best
             current = call.inputs[0]
             if current in self._sources or (
@@ -78,7 +76,7 @@ class Wants:
     def _source(self, tensor: str) -> str:
         """Return the tensor in front of layers that are the identity at inference."""
         call = self.graph.producer(tensor)
-        while len(call.inputs) == 1 and is_identity(call.core):
+        while len(call.inputs) == 1 and call.traits.is_identity:
             tensor = call.inputs[0]
             call = self.graph.producer(tensor)
         return tensor
@@ -92,7 +90,7 @@ class Wants:
         readers = self.graph.consumers(tensor)
         wanted = {(consumer.layer, consumer.input) for consumer, _ in self.readers.get(tensor, ())}
         for call, index in readers:
-            passes_on = preserves_range(call.core)
+            passes_on = call.traits.preserves_range
             if (call.name, index) not in wanted and not (
                 passes_on and self._all_wanted(call.outputs[0])
             ):
@@ -100,7 +98,7 @@ class Wants:
         return bool(readers)
 
 
-def _chosen(call: Call, decision: Decision) -> tuple[int, ...]:
+def _chosen(call: GraphCall, decision: Decision) -> tuple[int, ...]:
     chosen = decision.config.inputs
     if chosen is None:
         return tuple(range(len(call.inputs)))

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from qat_lib.apply.cloning import sound_config
 from qat_lib.errors import SpecError
+from qat_lib.plan_entries import quantizer_name
 from qat_lib.quantize_wrappers.base import BaseQuantizeWrapper
 from qat_lib.quantize_wrappers.inner import inner_layers, inner_wrapper
 from qat_lib.quantize_wrappers.replacement import call_with_weights
@@ -240,8 +241,3 @@ def _symbolic(x: Any) -> Any:
         if is_tensor
         else x
     )
-
-
-def quantizer_name(tensor: str) -> str:
-    """Return an inner quantizer's name, for ``<layer>/<path>/<weight>``."""
-    return f"{tensor.replace('/', '_')}_quantizer"

@@ -16,7 +16,12 @@ SUFFIX = "QuantizeWrapper"
 
 
 class WrapperRegistry:
-    """Maps layer classes to wrapper classes; the last one registered for a class wins."""
+    """Maps layer classes to wrapper classes; the last one registered for a class wins.
+
+    It is the ``qat_lib.graph.catalog.Catalog`` of the Keras side.
+    """
+
+    noun = "wrapper"
 
     def __init__(self) -> None:
         self._by_class: dict[type, Any] = {}
@@ -61,6 +66,14 @@ class WrapperRegistry:
     def class_names(self) -> list[str]:
         """Return the names of every class with a wrapper, sorted."""
         return sorted({cls.__name__ for cls in self._by_class} | set(self._by_name))
+
+    def remedy(self, name: str) -> str:
+        """Return, in a few words, how to support a layer class."""
+        return f"define {name}{SUFFIX}"
+
+    def advice(self, name: str) -> str:
+        """Return a sentence that says how to support a layer class."""
+        return f"To add one, define a class named {name}{SUFFIX} that derives from a base wrapper."
 
 
 def keras_class(name: str) -> type | None:

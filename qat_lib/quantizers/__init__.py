@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize, quantization_scale
-from qat_lib.quantizers.modes import collecting, export_mode
-from qat_lib.quantizers.tensor_quantizer import RANGE_POLICIES, TensorQuantizer
+from qat_lib.calibrators.collecting import collecting
+from qat_lib.quantizers.fake_quantize import fake_quantize, quantization_scale
+from qat_lib.quantizers.modes import export_mode
+from qat_lib.quantizers.tensor_quantizer import TensorQuantizer
+from qat_lib.ranges import AMAX_FLOOR, RANGE_POLICIES
 
 __all__ = [
     "AMAX_FLOOR",

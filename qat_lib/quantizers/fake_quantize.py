@@ -14,23 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-AMAX_FLOOR = 127.0 * 2.0**-24
-"""Least range: it keeps a dead channel's scale positive, and representable in float16 (2**-24)."""
-
-
-def integer_bounds(
-    num_bits: int, narrow_range: bool, unsigned: bool = False
-) -> tuple[float, float]:
-    """Return the least and greatest integer: for 8 bits -128, 127; narrow -127; unsigned 0, 255."""
-    high = greatest_integer(num_bits, unsigned)
-    if unsigned:
-        return 0.0, high
-    return (-high if narrow_range else -high - 1.0), high
-
-
-def greatest_integer(num_bits: int, unsigned: bool) -> float:
-    """Return the greatest integer: for 8 bits 127, unsigned 255."""
-    return float(2 ** (num_bits if unsigned else num_bits - 1) - 1)
+from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
 
 def quantization_scale(amax: Any, num_bits: int = 8, unsigned: bool = False) -> Any:

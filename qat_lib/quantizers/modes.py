@@ -1,7 +1,7 @@
-"""The two contexts in which a quantizer does something else than quantize: export and calibration.
+"""The context in which a quantizer marks its tensor for the ONNX export.
 
-Both are context variables, so that they end with their ``with`` block, whatever happens in it, and
-do not leak into other threads.
+It is a context variable, so that it ends with its ``with`` block, whatever happens in it, and does
+not leak into other threads. Calibration's is ``qat_lib.calibrators.collecting``.
 """
 
 from __future__ import annotations
@@ -9,20 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
-
-class Collector(Protocol):
-    """What calibration hands to the quantizers of a model."""
-
-    def observe(self, quantizer: Any, tensor: Any) -> None:
-        """Take note of ``tensor``, the float input of ``quantizer``."""
-
-
 _markers: ContextVar[dict[str, str] | None] = ContextVar("qat_lib_markers", default=None)
-_collector: ContextVar[Collector | None] = ContextVar("qat_lib_collector", default=None)
 
 
 @contextmanager
@@ -41,24 +32,9 @@ def export_mode() -> Iterator[dict[str, str]]:
         _markers.reset(token)
 
 
-@contextmanager
-def collecting(collector: Collector) -> Iterator[None]:
-    """Make every quantizer show its input to ``collector`` and pass it on unchanged."""
-    token = _collector.set(collector)
-    try:
-        yield
-    finally:
-        _collector.reset(token)
-
-
 def is_exporting() -> bool:
     """Whether the code runs inside ``export_mode``."""
     return _markers.get() is not None
-
-
-def active_collector() -> Collector | None:
-    """Return the collector of the enclosing ``collecting``, if any."""
-    return _collector.get()
 
 
 def export_marker(x: Any, quantizer: str) -> Any:

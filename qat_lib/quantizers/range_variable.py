@@ -9,12 +9,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.errors import SpecError
-from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, greatest_integer
-from qat_lib.quantizers.ranges import least_step, range_shape, reduced_axes
 from qat_lib.quantizers.switches import CALIBRATED, Switches
-
-INITIAL_AMAX = 6.0
+from qat_lib.ranges import (
+    AMAX_FLOOR,
+    INITIAL_AMAX,
+    checked_range,
+    greatest_integer,
+    least_step,
+    range_shape,
+    reduced_axes,
+)
 
 
 class RangeVariable(Switches, keras.layers.Layer):
@@ -113,20 +117,8 @@ class RangeVariable(Switches, keras.layers.Layer):
 
     @amax.setter
     def amax(self, value: Any) -> None:
-        array = np.asarray(value, np.float32)
-        if not np.all(np.isfinite(array)) or np.any(array < 0):
-            raise SpecError(
-                f"A range must be finite and not negative. Received for {self.name!r}: {value!r}."
-            )
         self._check_built()
-        shape = tuple(self._range.shape)
-        try:
-            array = np.broadcast_to(np.maximum(array, np.float32(AMAX_FLOOR)), shape)
-        except ValueError as error:
-            raise SpecError(
-                f"The range of {self.name!r} has the shape {shape}. Received: {array.shape}."
-            ) from error
-        self._assign_amax(array)
+        self._assign_amax(checked_range(self.name, value, tuple(self._range.shape)))
         self._switch(CALIBRATED, True)
 
     def _assign_amax(self, array: np.ndarray) -> None:

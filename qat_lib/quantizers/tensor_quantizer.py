@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from qat_lib.errors import SpecError
+from qat_lib.calibrators.collecting import active_collector
 from qat_lib.graph.keras_graph import count_calls
-from qat_lib.options import RangePolicy, WeightRangePolicy
-from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, fake_quantize
-from qat_lib.quantizers.modes import active_collector, export_marker, is_exporting
+from qat_lib.quantizers.fake_quantize import fake_quantize
+from qat_lib.quantizers.modes import export_marker, is_exporting
 from qat_lib.quantizers.range_variable import RangeVariable
 from qat_lib.quantizers.switches import CALIBRATED, ENABLED, TRACKING
-
-RANGE_POLICIES = tuple(dict.fromkeys(get_args(RangePolicy) + get_args(WeightRangePolicy)))
-SHARED_FALL = 32.0
-"""How many times slower the range of several tensors falls than it rises, so that it covers the
-widest of them."""
+from qat_lib.ranges import AMAX_FLOOR, SHARED_FALL, check_settings
 
 
 @keras.saving.register_keras_serializable(package="qat_lib")
@@ -66,20 +61,7 @@ class TensorQuantizer(RangeVariable):
         calibrator: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if range_policy not in RANGE_POLICIES:
-            raise SpecError(
-                f"range_policy must be one of {', '.join(RANGE_POLICIES)}. Received: "
-                f"{range_policy!r}."
-            )
-        if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not 2 <= num_bits <= 16:
-            raise SpecError(f"num_bits must be an integer from 2 to 16. Received: {num_bits!r}.")
-        if narrow_range and unsigned:
-            raise SpecError(
-                "unsigned integers have no narrow range: give narrow_range=True or unsigned=True, "
-                "not both."
-            )
-        if not 0 <= momentum < 1:
-            raise SpecError(f"momentum must be in [0, 1). Received: {momentum!r}.")
+        check_settings(num_bits, narrow_range, unsigned, range_policy, momentum)
         kwargs.setdefault("dtype", "float32")
         super().__init__(autocast=False, **kwargs)
         self.num_bits = num_bits

@@ -30,6 +30,7 @@ FOLDER = ROOT / ".mutation"
 TREE = FOLDER / "tree"  # a copy, so that files may be edited meanwhile
 SCOPE = (
     "qat_lib/calibration",
+    "qat_lib/calibrators",
     "qat_lib/quantizers",
     "qat_lib/analysis",
     "qat_lib/onnx_view",

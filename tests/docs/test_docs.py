@@ -7,6 +7,7 @@ commands themselves, unchanged, are the subject of the tests of whole runs.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import re
@@ -23,6 +24,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # What a page finds in its folder because the reader comes from another one.
 COMES_AFTER = {"report.md": "getting-started.md", "tensorrt.md": "library.md"}
+NEEDS_PACKAGE = {"pytorch.md": ("torch", "torch")}
 QUICK = [
     *("--set", "data.limit=300"),
     *("--set", "data.calibration_samples=32"),
@@ -93,6 +95,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
 )
 def test_every_block_of_a_page_runs(page: Path, workplace: Workplace) -> None:
+    if page.name in NEEDS_PACKAGE:
+        package, extra = NEEDS_PACKAGE[page.name]
+        pytest.importorskip(package, reason=f"needs the extra qatline[{extra}]")
     workplace.run(page)
 
 
@@ -167,10 +172,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "index.html").is_file()
 
 
-def test_every_public_name_is_in_the_reference() -> None:
-    import qat_lib
-
+@pytest.mark.parametrize("package", ["qat_lib", "qat_lib.torch"])
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    if package == "qat_lib.torch":
+        pytest.importorskip("torch", reason="needs the extra qatline[torch]")
+    public = importlib.import_module(package)
     page = (DOCS / "reference.md").read_text()
-    described = {path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", page, flags=re.M)}
-    modules = {name for name in qat_lib.__all__ if inspect.ismodule(getattr(qat_lib, name))}
-    assert set(qat_lib.__all__) - modules <= described
+    described = {path.rpartition(".") for path in re.findall(r"^::: (\S+)$", page, flags=re.M)}
+    of_torch = package == "qat_lib.torch"
+    names = {name for place, _, name in described if ("qat_lib.torch" in place) == of_torch}
+    modules = {name for name in public.__all__ if inspect.ismodule(getattr(public, name))}
+    assert set(public.__all__) - modules <= names

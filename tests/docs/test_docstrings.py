@@ -41,6 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_examples_of_a_module_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name.startswith("qat_lib.torch"):
+        pytest.importorskip("torch", reason="needs the extra qatline[torch]")
     monkeypatch.chdir(folder)
     module = importlib.import_module(name)
     found = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)

@@ -66,6 +66,15 @@ def test_doubles_are_public_names_that_two_modules_define(
     assert density["doubles"](counts) == {"Box": ["inside/one.py", "inside/two.py"]}
 
 
+def test_doubles_allow_a_name_once_in_each_front_end(density: dict[str, Any]) -> None:
+    homes = {
+        "calibrate": ["qat_lib/calibration/calibrate.py", "qat_lib/torch/calibrate.py"],
+        "mark": ["qat_lib/torch/a.py", "qat_lib/torch/b.py"],
+        "walk": ["qat_lib/a.py", "qat_lib/torch/a.py", "pipelines/a.py"],
+    }
+    assert set(density["doubles"](density["Counts"](homes=homes))) == {"mark", "walk"}
+
+
 def test_figures_are_shares_of_the_lines(density: dict[str, Any], counts: Any) -> None:
     figures = density["figures"](counts)
     assert figures["comprehensions per 1,000 lines"] == pytest.approx(2000 / 15)

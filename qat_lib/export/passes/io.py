@@ -21,8 +21,15 @@ DTYPES = {"uint8": ir.DataType.UINT8, "float32": ir.DataType.FLOAT}
 
 
 @lowering_pass
-def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
+def embed_preprocessing(
+    model: ir.Model, preprocessing: Preprocessing, layout: str = "NHWC"
+) -> None:
     """Preprocess raw images in the graph, in the float32 arithmetic of ``Preprocessing``.
+
+    Args:
+        model: the graph.
+        preprocessing: how images are preprocessed.
+        layout: order of the input's axes, which the raw images have, too. Default ``"NHWC"``.
 
     Raises:
         ExportError: the model has several inputs, or its input has another shape than the images.
@@ -38,12 +45,12 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
     if value.shape is None:
         return
     shape = [dim if isinstance(dim, int) else None for dim in value.shape[1:]]
-    if len(shape) != 3 or any(
-        d not in (None, e) for d, e in zip(shape, preprocessing.image_shape, strict=True)
-    ):
+    height, width, channels = preprocessing.image_shape
+    image = (height, width, channels) if layout == "NHWC" else (channels, height, width)
+    if len(shape) != 3 or any(d not in (None, e) for d, e in zip(shape, image, strict=True)):
         raise ExportError(
             f"Expected images of the model's input shape {shape}. The preprocessing gives "
-            f"{list(preprocessing.image_shape)}. Pass the preprocessing that the model was trained "
+            f"{list(image)}. Pass the preprocessing that the model was trained "
             "with."
         )
     batch = value.shape[0]
@@ -66,17 +73,17 @@ def embed_preprocessing(model: ir.Model, preprocessing: Preprocessing) -> None:
         ("Div", np.asarray(preprocessing.std, np.float32), 1.0),
     ):
         if np.any(array != neutral):
-            step(
-                op_type,
-                add_constant(graph, np.asarray(array, np.float32), f"preprocessing/{op_type}"),
-            )
+            operand = np.asarray(array, np.float32)
+            if operand.ndim and layout == "NCHW":
+                operand = operand.reshape(-1, 1, 1)
+            step(op_type, add_constant(graph, operand, f"preprocessing/{op_type}"))
     if not nodes:
         return
     readers = [use for use in value.uses() if use.node not in nodes]
     for use in readers:
         use.node.replace_input_with(use.idx, nodes[-1].outputs[0])
     value.dtype = raw
-    value.shape = ir.Shape([batch, *preprocessing.image_shape])
+    value.shape = ir.Shape([batch, *image])
     graph.insert_before(graph[0], nodes)
 
 

@@ -1,4 +1,4 @@
-"""What an operation is, in one table for Keras layers, Keras operators, TensorFlow and ONNX.
+"""What an operation is, in one table for Keras, TensorFlow, PyTorch and ONNX.
 
 The planner, the cases, the lowering passes, the analysis, the engines and the report ask the table,
 so that Keras's words and ONNX's mean the same. A set that differs from a role names the difference
@@ -26,6 +26,7 @@ __all__ = [
     "other_layers",
     "rows",
     "tensorflow_operators",
+    "torch_functions",
 ]
 
 
@@ -57,6 +58,11 @@ def other_layers(role: Role, *more: Role) -> frozenset[str]:
 def tensorflow_operators(role: Role, *more: Role) -> frozenset[str]:
     """Return the TensorFlow operators that have all of the roles."""
     return frozenset(_names("tensorflow", role, *more))
+
+
+def torch_functions(role: Role, *more: Role) -> frozenset[str]:
+    """Return the functions, methods and operators of PyTorch that have all of the roles."""
+    return frozenset(_names("torch", role, *more))
 
 
 def _names(column: str, role: Role, *more: Role) -> list[str]:

@@ -11,6 +11,8 @@ Role: TypeAlias = Literal[
     "transposed",  # a transposed convolution
     "depthwise",  # a convolution of each channel by itself
     "product",  # multiplies two activations
+    "attention",  # the products of attention and its projections, in one layer
+    "affine",  # scales or shifts its one input by constants
     "integer",  # computes with integers; TensorRT imports none of these
     "integer weighted",  # of these, the ones with the weights as the second input
     "pair",  # quantizes or dequantizes
@@ -61,6 +63,9 @@ class Operation:
         functions: Keras activation functions.
         others: layer classes of model libraries, which are known by name alone.
         tensorflow: TensorFlow operators.
+        modules: classes of ``torch.nn``.
+        torch: functions of ``torch`` and ``torch.nn.functional``, methods of its tensors and
+            Python's operators on these, without the underscore of those that work in place.
     """
 
     roles: frozenset[Role]
@@ -70,6 +75,8 @@ class Operation:
     functions: tuple[str, ...]
     others: tuple[str, ...]
     tensorflow: tuple[str, ...]
+    modules: tuple[str, ...]
+    torch: tuple[str, ...]
 
 
 def operation(
@@ -81,6 +88,8 @@ def operation(
     functions: str = "",
     others: str = "",
     tensorflow: str = "",
+    modules: str = "",
+    torch: str = "",
 ) -> Operation:
     """Return a line of the table from roles, with commas between them, and names, with spaces."""
     known: dict[str, Role] = {role: role for role in get_args(Role)}
@@ -92,4 +101,6 @@ def operation(
         functions=tuple(functions.split()),
         others=tuple(others.split()),
         tensorflow=tuple(tensorflow.split()),
+        modules=tuple(modules.split()),
+        torch=tuple(torch.split()),
     )

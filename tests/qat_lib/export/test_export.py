@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from qat_lib import TensorQuantizer, export_onnx
 from qat_lib.analysis.findings import Finding, Rule
 from qat_lib.errors import ExportError, VerificationError
-from qat_lib.export import export, passes
+from qat_lib.export import finish, passes
 from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.onnx_view.metadata import read_metadata
@@ -123,7 +123,7 @@ def test_export_has_the_defaults_that_it_documents() -> None:
 
 def test_export_reports_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 103.0, 110.0])
-    monkeypatch.setattr(export.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(finish.time, "perf_counter", lambda: next(clock))
     path = tmp_path / "model.onnx"
     report = export_onnx(quantized(2), path)
     assert (report.path, report.bytes, report.opset) == (path, path.stat().st_size, 17)
@@ -232,9 +232,9 @@ def test_export_of_a_source_tree_that_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> str:
-        raise export.PackageNotFoundError(name)
+        raise finish.PackageNotFoundError(name)
 
-    monkeypatch.setattr(export, "version", missing)
+    monkeypatch.setattr(finish, "version", missing)
     export_onnx(dense(), tmp_path / "model.onnx")
     assert metadata_of(tmp_path / "model.onnx")["version"] == "0+unknown"
 
@@ -275,7 +275,7 @@ def verification(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[An
         asked.append((path, plan, path.is_file()))
         return list(findings)
 
-    monkeypatch.setattr(export, "verify_onnx", verify)
+    monkeypatch.setattr(finish, "verify_onnx", verify)
     return asked
 
 
@@ -316,7 +316,7 @@ def test_export_puts_weights_beyond_the_limit_into_a_file_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, external: bool
 ) -> None:
     """The kernel of 4 x 3 float32 values has 48 bytes."""
-    monkeypatch.setattr(export, "EXTERNAL_DATA_ABOVE", limit)
+    monkeypatch.setattr(finish, "EXTERNAL_DATA_ABOVE", limit)
     path = tmp_path / "model.onnx"
     report = export_onnx(dense(use_bias=False), path)
     names = sorted(p.name for p in tmp_path.iterdir())
@@ -329,7 +329,7 @@ def test_export_puts_weights_beyond_the_limit_into_a_file_of_their_own(
 
 
 def test_the_limit_of_one_file_is_below_that_of_protobuf() -> None:
-    assert 1.8e9 < export.EXTERNAL_DATA_ABOVE < 2**31 - 2**27
+    assert 1.8e9 < finish.EXTERNAL_DATA_ABOVE < 2**31 - 2**27
 
 
 def test_export_makes_the_folder_of_the_file(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_export_tells_what_the_disk_refuses(
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export.ir, "save", full)
+    monkeypatch.setattr(finish.ir, "save", full)
     with pytest.raises(
         ExportError, match=r"write .*model\.onnx\. It failed: No space left on device\."
     ):

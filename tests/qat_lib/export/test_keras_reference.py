@@ -8,7 +8,9 @@ import pytest
 from keras import layers
 
 from qat_lib.errors import ExportError
-from qat_lib.export.keras_reference import KerasReference, batches, nudged
+from qat_lib.export import comparing
+from qat_lib.export.comparing import nudged
+from qat_lib.export.keras_reference import KerasReference
 
 A, B = np.arange(10, dtype=np.float32).reshape(5, 2), -np.arange(15, dtype=np.float32).reshape(5, 3)
 
@@ -24,6 +26,10 @@ def two_inputs(form: Any = list) -> keras.Model:
 def one_input() -> keras.Model:
     x = keras.Input((2,), name="x")
     return keras.Model(x, layers.Identity(name="y")(x))
+
+
+def batches(model: keras.Model, *args: Any, **options: Any) -> Any:
+    return comparing.batches(KerasReference(model, []), *args, **options)
 
 
 def shapes(parts: Any) -> list[list[tuple[int, ...]]]:
@@ -142,7 +148,7 @@ def test_keras_reference_gives_the_outputs_and_then_those_of_layers() -> None:
     x = np.float32([[1, 2, 3, 4]])
     reference = KerasReference(chain(), ["end", "gone", "split", "shared", "twice"])
     assert reference.layers == ["end", "twice"]
-    assert len(reference.model_outputs) == 2
+    assert reference.output_count == 2
     found = [y.tolist() for y in reference.run([x])]
     assert found == [[[23, 41]], [[54, 72]], [[23, 41]], [[2, 4, 6, 8]]]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import ExportError
+from qat_lib.export.keras_quantizers import built_quantizers
 from qat_lib.export.ranges import LearnedRange, disabled_quantizers, learned_ranges
 
 
@@ -49,7 +50,7 @@ def quantizer(name, *, build=True, enabled=True, amax=None, **options):
 
 
 def model(*layers):
-    return SimpleNamespace(_flatten_layers=lambda: layers)
+    return built_quantizers(SimpleNamespace(_flatten_layers=lambda: layers))
 
 
 def mixed():

@@ -83,11 +83,11 @@ def test_session_of_no_input_or_a_scalar_has_no_fixed_batch(tmp_path: Path) -> N
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_session_wants_an_array_for_each_input(tmp_path: Path, count: int) -> None:
     with pytest.raises(ExportError, match=rf"Expected 2 input arrays\. Received: {count}\."):
-        session(tmp_path, TWO).keras_inputs([A] * count)
+        session(tmp_path, TWO).model_inputs([A] * count)
 
 
 def test_session_hands_keras_the_batch_as_it_is(tmp_path: Path) -> None:
-    found = session(tmp_path, TWO).keras_inputs([A, B])
+    found = session(tmp_path, TWO).model_inputs([A, B])
     assert found[0] is A
     assert found[1] is B
 
@@ -137,7 +137,7 @@ def test_session_preprocesses_for_keras_what_the_file_takes_raw(
         tmp_path, "(uint8[N,2,2,1] x) => (uint8[N,2,2,1] y) { y = Identity(x) }", **metadata
     )
     images = np.uint8([0, 51, 102, 255]).reshape(1, 2, 2, 1)
-    (found,) = reference.keras_inputs([images])
+    (found,) = reference.model_inputs([images])
     np.testing.assert_array_equal(found, RAW.apply(images) if embedded == "true" else images)
 
 

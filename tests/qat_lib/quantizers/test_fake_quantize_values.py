@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from qat_lib import fake_quantize
 from qat_lib.quantizers import AMAX_FLOOR, export_mode, quantization_scale
-from qat_lib.quantizers.fake_quantize import integer_bounds
 from qat_lib.quantizers.modes import export_marker, is_exporting
+from qat_lib.ranges import integer_bounds
 
 STEP = 2.0**-4
 """A power of two: every multiple and every tie is exact."""

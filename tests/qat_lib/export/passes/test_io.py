@@ -52,6 +52,21 @@ def test_embed_preprocessing_writes_the_steps_that_change_something(lab, rng, se
             assert list(node.outputs[0].shape) == [2, *IMAGE]
 
 
+def test_embed_preprocessing_takes_images_in_the_layout_of_the_input(lab, rng):
+    preprocessing = Preprocessing(image_shape=(4, 6, 3), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    model = lab.formula("Relu(x)", {"x": np.zeros((2, 3, 4, 6), np.float32)})
+    embedded = passes.embed_preprocessing(model, preprocessing, "NCHW")
+    assert list(embedded.graph.inputs[0].shape) == [2, 3, 4, 6]
+    raw = rng.integers(0, 256, (2, 4, 6, 3)).astype(np.uint8)
+    (received,) = lab.run(embedded, x=raw.transpose(0, 3, 1, 2))
+    (expected,) = lab.run(model, x=preprocessing.apply(raw).transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(received, expected)
+    with pytest.raises(ExportError, match=r"gives \[3, 4, 6\]"):
+        passes.embed_preprocessing(
+            lab.formula("Relu(x)", {"x": np.zeros((2, 4, 6, 3), np.float32)}), preprocessing, "NCHW"
+        )
+
+
 @pytest.mark.parametrize("shape", [(None, None, None, None), ("batch", 4, None, 3), (2, 4, 6, 3)])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_embed_preprocessing_gives_the_input_the_images_shape(lab, shape, dtype):

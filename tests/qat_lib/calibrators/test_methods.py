@@ -7,7 +7,7 @@ import pytest
 import quantization_oracle as oracle
 
 from qat_lib.calibration import Histogram, range_from_histogram
-from qat_lib.calibration.methods import CANDIDATES, ENTROPY_BINS, METHODS, check_method
+from qat_lib.calibrators.methods import CANDIDATES, ENTROPY_BINS, METHODS, check_method
 from qat_lib.errors import CalibrationError
 
 

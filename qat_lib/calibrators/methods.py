@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qat_lib.calibration.histogram import Histogram
+from qat_lib.calibrators.histogram import MagnitudeHistogram
 from qat_lib.errors import CalibrationError
 
 CANDIDATES = 100
@@ -20,7 +20,7 @@ ENTROPY_BINS = 2048
 
 
 def range_from_histogram(
-    histogram: Histogram,
+    histogram: MagnitudeHistogram,
     method: str,
     percentile: float = 99.99,
     num_bits: int = 8,
@@ -64,17 +64,17 @@ def check_method(method: str, percentile: float) -> None:
         raise CalibrationError(f"percentile must be in (0, 100]. Received: {percentile!r}.")
 
 
-def _maximum(histogram: Histogram, *_: float) -> float:
+def _maximum(histogram: MagnitudeHistogram, *_: float) -> float:
     return histogram.observed_max
 
 
-def _percentile(histogram: Histogram, percentile: float, *_: float) -> float:
+def _percentile(histogram: MagnitudeHistogram, percentile: float, *_: float) -> float:
     cumulative = np.cumsum(histogram.counts)
     index = int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100.0))
     return float(histogram.edges[index + 1])
 
 
-def _mse(histogram: Histogram, _: float, steps: int) -> float:
+def _mse(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
     centers = (histogram.edges[:-1] + histogram.edges[1:]) / 2
     candidates = np.linspace(
         histogram.observed_max / CANDIDATES, histogram.observed_max, CANDIDATES
@@ -87,7 +87,7 @@ def _mse(histogram: Histogram, _: float, steps: int) -> float:
     return float(candidates[int(np.argmin(errors))])
 
 
-def _entropy(histogram: Histogram, _: float, steps: int) -> float:
+def _entropy(histogram: MagnitudeHistogram, _: float, steps: int) -> float:
     levels = steps + 1
     counts = (
         histogram.counts.reshape(-1, len(histogram.counts) // ENTROPY_BINS)
@@ -125,7 +125,7 @@ def _divergence(counts: np.ndarray, end: int, levels: int) -> float:
     return float(np.sum(p * np.log(p / q)))
 
 
-METHODS: dict[str, Callable[[Histogram, float, int], float]] = {
+METHODS: dict[str, Callable[[MagnitudeHistogram, float, int], float]] = {
     "max": _maximum,
     "percentile": _percentile,
     "entropy": _entropy,

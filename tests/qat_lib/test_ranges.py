@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from qat_lib.errors import SpecError
-from qat_lib.quantizers.fake_quantize import AMAX_FLOOR, integer_bounds
-from qat_lib.quantizers.ranges import least_step, range_shape, reduced_axes
+from qat_lib.ranges import AMAX_FLOOR, integer_bounds, least_step, range_shape, reduced_axes
 
 
 @pytest.mark.parametrize(

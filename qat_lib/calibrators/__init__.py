@@ -1,0 +1,1 @@
+"""What every front end calibrates with: histograms, methods, the collecting mode. NumPy alone."""

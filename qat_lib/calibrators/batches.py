@@ -1,0 +1,80 @@
+"""Calibration data in every form that is taken, as batches of a model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qat_lib.errors import CalibrationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReader:
+    """Cuts data into batches for a model.
+
+    Attributes:
+        inputs: number of the model's inputs.
+        is_array: whether something is an array or tensor of the framework, or NumPy's.
+        convert: makes a tensor of the framework from an array.
+    """
+
+    inputs: int
+    is_array: Callable[[Any], bool]
+    convert: Callable[[Any], Any]
+
+    def batches(self, data: Any, batch_size: int) -> Iterator[Any]:
+        """Yield batches as the model takes them: a tensor, or a list or dict of tensors.
+
+        Raises:
+            CalibrationError: inputs differ in their number of samples, or ``data`` is none.
+        """
+        if self._is_whole(data) or self._is_one_for_each(data):
+            yield from self._cut(data, batch_size)
+            return
+        if not isinstance(data, Iterable) or isinstance(data, Mapping):
+            raise CalibrationError(
+                f"Expected arrays or an iterable of batches. Received: {type(data).__name__}."
+            )
+        for batch in data:
+            alone = not isinstance(batch, (tuple, list)) or self._is_one_for_each(batch)
+            yield batch if alone else batch[0]
+
+    def _cut(self, data: Any, batch_size: int) -> Iterator[Any]:
+        sizes = [len(part) for part in _parts(data)]
+        if len(set(sizes)) > 1:
+            raise CalibrationError(
+                f"Expected as many samples for each input. Received: {', '.join(map(str, sizes))}."
+            )
+        for start in range(0, sizes[0], batch_size):
+            stop = start + batch_size
+            if isinstance(data, Mapping):
+                yield {name: self.convert(part[start:stop]) for name, part in data.items()}
+            elif isinstance(data, (tuple, list)):
+                yield type(data)(self.convert(part[start:stop]) for part in data)
+            else:
+                yield self.convert(data[start:stop])
+
+    def _is_whole(self, data: Any) -> bool:
+        if isinstance(data, Mapping):
+            return len(data) > 0 and all(map(self.is_array, data.values()))
+        return self.is_array(data)
+
+    def _is_one_for_each(self, data: Any) -> bool:
+        """Whether data is a list of arrays, one for each of several inputs."""
+        if not isinstance(data, (tuple, list)):
+            return False
+        return self.inputs > 1 and len(data) == self.inputs and all(map(self.is_array, data))
+
+
+def count_samples(batch: Any) -> int:
+    """Return the number of samples in a batch."""
+    return int(np.shape(_parts(batch)[0])[0])
+
+
+def _parts(data: Any) -> list[Any]:
+    if isinstance(data, Mapping):
+        return list(data.values())
+    return list(data) if isinstance(data, (tuple, list)) else [data]

@@ -1,0 +1,37 @@
+"""The mode in which the quantizers of a model show their tensors to calibration.
+
+The mode is a context variable, so that it ends with its ``with`` block, whatever happens in it, and
+does not leak into other threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+
+class Collector(Protocol):
+    """What calibration hands to the quantizers of a model."""
+
+    def observe(self, quantizer: Any, tensor: Any) -> None:
+        """Take note of ``tensor``, the float input of ``quantizer``."""
+
+
+_collector: ContextVar[Collector | None] = ContextVar("qat_lib_collector", default=None)
+
+
+@contextmanager
+def collecting(collector: Collector) -> Iterator[None]:
+    """Make every quantizer show its input to ``collector`` and pass it on unchanged."""
+    token = _collector.set(collector)
+    try:
+        yield
+    finally:
+        _collector.reset(token)
+
+
+def active_collector() -> Collector | None:
+    """Return the collector of the enclosing ``collecting``, if any."""
+    return _collector.get()

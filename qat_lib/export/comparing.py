@@ -1,0 +1,287 @@
+"""Compare an exported ONNX file with the model that it came from, of whatever framework.
+
+ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is
+the export's and not an optimizer's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import starmap
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from qat_lib.errors import ExportError
+from qat_lib.export.metadata import Recorded
+from qat_lib.export.parity_report import LayerDifference, ParityReport
+from qat_lib.export.session import ReferenceSession
+from qat_lib.onnx_view.bounds import check_bounds
+from qat_lib.onnx_view.loading import load_onnx
+from qat_lib.onnx_view.metadata import read_metadata, read_names
+
+FLOAT_TOLERANCE = 1e-4
+"""Largest allowed difference of a model without quantizers, relative to the largest output (float
+rounding)."""
+HALF_TOLERANCE = 2e-2
+"""The same where what is not quantized is float16."""
+FLOAT_STEP = 1e-5
+"""Part of the largest logit below which two logits of a model without quantizers are a tie."""
+
+
+class ParityReference(Protocol):
+    """A model of some framework on batches, with float32 semantics."""
+
+    @property
+    def framework(self) -> str:
+        """The framework's name."""
+
+    @property
+    def layout(self) -> str:
+        """Order of the axes of the images that it takes."""
+
+    @property
+    def output_count(self) -> int:
+        """How many outputs the model has; known once it has run."""
+
+    @property
+    def layers(self) -> list[str]:
+        """The layers whose outputs it hands out, too."""
+
+    def in_order(self, item: Any) -> list[Any]:
+        """Return a batch as one array for each input, in the order of the inputs."""
+
+    def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs, then those of the layers, as arrays."""
+
+
+def compare_with(
+    open_reference: Callable[[list[str]], ParityReference],
+    path: str | os.PathLike[str],
+    data: Any,
+    *,
+    layers: bool,
+    batch_size: int,
+) -> ParityReport:
+    """Compare ``path`` with a model on ``data``; see ``qat_lib.export.parity.check_parity``.
+
+    Args:
+        open_reference: returns the model, given the layers whose outputs are asked for; it may hand
+            out fewer.
+        path: the ONNX file.
+        data: inputs as the model takes them, or raw images.
+        layers: whether to compare every layer's output too.
+        batch_size: samples at a time.
+    """
+    path = Path(path)
+    proto = load_onnx(path)
+    check_bounds(path, proto)
+    metadata = read_metadata(proto)
+    tensors = read_names(metadata, "tensors") if layers else {}
+    reference = open_reference(list(tensors))
+    tensors = {layer: tensors[layer] for layer in reference.layers}
+    extra = tuple(dict.fromkeys(tensors.values()))
+    session = ReferenceSession(
+        path, extra_outputs=extra, metadata=metadata, layout=reference.layout
+    )
+    comparison = _Comparison(framework=reference.framework)
+    fixed = session.fixed_batch
+    for batch in batches(reference, data, fixed or batch_size, whole=fixed is not None):
+        inputs = session.model_inputs(batch)
+        expected = reference.run(inputs)
+        received = session.run(batch)
+        outputs = reference.output_count
+        rows = comparison.add(expected, received, outputs)
+        if rows.size:
+            moved = reference.run([nudged(x[rows]) for x in inputs])
+            comparison.add_noise([y[rows] for y in expected], moved)
+        for layer, value in zip(reference.layers, expected[outputs:], strict=True):
+            comparison.add_layer(layer, tensors[layer], value, session.extra(tensors[layer]))
+    return comparison.report(_tolerance(metadata, comparison.half))
+
+
+def _tolerance(metadata: Mapping[str, str], half: bool) -> float | None:
+    """Return the largest difference allowed; None for a quantized model, whose labels decide."""
+    recorded = (
+        Recorded.from_json(metadata["quantizers"]) if "quantizers" in metadata else Recorded()
+    )
+    float_tolerance = HALF_TOLERANCE if recorded.half or half else FLOAT_TOLERANCE
+    return None if recorded.activations else float_tolerance
+
+
+def nudged(x: np.ndarray) -> np.ndarray:
+    """Return ``x`` moved by about eight units in the last place of float32."""
+    return np.asarray(x * (1 + 2.0**-20), x.dtype) if x.dtype.kind == "f" else x
+
+
+def batches(
+    reference: ParityReference, data: Any, size: int, *, whole: bool
+) -> Iterator[list[np.ndarray]]:
+    """Yield batches, each a list of one array for each input of the model.
+
+    Args:
+        reference: the model.
+        data: an array, a list of arrays or a dict of arrays by input name, or an iterable of such
+            batches.
+        size: samples at a time.
+        whole: whether to leave out an incomplete last batch.
+
+    Raises:
+        ExportError: the arrays do not fit the inputs, or differ in their
+            number of samples.
+    """
+    is_one = isinstance(data, np.ndarray | list | tuple | Mapping) or not isinstance(data, Iterable)
+    for item in [data] if is_one else data:
+        arrays = [np.asarray(x) for x in reference.in_order(item)]
+        counts = {len(x) if x.ndim else 0 for x in arrays}
+        if len(counts) > 1:
+            raise ExportError(
+                f"Expected as many samples for each input. Received: {sorted(counts)}."
+            )
+        for start in range(0, max(counts, default=0), size):
+            part = [x[start : start + size] for x in arrays]
+            if not whole or len(part[0]) == size:
+                yield part
+
+
+@dataclass
+class _Difference:
+    """How far arrays are from what was expected, and how large that is, over the batches."""
+
+    largest: float = 0.0
+    total: float = 0.0
+    count: int = 0
+    magnitude: float = 0.0
+
+    def add(self, expected: np.ndarray, received: np.ndarray) -> None:
+        """Take in one batch; what is not a number stays in ``largest``."""
+        difference = np.abs(expected.astype(np.float64) - received.astype(np.float64))
+        self.largest = float(difference.max(initial=self.largest))
+        self.total += float(difference.sum())
+        self.count += difference.size
+        self.magnitude = float(np.abs(expected).max(initial=self.magnitude))
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.count, 1)
+
+
+@dataclass
+class _Comparison:
+    """Collects differences over the batches."""
+
+    samples: int = 0
+    outputs: _Difference = field(default_factory=_Difference)
+    equal: int | None = None
+    margins: list[float] = field(default_factory=list)
+    largest_logit: float = 0.0
+    noise: float = 0.0
+    half: bool = False
+    layers: dict[str, tuple[str, _Difference]] = field(default_factory=dict)
+    framework: str = "Keras"
+
+    def add(
+        self, expected: list[np.ndarray], received: list[np.ndarray], outputs: int
+    ) -> np.ndarray:
+        """Take in one batch; return the rows whose label differs."""
+        differing = [np.empty(0, np.intp)]
+        first, *_ = expected
+        self.samples += len(first)
+        if len(received) != outputs:
+            raise ExportError(
+                f"Expected {outputs} outputs as in {self.framework}. ONNX gives {len(received)}. "
+                "Compare the file with the model that it was exported from."
+            )
+        for output, onnx_output in zip(expected, received, strict=False):
+            if output.shape != onnx_output.shape:
+                raise ExportError(
+                    f"Expected an output of shape {output.shape} as in {self.framework}. "
+                    f"ONNX gives {onnx_output.shape}. "
+                    "Compare the file with the model that it was exported from."
+                )
+            self.half |= output.dtype == np.float16
+            self.outputs.add(output, onnx_output)
+            if output.ndim == 2 and output.shape[1] > 1:
+                differing.append(self._add_labels(output, onnx_output))
+        return np.unique(np.concatenate(differing))
+
+    def _add_labels(self, expected: np.ndarray, received: np.ndarray) -> np.ndarray:
+        logits = _logits(expected)
+        self.largest_logit = float(np.abs(logits).max(initial=self.largest_logit))
+        label, other = expected.argmax(axis=1), received.argmax(axis=1)
+        self.equal = (self.equal or 0) + int((label == other).sum())
+        rows = np.flatnonzero(label != other)
+        self.margins += [float(m) for m in logits[rows, label[rows]] - logits[rows, other[rows]]]
+        return rows
+
+    def add_noise(self, expected: list[np.ndarray], nudged: list[np.ndarray]) -> None:
+        """Take in what a change of the input by float rounding did to the model's outputs."""
+        for before, after in zip(expected, nudged, strict=True):
+            if before.ndim == 2 and before.shape[1] > 1:
+                self.noise = float(np.abs(_logits(before) - _logits(after)).max(initial=self.noise))
+
+    def add_layer(
+        self, layer: str, tensor: str, expected: np.ndarray, received: np.ndarray
+    ) -> None:
+        """Take in the output of one layer."""
+        # The tensor may lie in either order of axes: the one that fits is meant.
+        orders = [received]
+        if received.ndim > 2:
+            orders.append(np.moveaxis(received, 1, -1))
+        if {received.ndim, expected.ndim} == {4}:
+            candidates = [x for x in orders if x.shape == expected.shape]
+        else:
+            candidates = [x.reshape(expected.shape) for x in orders if x.size == expected.size]
+        if candidates:
+            best = min(
+                candidates, key=lambda x: float(np.abs(x.astype(np.float64) - expected).sum())
+            )
+            self.layers.setdefault(layer, (tensor, _Difference()))[1].add(expected, best)
+
+    def report(self, tolerance: float | None) -> ParityReport:
+        """Return the verdict over all batches."""
+        if not self.samples:
+            raise ExportError(
+                f"Expected at least one sample to compare ONNX with {self.framework}. "
+                "Received none."
+            )
+        step = self.largest_logit * (1 / 127 if tolerance is None else FLOAT_STEP)
+        # Two logits may each move by the noise, in opposite directions.
+        ties = sum(margin <= step + 2 * self.noise for margin in self.margins)
+        return ParityReport(
+            samples=self.samples,
+            largest_difference=self.outputs.largest,
+            mean_difference=self.outputs.mean,
+            magnitude=self.outputs.magnitude,
+            labels_equal=self.equal,
+            ties=ties,
+            mismatches=len(self.margins) - ties,
+            step=step,
+            noise=self.noise,
+            tolerance=tolerance,
+            layers=tuple(starmap(_layer_difference, self.layers.items())),
+            framework=self.framework,
+        )
+
+
+def _layer_difference(layer: str, found: tuple[str, _Difference]) -> LayerDifference:
+    tensor, difference = found
+    return LayerDifference(
+        layer=layer,
+        tensor=tensor,
+        largest=difference.largest,
+        mean=difference.mean,
+        magnitude=difference.magnitude,
+    )
+
+
+def _logits(outputs: np.ndarray) -> np.ndarray:
+    """Return logits: the outputs themselves, or for probabilities their centred logarithms."""
+    rows = outputs.astype(np.float64)
+    if not (np.all(rows >= 0) and np.all(np.abs(rows.sum(axis=1) - 1.0) < 1e-3)):
+        return rows
+    logits = np.log(np.maximum(rows, np.finfo(np.float32).tiny))
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))

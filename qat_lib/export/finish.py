@@ -1,0 +1,231 @@
+"""What every export does, whatever framework the graph came from: lower, record, verify, write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import onnx_ir as ir
+
+from qat_lib.analysis.findings import Finding, at_least
+from qat_lib.errors import ExportError, VerificationError
+from qat_lib.export.graph import rank
+from qat_lib.export.lowering import lower
+from qat_lib.export.options import ExportOptions
+from qat_lib.export.ranges import LearnedRange, RangeOwner, disabled_quantizers, learned_ranges
+from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
+from qat_lib.export.verify import as_plan, verify_onnx
+from qat_lib.files.output_files import check_output
+from qat_lib.plan import PlanLike, QuantizationPlan
+from qat_lib.preprocessing import Preprocessing
+
+Layout = Literal["NHWC", "NCHW"]
+"""Order of the axes of image inputs."""
+
+EXTERNAL_DATA_ABOVE = 1_900_000_000
+"""Bytes of weights above which they go into a file of their own: one protobuf message ends at 2
+GB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportReport:
+    """What ``export_onnx`` wrote.
+
+    Attributes:
+        path: the file.
+        bytes: its size, external data included.
+        seconds: wall-clock time for everything; ``conversion_seconds`` of it for the conversion.
+        conversion_seconds: see ``seconds``.
+        opset: operator set of the file.
+        quantizers: number of quantizers in the graph.
+        nodes: number of nodes.
+        findings: what the verification found that is no error.
+    """
+
+    path: Path
+    bytes: int
+    seconds: float
+    conversion_seconds: float
+    opset: int
+    quantizers: int
+    nodes: int
+    findings: tuple[Finding, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            **asdict(self),
+            "path": str(self.path),
+            "findings": [f.to_dict() for f in self.findings],
+        }
+
+
+class ExportSource(Protocol):
+    """A model of some framework that can be exported."""
+
+    @property
+    def layout(self) -> Layout:
+        """The order of axes of its image inputs."""
+
+    def quantizers(self) -> Sequence[RangeOwner]:
+        """Return its quantizers."""
+
+    def convert(self, options: ExportOptions) -> ir.Model:
+        """Return it as an ONNX graph whose nodes know their layers and quantizers.
+
+        See ``qat_lib.export.convert.convert``.
+        """
+
+
+def choose_options(options: ExportOptions | None, keywords: ExportOptions) -> ExportOptions:
+    """Return the options of an export that were given as one value or as keywords.
+
+    Raises:
+        ExportError: they were given as both.
+    """
+    if options is not None and keywords != ExportOptions():
+        raise ExportError(
+            f"Expected the options as one value or as keywords, not both. Received: {options}."
+        )
+    return options or keywords
+
+
+def export_source(
+    source: ExportSource,
+    path: str | os.PathLike[str],
+    *,
+    options: ExportOptions,
+    preprocessing: Preprocessing | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    plan: PlanLike | None = None,
+) -> ExportReport:
+    """Convert a model, lower the graph, verify it, and write it.
+
+    Arguments and errors are those of ``qat_lib.export.export.export_onnx``.
+    """
+    if options.embed_preprocessing and preprocessing is None:
+        raise ExportError(
+            "embed_preprocessing=True needs the preprocessing. Pass "
+            "preprocessing=Preprocessing(...)."
+        )
+    planned = None if plan is None else as_plan(plan)
+    check_output(path)
+    started = time.perf_counter()
+    quantizers = source.quantizers()
+    ranges = learned_ranges(quantizers)
+    _check_signs(ranges, options.target)
+    graph = source.convert(options)
+    converted = time.perf_counter()
+    graph = lower(graph, ranges, options, preprocessing, layout=source.layout)
+    half = options.float_precision == "fp16"
+    recorded = record_quantizers(graph, ranges, disabled_quantizers(quantizers), half=half)
+    layout: Layout = "NCHW" if options.channels_first_input else source.layout
+    entries = _entries(graph, options, layout, preprocessing, metadata, planned)
+    write_metadata(graph, {"quantizers": recorded.to_json(), **entries})
+    path = Path(path)
+    findings = _write(graph, path, planned)
+    used = {*recorded.activations, *(w.quantizer for w in recorded.weights.values())}
+    return ExportReport(
+        path=path,
+        bytes=path.stat().st_size
+        + (data.stat().st_size if (data := _data_path(path)).is_file() else 0),
+        seconds=time.perf_counter() - started,
+        conversion_seconds=converted - started,
+        opset=options.opset,
+        quantizers=len(used),
+        nodes=len(graph.graph),
+        findings=tuple(findings),
+    )
+
+
+def _check_signs(ranges: Mapping[str, LearnedRange], target: str) -> None:
+    """Refuse unsigned quantizers in a graph for TensorRT.
+
+    Raises:
+        ExportError: there is one.
+    """
+    unsigned = [range_.name for range_ in ranges.values() if range_.unsigned]
+    if unsigned and target == "tensorrt":
+        raise ExportError(
+            "Expected signed quantizers: TensorRT runs no unsigned integers. Received "
+            f"{len(unsigned)} unsigned ones, "
+            f"such as {unsigned[0]!r}. Export with target='openvino', or quantize the model with "
+            "unsigned=False."
+        )
+
+
+def _entries(
+    graph: ir.Model,
+    options: ExportOptions,
+    layout: Layout,
+    preprocessing: Preprocessing | None,
+    extra: Mapping[str, Any] | None,
+    plan: QuantizationPlan | None,
+) -> dict[str, str]:
+    images = {value.name: layout for value in graph.graph.inputs if rank(value) == 4}
+    entries = {
+        "version": _own_version(),
+        "target": options.target,
+        "tensors": keras_tensors(graph),
+        **node_identities(graph),
+        "layout": json.dumps(images),
+        "preprocessing_embedded": "true" if options.embed_preprocessing else "false",
+    }
+    if preprocessing is not None:
+        entries["preprocessing"] = json.dumps(preprocessing.to_dict())
+    if plan is not None:
+        entries["plan_digest"] = plan.digest()
+    for key, value in (extra or {}).items():
+        if key in entries or key == "quantizers":
+            raise ExportError(
+                f"Expected metadata keys other than qatline's own. Received: {key!r}. Choose "
+                "another name."
+            )
+        entries[key] = value if isinstance(value, str) else json.dumps(value)
+    return entries
+
+
+def _own_version() -> str:
+    try:
+        return version("qatline")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "0+unknown"
+
+
+def _data_path(path: Path) -> Path:
+    return path.with_name(path.name + ".data")
+
+
+def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
+    """Write beside the target, verify, then rename; return the findings that are no errors."""
+    constants = (value.const_value for value in graph.graph.initializers.values())
+    external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
+    folder = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    draft = folder / path.name
+    try:
+        folder.mkdir(parents=True)
+        ir.save(graph, draft, external_data=_data_path(path).name if external else None)
+        findings = verify_onnx(draft, plan)
+        errors = at_least(findings, "error")
+        if errors:
+            raise VerificationError(
+                f"The exported graph of {path.name} is not what it should be ({len(errors)} "
+                "errors). First: " + "; ".join(str(finding) for finding in errors[:3])
+            )
+        if external:
+            _data_path(draft).replace(_data_path(path))
+        draft.replace(path)
+    except OSError as error:
+        raise ExportError(
+            f"Expected to write {path}. It failed: {error.strerror or error}."
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return findings

@@ -1,0 +1,157 @@
+"""CallGraph: a read-only view of a model as a flat graph of calls and tensors.
+
+Each framework has a reader of its own that fills it: ``qat_lib.graph.layer_graph`` for Keras,
+``qat_lib.torch.graph`` for PyTorch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from qat_lib.graph.catalog import Catalog
+from qat_lib.graph.traits import Traits
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GraphCall(ABC):
+    """One call of a layer, module or function.
+
+    Attributes:
+        name: unique name of the call: the layer's, and ``layer@1``, ``layer@2`` for further calls
+            of a shared one.
+        layer: unique name of the layer.
+        operation: the layer, module or function itself.
+        inputs: names of the tensors that it reads, in the order of its arguments.
+        outputs: names of the tensors that it makes: ``"<call>:<index>"``.
+    """
+
+    name: str
+    layer: str
+    operation: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def traits(self) -> Traits:
+        """What the operation is; of a quantize wrapper, what the layer inside is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composite:
+    """What the weighted layers inside of a composite read.
+
+    Attributes:
+        layers: the inner layers with quantizable weights, by path.
+        inputs: inputs of the composite that inner layers read, each with their paths.
+        groups: paths of inner layers that read one inner tensor, each path in one group.
+        opaque: paths of inner layers whose input can't be quantized, each with the reason in words.
+    """
+
+    layers: Mapping[str, Traits]
+    inputs: Mapping[int, tuple[str, ...]]
+    groups: tuple[tuple[str, ...], ...]
+    opaque: Mapping[str, str]
+
+
+class CallGraph(ABC):
+    """The flat graph of a model.
+
+    Attributes:
+        model: the model.
+        name: the model's name.
+        calls: the calls, each after those that make what it reads.
+        inputs: names of the tensors that the model takes.
+        outputs: names of the tensors that it gives.
+        shapes: the shape of each tensor, as far as it is known.
+        dtypes: the data type of each tensor.
+        catalog: the classes that can be quantized in this framework.
+    """
+
+    model: Any
+    name: str
+    calls: tuple[GraphCall, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shapes: Mapping[str, tuple[int | None, ...]]
+    dtypes: Mapping[str, str]
+    catalog: Catalog
+
+    @property
+    @abstractmethod
+    def composites(self) -> Mapping[str, Composite]:
+        """Layers that can't be quantized but have weighted layers inside that can, by name."""
+
+    @abstractmethod
+    def refuse_quantized(self) -> None:
+        """Refuse a model whose weights another tool has made integers.
+
+        Raises:
+            UnsupportedModelError: it has.
+        """
+
+    def __repr__(self) -> str:
+        """Return the model's name and the number of its calls."""
+        return f"<{type(self).__name__} of {self.name!r}: {len(self.calls)} calls>"
+
+    @cached_property
+    def by_name(self) -> dict[str, GraphCall]:
+        """Every call by its name; the first call of a layer has the layer's."""
+        return {call.name: call for call in self.calls}
+
+    @cached_property
+    def _producers(self) -> dict[str, GraphCall]:
+        found: dict[str, GraphCall] = {}
+        for call in self.calls:
+            found.update(dict.fromkeys(call.outputs, call))
+        return found
+
+    @cached_property
+    def _consumers(self) -> dict[str, list[tuple[GraphCall, int]]]:
+        found: dict[str, list[tuple[GraphCall, int]]] = {tensor: [] for tensor in self._producers}
+        for call in self.calls:
+            for index, tensor in enumerate(call.inputs):
+                found[tensor].append((call, index))
+        return found
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """The place of each tensor in the order of the calls."""
+        found: dict[str, int] = {}
+        for index, call in enumerate(self.calls):
+            found.update(dict.fromkeys(call.outputs, index))
+        return found
+
+    def producer(self, tensor: str) -> GraphCall:
+        """Return the call that makes ``tensor``."""
+        return self._producers[tensor]
+
+    def consumers(self, tensor: str) -> list[tuple[GraphCall, int]]:
+        """Return the calls that read ``tensor``, each with the number of its input."""
+        return self._consumers[tensor]
+
+    def layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield each layer or operation once, as (unique name, object)."""
+        for call in self.first_calls():
+            yield call.layer, call.operation
+
+    def first_calls(self) -> Iterator[GraphCall]:
+        """Yield the first call of each layer."""
+        for call in self.calls:
+            if call.name == call.layer:
+                yield call
+
+    def calls_of(self, layer: str) -> list[GraphCall]:
+        """Return every call of the layer with that unique name."""
+        return [call for call in self.calls if call.layer == layer]
+
+    def quantizer_on(self, tensor: str) -> GraphCall | None:
+        """Return the quantizer in front of a tensor, through layers that keep the grid."""
+        call = self.producer(tensor)
+        while len(call.inputs) == 1 and call.traits.preserves_range:
+            call = self.producer(call.inputs[0])
+        return call if call.traits.is_quantizer else None

@@ -1,0 +1,71 @@
+"""Quantization-aware training for PyTorch, on the plan, passes and engines of the Keras side.
+
+Needs the extra ``qatline[torch]``; TensorFlow and Keras are not imported. Names are imported when
+they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from qat_lib.errors import MissingPackageError
+from qat_lib.extras import install_hint, missing_packages
+
+if missing_packages(["torch"]):
+    raise MissingPackageError(
+        f"qat_lib.torch needs the package torch, which is not installed. {install_hint(['torch'])}",
+        name="torch",
+    )
+
+if TYPE_CHECKING:
+    from qat_lib.torch.apply import apply_plan
+    from qat_lib.torch.calibration import calibrate
+    from qat_lib.torch.export import export_onnx
+    from qat_lib.torch.fake_quantization import fake_quantize
+    from qat_lib.torch.naming import model_quantizers
+    from qat_lib.torch.parity import check_parity
+    from qat_lib.torch.planner import plan_quantization
+    from qat_lib.torch.quantize import quantize_model
+    from qat_lib.torch.tensor_quant import QuantDescriptor
+    from qat_lib.torch.tensor_quantizer import TensorQuantizer
+
+__all__ = [
+    "QuantDescriptor",
+    "TensorQuantizer",
+    "apply_plan",
+    "calibrate",
+    "check_parity",
+    "export_onnx",
+    "fake_quantize",
+    "model_quantizers",
+    "plan_quantization",
+    "quantize_model",
+]
+
+# Where each name lives; the imports above say the same to type checkers and editors.
+_HOMES = {
+    "apply_plan": "qat_lib.torch.apply",
+    "plan_quantization": "qat_lib.torch.planner",
+    "quantize_model": "qat_lib.torch.quantize",
+    "calibrate": "qat_lib.torch.calibration",
+    "export_onnx": "qat_lib.torch.export",
+    "fake_quantize": "qat_lib.torch.fake_quantization",
+    "model_quantizers": "qat_lib.torch.naming",
+    "check_parity": "qat_lib.torch.parity",
+    "QuantDescriptor": "qat_lib.torch.tensor_quant",
+    "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
+}
+
+if not TYPE_CHECKING:  # a type checker knows the names above and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'qat_lib.torch' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

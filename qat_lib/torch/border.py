@@ -1,0 +1,67 @@
+"""Name the inputs and outputs of a converted graph, and their open dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from qat_lib.errors import ExportError
+from qat_lib.export.graph import border_dimension
+
+pytree = torch.utils._pytree
+
+
+def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
+    """Name inputs as forward's arguments, and outputs by their place in what forward returns.
+
+    Args:
+        model: the converted model.
+        program: the captured program.
+        batch: fixed batch size; None where it is open.
+
+    Raises:
+        ExportError: forward returns no tensor.
+    """
+    graph = model.graph
+    names = output_names(program)
+    if not names or len(names) != len(graph.outputs):
+        raise ExportError(
+            "Expected a module whose forward returns tensors. Received one that returns "
+            f"{len(graph.outputs)} tensors and other values. Return tensors only."
+        )
+    taken = {str(value.name) for value in graph.inputs}
+    for value, name in zip(graph.outputs, names, strict=True):
+        value.name = f"{name}_output" if name in taken else name
+    for value in (*graph.inputs, *graph.outputs):
+        if value.shape is not None:
+            shape = enumerate(value.shape)
+            value.shape = ir.Shape(
+                [border_dimension(dim, i, str(value.name), batch) for i, dim in shape]
+            )
+
+
+def output_names(program: Any) -> list[str]:
+    """Return a name for each tensor that a program returns.
+
+    The only one is ``output``; those of a tuple are ``output_0``, ``output_1``, ...; those of a
+    dict or of an object have their keys, joined by underscores where they are nested.
+    """
+    spec = program.call_spec.out_spec
+    places = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    names = []
+    for path, _ in pytree.tree_flatten_with_path(places)[0]:
+        parts = [_key(key) for key in path]
+        if not parts or parts[0].isdigit():
+            parts = ["output", *parts]
+        names.append("_".join(parts))
+    return names
+
+
+def _key(key: Any) -> str:
+    """Return one step of a path: the key of a dict, a field's name or a place in a tuple."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -1,0 +1,117 @@
+"""calibrate: set each range of a PyTorch model from the values observed with quantization off."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from qat_lib.calibrators.batches import BatchReader
+from qat_lib.calibrators.calibration import Calibration, Histograms, SeenTensor
+from qat_lib.calibrators.methods import check_method
+from qat_lib.calibrators.report import CalibrationReport
+from qat_lib.errors import CalibrationError
+from qat_lib.torch.histogram import Histogram
+from qat_lib.torch.inference import in_inference
+from qat_lib.torch.naming import model_quantizers, named_by_path
+from qat_lib.torch.tensor_quantizer import TensorQuantizer
+
+
+def calibrate(
+    model: nn.Module,
+    data: Any,
+    method: str = "percentile",
+    *,
+    percentile: float = 99.99,
+    batch_size: int = 32,
+    freeze: bool = True,
+    on_batch: Callable[[int], None] | None = None,
+) -> CalibrationReport:
+    """Set the range of every activation quantizer from data, and those of weights from the weights.
+
+    The model runs in inference mode, without gradients, on the device of its parameters; each
+    quantizer shows its float tensor and passes it on. The counts, and so the ranges, are those of
+    ``qat_lib.calibrate`` on the same tensors.
+
+    Args:
+        model: a model with quantizers; its ranges are set in place.
+        data: batches of inputs (an iterable, a DataLoader), each an array or tensor, a list or
+            dict of them where the model has several inputs, or a tuple whose first item is one of
+            these; or all samples at once, as one array ``(samples, ...)`` or a list or dict of
+            them, cut into batches of ``batch_size``.
+        method: ``"max"``, ``"percentile"`` (default), ``"entropy"`` or ``"mse"``; a quantizer with
+            a calibrator of its own uses that.
+        percentile: for ``"percentile"``, in (0, 100]. Default 99.99.
+        batch_size: size of the batches that an array is cut into.
+        freeze: whether ranges stay as calibrated while the model trains. Default True, as NVIDIA's
+            QAT guide advises.
+        on_batch: called with the number of batches done.
+
+    Returns:
+        What was seen of each tensor.
+
+    Raises:
+        CalibrationError: the model has no quantizer, the data is empty, or values are not finite.
+    """
+    check_method(method, percentile)
+    quantizers = model_quantizers(model)
+    if not quantizers:
+        raise CalibrationError(
+            f"The model {type(model).__name__!r} has no quantizer: pass it through quantize_model "
+            "first, or build it within quant_modules.quantized_modules()."
+        )
+    reader = BatchReader(inputs=_count_inputs(model), is_array=_is_array, convert=torch.as_tensor)
+    calibration = Calibration(
+        quantizers=quantizers, method=method, percentile=percentile, freeze=freeze
+    )
+    with named_by_path(model), in_inference(model), torch.no_grad():
+        return calibration.run(
+            _Histograms(),
+            reader.batches(data, batch_size),
+            lambda batch: _call(model, batch),
+            on_batch,
+        )
+
+
+class _Histograms(Histograms):
+    """Histograms of PyTorch tensors."""
+
+    histogram = Histogram
+
+    def measure(self, quantizer: TensorQuantizer, tensor: torch.Tensor) -> SeenTensor | None:
+        if tensor.numel() == 0:
+            return None
+        magnitude = quantizer.magnitude(tensor)
+        known = not quantizer.unsigned or quantizer.name in self.cut
+        return SeenTensor(
+            magnitude=magnitude,
+            largest=float(magnitude.amax()),
+            negative=not known and bool((tensor < 0).any()),
+        )
+
+
+def _call(model: nn.Module, batch: Any) -> None:
+    parameter = next(model.parameters(), None)
+    device = None if parameter is None else parameter.device
+    if isinstance(batch, Mapping):
+        model(**{name: torch.as_tensor(part, device=device) for name, part in batch.items()})
+    elif isinstance(batch, (tuple, list)):
+        model(*(torch.as_tensor(part, device=device) for part in batch))
+    else:
+        model(torch.as_tensor(batch, device=device))
+
+
+def _count_inputs(model: nn.Module) -> int:
+    """Return the number of tensors that the model must be called with."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    return max(1, len(needed))
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, (np.ndarray, torch.Tensor))

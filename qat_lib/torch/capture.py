@@ -1,0 +1,195 @@
+"""Capture a module as a program whose every operation says its module."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qat_lib.errors import ExportError, UnsupportedModelError
+from qat_lib.export.quiet import quiet
+from qat_lib.foreign_errors import describe_error
+from qat_lib.torch.export_mode import export_mode
+from qat_lib.torch.inference import in_inference
+from qat_lib.torch.tracing import trace_module
+
+SCOPE = "qatline_call_"
+"""What stands before a function's name in the path of the module that runs it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Arguments of a module, each a tensor or a structure of tensors.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: arguments by name.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, example_input: Any, *, batch: int | None) -> Example:
+        """Return the arguments that ``example_input`` stands for, of the batch size asked for.
+
+        Args:
+            example_input: a tensor, a tuple or list of positional arguments, or a dict of arguments
+                by name.
+            batch: samples; None takes two, so that no operation counts on one.
+
+        Raises:
+            ExportError: there is no tensor, or one without a sample.
+        """
+        tensors = [x for x in torch.utils._pytree.tree_leaves(example_input) if is_tensor(x)]
+        if not tensors or any(x.ndim and not len(x) for x in tensors):
+            raise ExportError(
+                "Expected example_input: a tensor, a tuple of tensors or a dict of tensors by the "
+                f"names of forward's arguments. Received: {type(example_input).__name__}."
+            )
+        sized = torch.utils._pytree.tree_map(
+            lambda x: _of_batch(x, 2 if batch is None else batch) if is_tensor(x) else x,
+            example_input,
+        )
+        if isinstance(sized, Mapping):
+            return cls(kwargs=dict(sized))
+        return cls(args=tuple(sized) if isinstance(sized, tuple | list) else (sized,), kwargs={})
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether ``x`` is a tensor."""
+    return isinstance(x, torch.Tensor)
+
+
+def _of_batch(x: torch.Tensor, batch: int) -> torch.Tensor:
+    x = x.detach()
+    if x.is_floating_point():
+        x = x.float()
+    return x[torch.arange(batch) % len(x)] if x.ndim else x
+
+
+def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
+    """Return the ``torch.export.ExportedProgram`` of a module in inference mode.
+
+    Where torch.fx can trace the module, its functions are captured as modules named after their
+    nodes, as plans name them. Elsewhere they go by the module around them.
+
+    Args:
+        module: the module, on the device of the example.
+        example: its arguments.
+        batch: fixed batch size; None leaves the first dimension of each tensor open.
+
+    Raises:
+        ExportError: ``torch.export`` can't capture it.
+    """
+    bound = _bind(module, example)
+    named = _with_named_functions(module, bound)
+    shapes = None if batch is not None else _open_batch(bound.arguments)
+    with in_inference(named), export_mode(), silent(), torch.no_grad():
+        try:
+            return torch.export.export(
+                named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
+            )
+        except Exception as error:  # torch.export raises errors of many types
+            advice = "" if batch is not None else ", or give a fixed batch with batch=<n>"
+            raise ExportError(
+                f"torch.export could not capture the module: {describe_error(error)}. Write its "
+                f"forward without control flow that depends on values of tensors{advice}."
+            ) from error
+
+
+def _bind(module: nn.Module, example: Example) -> inspect.BoundArguments:
+    """Return the arguments in the order of forward's.
+
+    Raises:
+        ExportError: they do not fit forward.
+    """
+    signature = inspect.signature(module.forward)
+    try:
+        return signature.bind(*example.args, **example.kwargs)
+    except TypeError as error:
+        raise ExportError(
+            f"Expected example_input to fit forward{signature}. It does not: {error}."
+        ) from error
+
+
+def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for each argument which dimensions are open: the first of each tensor."""
+
+    def shape(x: Any) -> Any:
+        return {0: torch.export.Dim.DYNAMIC} if is_tensor(x) and x.ndim else None
+
+    return {name: torch.utils._pytree.tree_map(shape, value) for name, value in arguments.items()}
+
+
+def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> nn.Module:
+    if not isinstance(module, fx.GraphModule):
+        if bound.kwargs:
+            return module
+        try:
+            with quiet("qat_lib"):  # what a module does in training does not matter here
+                module = trace_module(module, len(bound.args))
+        except UnsupportedModelError:
+            return module
+    return name_functions(module)
+
+
+def name_functions(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a module that shares the weights and runs each function as a module of its name."""
+    graph = fx.Graph()
+    output = graph.graph_copy(module.graph, {})
+    graph.output(output)
+    named = fx.GraphModule(module, graph)
+    for node in list(graph.nodes):
+        if node.op not in ("call_function", "call_method"):
+            continue
+        path = f"{SCOPE}{node.name}"
+        named.add_submodule(path, _Function(node.target))
+        node.op, node.target = "call_module", path
+    named.recompile()
+    return named
+
+
+class _Function(nn.Module):
+    """Runs a function, or the method of that name of its first argument."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__()
+        self.target = target
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.target, str):
+            return getattr(args[0], self.target)(*args[1:], **kwargs)
+        return self.target(*args, **kwargs)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep what PyTorch's exporter logs and warns of itself from the user, within the block."""
+    with quiet("torch.onnx", "torch.export", "onnxscript"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def in_float32(module: Any) -> nn.Module:
+    """Return a module that stores floating-point numbers as float32: itself, or a copy.
+
+    Raises:
+        UnsupportedModelError: it is no module.
+    """
+    if not isinstance(module, nn.Module):
+        raise UnsupportedModelError(
+            f"Expected a torch.nn.Module. Received: {type(module).__name__}. "
+            "Models of Keras are exported by qat_lib.export_onnx."
+        )
+    stored = [*module.parameters(), *module.buffers()]
+    if any(x.is_floating_point() and x.dtype != torch.float32 for x in stored):
+        return copy.deepcopy(module).float()
+    return module

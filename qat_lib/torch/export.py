@@ -1,0 +1,137 @@
+"""export_onnx: a PyTorch module to a verified ONNX file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+from torch import nn
+
+from qat_lib.errors import ExportError
+from qat_lib.export.finish import ExportReport, Layout, choose_options, export_source
+from qat_lib.export.options import ExportOptions
+from qat_lib.export.ranges import RangeOwner
+from qat_lib.options import Backend, FloatPrecision, WeightForm
+from qat_lib.plan import PlanLike
+from qat_lib.preprocessing import Preprocessing
+from qat_lib.torch.capture import Example, in_float32
+from qat_lib.torch.convert import convert
+from qat_lib.torch.naming import named_by_path
+from qat_lib.torch.quantizers import read_quantizers
+
+
+def export_onnx(
+    module: Any,
+    path: str | os.PathLike[str],
+    *,
+    example_input: Any,
+    target: Backend = "tensorrt",
+    opset: int = 17,
+    weights: WeightForm = "int8",
+    float_precision: FloatPrecision = "fp32",
+    batch: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    embed_preprocessing: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    plan: PlanLike | None = None,
+    options: ExportOptions | None = None,
+) -> ExportReport:
+    """Export a PyTorch module, quantized or not, to ONNX and verify the result.
+
+    The module is exported in inference mode with float32 semantics and stays as it is. Inputs are
+    named as forward's arguments.
+
+    Args:
+        module: ``torch.nn.Module``.
+        path: file to write; it appears whole or not at all.
+        example_input: a tensor, a tuple of tensors (positional arguments) or a dict of tensors (by
+            name), on the module's device. Only shapes and types matter; the first dimension of each
+            is the batch.
+        target: what the file is for: ``"tensorrt"`` (default), ``"openvino"`` or ``"onnxruntime"``.
+        opset: ONNX operator set, 13 to 21. Default 17. PyTorch writes 18; an older one
+            lacks some operators. ``float_precision="fp16"`` needs, and raises it to, 19.
+        weights: ``"int8"`` (default) stores quantized weights as INT8 + DequantizeLinear, a quarter
+            of the size; ``"qdq"`` as FP32 + QuantizeLinear + DequantizeLinear, which TensorRT up to
+            8.6 needs.
+        float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
+            strongly typed TensorRT.
+        batch: fixed batch size; None (default) leaves it open.
+        preprocessing: how raw images become the module's input; recorded in the file. Its
+            ``image_shape`` is (height, width, channels); the file takes NCHW.
+        embed_preprocessing: whether the graph takes raw images (uint8, NCHW) and preprocesses them
+            itself. Default False.
+        metadata: more entries for the file's metadata, such as ``{"classes": [...], "accuracy":
+            0.98}``; values that are not text are written as JSON.
+        plan: quantization plan that the file is verified against, its dict form, or the path of its
+            JSON; its digest is recorded in the file. Default None: verified against the module's
+            own quantizers.
+        options: all options above that say how the graph is lowered, as one value; default None:
+            those keywords. ``channels_first_input`` has no meaning here.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UnsupportedModelError: ``module`` is no module.
+        ConfigError: the path is no place for a file.
+        ExportError: an option is wrong, the example does not fit, a quantizer has no range, or
+            PyTorch can't capture or convert the module, or has no form of it in the operator set.
+        VerificationError: the written graph is not what the module and the plan say; no file is
+            left.
+
+    Examples:
+        >>> import torch, qat_lib.torch
+        >>> module = torch.nn.Conv2d(1, 4, 3)
+        >>> example = torch.zeros(1, 1, 8, 8)
+        >>> qat_lib.torch.export_onnx(module, "float.onnx", example_input=example).opset
+        17
+    """
+    keywords = ExportOptions(
+        target=target,
+        opset=opset,
+        weights=weights,
+        float_precision=float_precision,
+        batch=batch,
+        embed_preprocessing=embed_preprocessing,
+    )
+    chosen = choose_options(options, keywords)
+    if chosen.channels_first_input:
+        raise ExportError(
+            "Expected channels_first_input=False: images of PyTorch have their channels first "
+            "already. Received: True."
+        )
+    stored = in_float32(module)
+    with named_by_path(stored):
+        return export_source(
+            ModuleSource(stored, Example.of(example_input, batch=chosen.batch)),
+            path,
+            options=chosen,
+            preprocessing=preprocessing,
+            metadata=metadata,
+            plan=plan,
+        )
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """A module to export.
+
+    Args:
+        module: module with float32 weights, whose quantizers have names.
+        example: its arguments.
+    """
+
+    module: nn.Module
+    example: Example
+    layout: ClassVar[Layout] = "NCHW"
+
+    def quantizers(self) -> Sequence[RangeOwner]:
+        """Return its quantizers."""
+        return read_quantizers(self.module, self.example)
+
+    def convert(self, options: ExportOptions) -> ir.Model:
+        """Return its graph, converted by PyTorch's exporter."""
+        return convert(self.module, self.example, opset=options.opset, batch=options.batch)

@@ -1,0 +1,107 @@
+"""The fake-quantize function of PyTorch tensors, with its gradients.
+
+The arithmetic is that of ``qat_lib.quantizers.fake_quantize``, to the last bit: float32,
+``clip(round_half_even(x / s), low, high) * s`` with ``s = amax / high``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
+
+
+def quantization_scale(
+    amax: torch.Tensor, num_bits: int = 8, unsigned: bool = False
+) -> torch.Tensor:
+    """Return the float32 scale of a range: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
+    return amax.float().clamp(min=AMAX_FLOOR) / greatest_integer(num_bits, unsigned)
+
+
+def fake_quantize(
+    x: torch.Tensor,
+    amax: torch.Tensor | float,
+    *,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    unsigned: bool = False,
+    learned: bool = False,
+) -> torch.Tensor:
+    """Quantize to integers and dequantize again, with zero kept exactly.
+
+    Args:
+        x: float tensor of any shape, on any device.
+        amax: range, a number or a tensor that broadcasts against ``x``; values below
+            ``AMAX_FLOOR`` count as that.
+        num_bits: width of the integers, 2 to 16. Default 8.
+        narrow_range: whether to leave out the least integer (-128). Default False.
+        unsigned: whether the integers are unsigned, 0 to 255. Default False.
+        learned: whether a gradient flows to ``amax``: LSQ (Esser et al. 2020,
+            https://arxiv.org/abs/1902.08153), scaled for a trained step ``s`` with
+            ``amax = s * high``.
+
+    Returns:
+        A tensor with the shape and data type of ``x``. NaN stays NaN, infinities saturate.
+
+    The gradient to ``x`` is the clip-mask straight-through estimator: 1 where the integers reach,
+    else 0.
+    """
+    low, high = integer_bounds(num_bits, narrow_range, unsigned)
+    range_ = torch.as_tensor(amax, dtype=torch.float32, device=x.device).clamp(min=AMAX_FLOOR)
+    run = _LearnedQuantize if learned else _MaskedQuantize
+    quantized: torch.Tensor = run.apply(x.float(), range_, low, high)
+    return quantized.to(x.dtype)
+
+
+def quantized_integers(
+    x: torch.Tensor, amax: torch.Tensor, low: float, high: float
+) -> torch.Tensor:
+    """Return ``clip(round_half_even(x / (amax / high)), low, high)`` as float32."""
+    return (x / (amax / high)).round_().clamp_(low, high)
+
+
+def inside_range(x: torch.Tensor, amax: torch.Tensor, low: float) -> torch.Tensor:
+    """Return where a value lies from ``low * amax`` to ``amax``, so that its gradient passes."""
+    return (x >= low * amax) & (x <= amax)
+
+
+class _MaskedQuantize(torch.autograd.Function):
+    """Fake quantization with a fixed range."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, amax: Any, low: float, high: float) -> Any:
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(inside_range(x, amax, low / high))
+        return quantized_integers(x, amax, low, high).mul_(amax / high)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        (inside,) = ctx.saved_tensors
+        return torch.where(inside, dy, 0.0), None, None, None
+
+
+class _LearnedQuantize(torch.autograd.Function):
+    """Fake quantization with a range that is trained."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, amax: Any, low: float, high: float) -> Any:
+        ctx.save_for_backward(x, amax)
+        ctx.bounds = low, high
+        return quantized_integers(x, amax, low, high).mul_(amax / high)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        x, amax = ctx.saved_tensors
+        low, high = ctx.bounds
+        inside = inside_range(x, amax, low / high)
+        # d(q * s)/ds is q - x/s inside the range and q outside (LSQ, equation 3); amax = s * high.
+        ratio = x / (amax / high)
+        q = ratio.round().clamp_(low, high)
+        dscale = torch.where(inside, q - ratio, q) * dy
+        # By the chain rule 1 / high; the root is the paper's scale of the step's gradient (section
+        # 2.2), with the number of elements that share a range.
+        size = float(x.numel() // max(amax.numel(), 1))
+        damax = dscale.sum_to_size(amax.shape) / high / (size * high) ** 0.5
+        return torch.where(inside, dy, 0.0), damax, None, None

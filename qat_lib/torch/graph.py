@@ -1,0 +1,195 @@
+"""ModuleGraph: a read-only view of a PyTorch module as a flat graph of calls and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import fx, nn
+
+from qat_lib.graph.call_graph import CallGraph, Composite, GraphCall
+from qat_lib.graph.roles import torch_functions
+from qat_lib.graph.traits import Traits
+from qat_lib.torch.catalog import ModuleCatalog
+from qat_lib.torch.existing_quantizers import refuse_other_tools
+from qat_lib.torch.functions import function_name
+from qat_lib.torch.module_traits import INPUT, function_traits, module_traits
+from qat_lib.torch.shapes import dtype_of, gives_several, shape_of
+from qat_lib.torch.tracing import trace_module
+
+SHAPE_READERS = torch_functions("shape") | {"getattr", "len", "is_floating_point", "_assert"}
+"""Functions that read no values of a tensor."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModuleCall(GraphCall):
+    """One call of a module, function, method or operator.
+
+    Modules are named by their path, such as ``layer1.0.conv1``, functions by their node in the
+    graph of torch.fx, such as ``add_1``.
+
+    Attributes:
+        node: the node.
+        known: what the operation is.
+    """
+
+    node: fx.Node = field(repr=False)
+    known: Traits = field(repr=False)
+
+    @property
+    def traits(self) -> Traits:
+        """What the operation is."""
+        return self.known
+
+
+class ModuleGraph(CallGraph):
+    """The flat graph of a PyTorch module that torch.fx traces.
+
+    Args:
+        module: the module, or one that ``qat_lib.torch.tracing.trace_module`` made.
+
+    Raises:
+        UnsupportedModelError: torch.fx can't trace it.
+    """
+
+    calls: tuple[ModuleCall, ...]
+
+    def __init__(self, module: nn.Module) -> None:
+        self.model = trace_module(module)
+        self.name = type(self.model).__name__
+        reader = _Reader(self.model)
+        reader.read()
+        self.calls = tuple(reader.calls)
+        self.inputs = tuple(reader.inputs)
+        self.outputs = tuple(reader.outputs)
+        self.shapes = reader.shapes
+        self.dtypes = reader.dtypes
+        self.nodes: dict[str, fx.Node] = reader.nodes
+        """The first node that gives each tensor."""
+        self.tensors: dict[fx.Node, str] = reader.tensors
+        """The tensor that each node gives; nodes that give a constant or a shape are not there."""
+        self.catalog = ModuleCatalog(call.traits.class_name for call in self.calls)
+
+    @property
+    def composites(self) -> Mapping[str, Composite]:
+        """None: torch.fx traces into modules that hold others."""
+        return {}
+
+    def refuse_quantized(self) -> None:
+        """Refuse a model with quantized modules of PyTorch's own.
+
+        Raises:
+            UnsupportedModelError: there is one.
+        """
+        refuse_other_tools(self.model)
+
+
+def inputs_of(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that a node reads, in the order of its arguments, each as often as it does."""
+    found: list[fx.Node] = []
+    fx.node.map_arg((node.args, dict(node.kwargs)), found.append)
+    return found
+
+
+class _Reader:
+    """Collects the calls of a graph and the tensors between them."""
+
+    def __init__(self, traced: fx.GraphModule) -> None:
+        self._traced = traced
+        self._used = {name for name, _ in traced.named_modules()}
+        self._count: dict[str, int] = {}
+        self.calls: list[ModuleCall] = []
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.shapes: dict[str, tuple[int | None, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self.nodes: dict[str, fx.Node] = {}
+        self.tensors: dict[fx.Node, str] = {}
+        self._several: set[fx.Node] = set()
+
+    def read(self) -> None:
+        """Read every node."""
+        for node in self._traced.graph.nodes:
+            if node.op == "placeholder":
+                self.inputs.append(self._add(node, self._unique(str(node.target)), INPUT, ()))
+            elif node.op == "output":
+                read = inputs_of(node)
+                self.outputs += [self.tensors[n] for n in read if n in self.tensors]
+            elif node.op != "get_attr":
+                self._read_call(node)
+
+    def _read_call(self, node: fx.Node) -> None:
+        is_module = node.op == "call_module"
+        function = "" if is_module else function_name(node)
+        read = tuple(self.tensors[n] for n in inputs_of(node) if n in self.tensors)
+        if not read or function in SHAPE_READERS:
+            return  # a constant, or a number that tells of a shape
+        if function == "getitem" and self._is_element(node):
+            call, _, _ = read[0].rpartition(":")
+            self._note(node, f"{call}:{node.args[1]}")
+            return
+        module = self._traced.get_submodule(str(node.target)) if is_module else None
+        if module is not None:
+            layer = str(node.target)
+            known = module_traits(module, len(read))
+        else:
+            layer = self._unique(node.name)
+            shape = self.shapes.get(read[0])
+            known = function_traits(node, len(read), None if shape is None else len(shape))
+        if gives_several(node, module, function):
+            self._several.add(node)
+        self._add(node, layer, known, read)
+
+    def _is_element(self, node: fx.Node) -> bool:
+        """Whether a node takes one of several tensors that another gives."""
+        return node.args[0] in self._several and isinstance(node.args[1], int)
+
+    def _add(self, node: fx.Node, layer: str, known: Traits, read: tuple[str, ...]) -> str:
+        """Add a call and return its first tensor."""
+        count = self._count[layer] = self._count.get(layer, -1) + 1
+        name = layer if count == 0 else f"{layer}@{count}"
+        numbers = {0}
+        if node in self._several:
+            numbers.update(user.args[1] for user in node.users if _is_numbered(user))
+        self.calls.append(
+            ModuleCall(
+                name=name,
+                layer=layer,
+                operation=known if node.op != "call_module" else self._module(node),
+                inputs=read,
+                outputs=tuple(f"{name}:{number}" for number in sorted(numbers)),
+                node=node,
+                known=known,
+            )
+        )
+        self._note(node, f"{name}:0")
+        if node in self._several:
+            self.dtypes[f"{name}:0"] = "unknown"  # until a node takes it
+        return f"{name}:0"
+
+    def _module(self, node: fx.Node) -> nn.Module:
+        return self._traced.get_submodule(str(node.target))
+
+    def _note(self, node: fx.Node, tensor: str) -> None:
+        """Note which tensor a node gives; of several, the first that is a tensor counts."""
+        self.tensors[node] = tensor
+        if self.dtypes.get(tensor, "unknown") != "unknown":
+            return
+        self.nodes[tensor] = node
+        self.dtypes[tensor] = dtype_of(node)
+        if (shape := shape_of(node)) is not None:
+            self.shapes[tensor] = shape
+
+    def _unique(self, name: str) -> str:
+        """Return a function's name, with a number where a module has it."""
+        base = name
+        number = 0
+        while name in self._used:
+            number += 1
+            name = f"{base}_{number}"
+        self._used.add(name)
+        return name
+
+
+def _is_numbered(node: fx.Node) -> bool:
+    return function_name(node) == "getitem" and isinstance(node.args[1], int)

@@ -1,0 +1,249 @@
+"""Traits of PyTorch's modules and functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.parameter import UninitializedParameter
+
+from qat_lib.graph.roles import TABLE, Operation, Role
+from qat_lib.graph.traits import WIDE_WINDOW, Support, Traits, Weights
+from qat_lib.torch.existing_quantizers import existing_quantizers
+from qat_lib.torch.functions import (
+    CLAMPS,
+    arguments,
+    clamp_activation,
+    clamp_bounds,
+    function_name,
+)
+
+SUPPORTED: frozenset[Role] = frozenset(
+    ("merge", "average pool", "max pool", "normalization", "activation layer", "growing")
+)
+"""Roles of operations whose inputs can be quantized when a spec or a case names them."""
+SUPPORTED_KINDS = ("BatchNormalization", "Subtract")
+SMOOTH = ("linear", "bilinear", "trilinear", "area")
+"""Interpolations that stay within the values they come from; cubic ones overshoot."""
+NEAREST = ("nearest", "nearest-exact")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """One name of the table: its roles, the Keras layer's name and the activation function's."""
+
+    roles: frozenset[Role]
+    kind: str
+    activation: str | None
+
+
+def _known(row: Operation, number: int, name: str) -> _Known:
+    kind = row.layers[min(number, len(row.layers) - 1)] if row.layers else name
+    is_activation = "activation" in row.roles and number < len(row.functions)
+    roles: set[Role] = set(row.roles)
+    if is_activation:
+        roles.add("activation layer")
+    activation = row.functions[number] if is_activation else None
+    return _Known(roles=frozenset(roles), kind=kind, activation=activation)
+
+
+_MODULES: dict[type, _Known] = {}
+_FUNCTIONS: dict[str, _Known] = {}
+_ACTIVATIONS: dict[str, _Known] = {}
+_OTHERS: dict[str, _Known] = {}
+for _row in TABLE:
+    for _number, _name in enumerate(_row.modules):
+        _MODULES[getattr(nn, _name)] = _known(_row, _number, _name)
+    for _number, _name in enumerate(_row.torch):
+        _FUNCTIONS[_name] = _known(_row, _number, _name)
+    for _number, _name in enumerate(_row.functions):
+        _ACTIVATIONS[_name] = _known(_row, _number, _name)
+    for _name in _row.others:
+        _OTHERS[_name] = _Known(roles=_row.roles, kind=_name, activation=None)
+_UNKNOWN = _Known(roles=frozenset(), kind="", activation=None)
+
+INPUT = Traits(class_name="placeholder", is_input=True, is_layer=False)
+
+
+def module_traits(module: nn.Module, inputs: int) -> Traits:
+    """Return the traits of a module that is one operation of a graph.
+
+    Args:
+        module: the module.
+        inputs: how many tensors it reads.
+    """
+    known = _module_in_table(module)
+    if isinstance(module, nn.Hardtanh) and known is _UNKNOWN:
+        known = _activation(clamp_activation(module.min_val, module.max_val))
+    roles = _roles(known, inputs, _module_options(module))
+    if _is_depthwise(module):
+        roles |= {"depthwise"}
+    obstacle = _obstacle(module, roles)
+    return Traits(
+        class_name=type(module).__name__,
+        classes=type(module).__mro__,
+        kind=known.kind,
+        roles=roles,
+        activation=known.activation,
+        support=_module_support(known, roles) if not obstacle else None,
+        existing=existing_quantizers(module),
+        inside=_weighted_inside(module),
+        obstacle=obstacle,
+    )
+
+
+def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
+    """Return the traits of a function, method or operator.
+
+    Args:
+        node: the node that calls it.
+        inputs: how many tensors of the model it reads.
+        rank: how many dimensions its first input has; None = not known.
+    """
+    name = function_name(node)
+    known = _FUNCTIONS.get(name, _UNKNOWN)
+    options = arguments(node)
+    if name in CLAMPS:
+        known = _activation(clamp_activation(*clamp_bounds(node)))
+    elif name == "mean":
+        is_pool = _is_over_an_image(options.get("dim"), rank)
+        known = _Known(roles=known.roles, kind="GlobalAveragePooling2D", activation=None)
+        known = known if is_pool else _UNKNOWN
+    elif options.get("alpha", 1) != 1 or (name == "getitem" and inputs > 1):
+        known = _UNKNOWN
+    roles = _roles(known, inputs, options)
+    is_weighted = "weighted" in roles
+    return Traits(
+        class_name=name,
+        classes=(name,),
+        kind=known.kind,
+        roles=roles,
+        activation=known.activation,
+        is_layer=False,
+        support=None if is_weighted else _inputs_support(known, roles),
+        obstacle="its weight belongs to no module; use the module of torch.nn" * is_weighted,
+    )
+
+
+def is_known(name: str) -> bool:
+    """Whether a class of torch.nn or a function of that name is in the table."""
+    return getattr(nn, name, None) in _MODULES or name in _FUNCTIONS
+
+
+def known_names() -> list[str]:
+    """Return the names of all classes and functions in the table."""
+    return sorted({*(cls.__name__ for cls in _MODULES), *_FUNCTIONS})
+
+
+def _module_in_table(module: nn.Module) -> _Known:
+    for base in type(module).__mro__:
+        if base in _MODULES:
+            return _MODULES[base]
+    return _OTHERS.get(type(module).__name__, _UNKNOWN)
+
+
+def _activation(name: str | None) -> _Known:
+    return _UNKNOWN if name is None else _ACTIVATIONS[name]
+
+
+def _module_options(module: nn.Module) -> Mapping[str, Any]:
+    """Return the settings of a module under the names of the function's arguments."""
+    options = {}
+    for name in ("kernel_size", "mode", "value", "scale_factor"):
+        if hasattr(module, name):
+            options[name] = getattr(module, name)
+    return options
+
+
+def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[Role]:
+    """Return the roles of the table, corrected by what the arguments say."""
+    roles: set[Role] = set(known.roles)
+    mode = options.get("mode")
+    is_resize = known.kind.startswith("UpSampling")
+    if known.activation == "relu" or "identity" in roles:
+        roles.add("range preserving")
+    if is_resize and mode not in (None, *NEAREST):
+        roles.discard("range preserving")
+        if mode in SMOOTH:
+            roles.add("sign preserving")
+    elif mode in (None, "constant") and options.get("value"):
+        roles.discard("range preserving")  # a pad with another constant than zero
+    if "max pool" in roles and _window(options, known.kind) >= WIDE_WINDOW:
+        roles.add("wide maximum")
+    if "average pool" in roles:
+        roles.add("sign preserving")
+    if "arithmetic" in roles and inputs == 1:
+        roles.add("affine")
+    return frozenset(roles)
+
+
+def _window(options: Mapping[str, Any], kind: str) -> int:
+    """Return how many values a pooling reads for each that it gives."""
+    size = options.get("kernel_size", 1)
+    if isinstance(size, tuple | list):
+        return int(math.prod(size))
+    dimensions = int(kind[-2]) if kind.startswith("MaxPooling") else 0
+    return int(size) ** dimensions
+
+
+def _is_depthwise(module: nn.Module) -> bool:
+    groups = getattr(module, "groups", 1)
+    channels = (getattr(module, "in_channels", 0), getattr(module, "out_channels", 0))
+    return groups > 1 and groups in channels
+
+
+def _is_over_an_image(dims: Any, rank: int | None) -> bool:
+    """Whether axes are all of those behind batch and channels."""
+    if isinstance(dims, int):
+        dims = (dims,)
+    if not isinstance(dims, tuple | list) or not all(isinstance(d, int) for d in dims):
+        return False
+    if rank is None:
+        return sorted(dims) in ([2, 3], [-2, -1], [2, 3, 4], [-3, -2, -1])
+    return rank > 2 and sorted(d % rank for d in dims) == list(range(2, rank))
+
+
+def _obstacle(module: nn.Module, roles: frozenset[Role]) -> str:
+    """Return why a module can't be quantized; empty where nothing is in the way."""
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return "its gates are one kernel; qat_lib.torch.nn has a QuantLSTM and a QuantLSTMCell"
+    if "attention" in roles:
+        return "its projections and products are one function"
+    if "weighted" not in roles:
+        return ""
+    weight = module._parameters.get("weight")
+    if weight is None:
+        return "its weight is computed from others; remove the parametrization first"
+    if isinstance(weight, UninitializedParameter):
+        return "it has no weight yet; call the model once"
+    return ""
+
+
+def _module_support(known: _Known, roles: frozenset[Role]) -> Support | None:
+    if "weighted" not in roles:
+        return _inputs_support(known, roles)
+    axis = 1 if "transposed" in roles else 0
+    is_on = "transposed" not in roles  # unreliable in TensorRT
+
+    def plan_weights() -> Weights:
+        return {"weight": (axis,)}
+
+    return Support(quantize_input=is_on, quantize_weight=is_on, plan_weights=plan_weights)
+
+
+def _inputs_support(known: _Known, roles: frozenset[Role]) -> Support | None:
+    if "average pool" in roles:
+        return Support(quantize_input=True)
+    is_supported = bool(roles & SUPPORTED) or known.kind in SUPPORTED_KINDS
+    return Support() if is_supported else None
+
+
+def _weighted_inside(module: nn.Module) -> tuple[str, ...]:
+    inside = []
+    for name, child in module.named_modules():
+        if child is not module and "weighted" in _module_in_table(child).roles:
+            inside.append(name)
+    return tuple(inside)

@@ -1,0 +1,1 @@
+"""Quantized modules, one file for each family."""

@@ -1,0 +1,19 @@
+"""Instance normalization of quantized inputs."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from qat_lib.torch.nn.modules.quantized import QuantizedInput
+
+
+class QuantInstanceNorm1d(QuantizedInput, nn.InstanceNorm1d):
+    """``nn.InstanceNorm1d`` of a quantized input."""
+
+
+class QuantInstanceNorm2d(QuantizedInput, nn.InstanceNorm2d):
+    """``nn.InstanceNorm2d`` of a quantized input."""
+
+
+class QuantInstanceNorm3d(QuantizedInput, nn.InstanceNorm3d):
+    """``nn.InstanceNorm3d`` of a quantized input."""

@@ -1,0 +1,124 @@
+"""Write a graph of operator set 18 in an older one.
+
+Between the sets 13 and 18 operators gained types, attributes and inputs, and reductions take their
+axes as an input. ONNX's version converter has no way down for several, such as Pad. So each
+operator is written here: what only gained something loses what it does not use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from qat_lib.errors import ExportError
+from qat_lib.export.graph import (
+    add_constant,
+    attribute,
+    constant,
+    dims,
+    insert_before,
+    is_op,
+    new_node,
+    operand,
+    replace,
+    set_ints,
+)
+
+AS_BEFORE = {
+    "allowzero": 0,
+    "antialias": 0,
+    "ceil_mode": 0,
+    "coordinate_transformation_mode": "output_half_pixel",
+    "keep_aspect_ratio_policy": "stretch",
+    "layout": 0,
+    "noop_with_empty_axes": 0,
+    "reduction": "none",
+    "start": 0,
+    "training_mode": 0,
+}
+"""Attribute that an operator gained -> its value that stands for what the operator did before."""
+
+
+def lower_opset(model: ir.Model, opset: int) -> None:
+    """Write the nodes of a model in operator set ``opset``, 13 to 17, in place.
+
+    Raises:
+        ExportError: an operator, or what it is asked to do, is not in the operator set.
+    """
+    graph = model.graph
+    for node in list(graph):
+        if is_op(node, "Mish"):
+            _write_mish(graph, node)
+    for node in graph:
+        schema = _schema(node, opset)
+        if is_op(node, "Reshape") and attribute(node, "allowzero", 0):
+            target = constant(operand(node, 1))
+            if target is not None and 0 not in target:
+                del node.attributes["allowzero"]
+        if is_op(node, "Split") and "num_outputs" in node.attributes:
+            _write_sizes(graph, node)
+        if "axes" in schema.attributes and operand(node, 1) is not None:
+            _write_axes(node, opset)
+        _drop_new_attributes(node, schema, opset)
+        if len(node.inputs) > schema.max_input:
+            raise _missing(f"{node.op_type} with {len(node.inputs)} inputs", opset)
+        node.version = None
+    graph.opset_imports[""] = opset
+
+
+def _missing(what: str, opset: int) -> ExportError:
+    return ExportError(
+        f"Expected operators of ONNX operator set {opset}. The module needs {what}, which a newer "
+        "one has. Export with opset=18, or another up to 21."
+    )
+
+
+def _schema(node: ir.Node, opset: int) -> Any:
+    try:
+        return onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError as error:
+        raise _missing(node.op_type, opset) from error
+
+
+def _write_mish(graph: ir.Graph, node: ir.Node) -> None:
+    """Write ``mish(x)`` as ``x * tanh(softplus(x))``."""
+    source, shape = node.inputs[0], node.outputs[0].shape
+    value = source
+    for op_type in ("Softplus", "Tanh"):
+        value = insert_before(node, new_node(op_type, [value], origin=node, shape=shape))
+    product = new_node("Mul", [source, value], origin=node, shape=shape)
+    replace(node.outputs[0], insert_before(node, product))
+    graph.remove(node, safe=True)
+
+
+def _write_sizes(graph: ir.Graph, node: ir.Node) -> None:
+    """Give a Split into a number of parts the sizes of the parts."""
+    del node.attributes["num_outputs"]
+    shapes = [dims(output) for output in node.outputs]
+    axis = attribute(node, "axis", 0)
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    if None not in sizes and len(set(sizes)) > 1:
+        node.resize_inputs(2)
+        array = np.asarray(sizes, np.int64)
+        node.replace_input_with(1, add_constant(graph, array, f"{node.name}/sizes"))
+
+
+def _write_axes(node: ir.Node, opset: int) -> None:
+    """Write the axes of a reduction as an attribute."""
+    axes = constant(node.inputs[1])
+    if axes is None:
+        raise _missing(f"{node.op_type} over axes that are computed", opset)
+    if axes.size:
+        set_ints(node, "axes", axes.ravel().tolist())
+    node.resize_inputs(1)
+
+
+def _drop_new_attributes(node: ir.Node, schema: Any, opset: int) -> None:
+    """Drop attributes that the operator has not yet, where they ask for nothing new."""
+    for name in set(node.attributes) - set(schema.attributes):
+        if name not in AS_BEFORE or attribute(node, name) != AS_BEFORE[name]:
+            raise _missing(f"{node.op_type} with {name}={attribute(node, name)!r}", opset)
+        del node.attributes[name]

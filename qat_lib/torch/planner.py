@@ -1,0 +1,75 @@
+"""plan_quantization of a PyTorch module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import nn
+
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.plan import QuantizationPlan
+from qat_lib.planner.planner import plan_graph
+from qat_lib.planner.request import PlanRequest
+from qat_lib.spec import QuantizationSpec
+from qat_lib.torch.graph import ModuleGraph
+from qat_lib.torch.shapes import example_inputs, propagate_shapes
+from qat_lib.torch.tracing import trace_module
+
+
+def plan_quantization(
+    module: nn.Module,
+    quantization_mode: str = "full",
+    quantization_spec: QuantizationSpec | None = None,
+    custom_qdq_cases: Sequence[Any] | Literal["auto"] | None = None,
+    *,
+    example_input: Any = None,
+    unsigned: bool = False,
+) -> QuantizationPlan:
+    """Decide which tensors and weights of a module get a quantizer, and why. Nothing is changed.
+
+    The plan is that of the Keras side: by the same default table, cases and rules of placement.
+    Modules are named by their path, such as ``layer1.0.conv1``, and functions by their node in the
+    graph of torch.fx, such as ``add_1``; further calls of a module are ``conv@1``, ``conv@2``.
+
+    Args:
+        module: a module that torch.fx traces.
+        quantization_mode: ``"full"`` (default): all supported operations by the default table, as
+            far as the spec and the cases say nothing else; ``"partial"``: only what they name.
+        quantization_spec: what the user asks for; an entry by class takes names of ``torch.nn``
+            (``"Conv2d"``) and of functions (``"add"``).
+        custom_qdq_cases: objects with ``case(module, qspec) -> QuantizationSpec``, which get the
+            traced module; a later one wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, which serves
+            the other engines as well. None (default): no cases.
+        example_input: a tensor, or a tuple of tensors where the module takes several: shapes are
+            learned from it. Default None: additions count as such of tensors of one shape.
+        unsigned: whether tensors that are never negative get unsigned integers. Default False.
+
+    Returns:
+        The plan, for ``qat_lib.torch.apply_plan``.
+
+    Raises:
+        SpecError: the mode, the spec or a case is wrong.
+        UnsupportedModelError: torch.fx can't trace the module, or another tool has quantized it.
+    """
+    request = PlanRequest.of(
+        quantization_mode, quantization_spec, custom_qdq_cases, unsigned=unsigned
+    )
+    return plan_graph(module_graph(module, example_input), request)
+
+
+def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
+    """Return the graph of a module, with shapes where an example of its input is given.
+
+    Raises:
+        UnsupportedModelError: it is no module, or torch.fx can't trace it.
+    """
+    if not isinstance(module, nn.Module):
+        raise UnsupportedModelError(
+            f"Expected a torch.nn.Module. Received: {type(module).__name__}."
+        )
+    if example_input is None:
+        return ModuleGraph(module)
+    traced = trace_module(module, len(example_inputs(example_input)))
+    propagate_shapes(traced, example_input)
+    return ModuleGraph(traced)

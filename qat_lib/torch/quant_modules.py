@@ -1,0 +1,117 @@
+"""Build models of quantized modules: the names in ``torch.nn`` stand for them for a while.
+
+``initialize`` and ``deactivate`` are pytorch-quantization's; ``quantized_modules`` does the same
+within a block and cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from qat_lib.errors import SpecError
+from qat_lib.torch import nn as quant_nn
+
+REPLACED = (
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Linear",
+    "LSTM",
+    "LSTMCell",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+)
+"""Names in ``torch.nn`` that are replaced. Pooling by maximum moves values and needs no quantizer;
+an instance normalization is better left in floating point."""
+
+Replacement = tuple[Any, str, type]
+_originals: dict[tuple[int, str], Replacement] = {}
+
+
+def initialize(
+    float_module_list: Iterable[str] | None = None,
+    custom_quant_modules: Iterable[Replacement] | None = None,
+) -> None:
+    """Let the modules' names in ``torch.nn`` stand for quantized ones, until ``deactivate()``.
+
+    Models that are built from now on are of quantized modules; those that are there stay as they
+    are (``quantize_model`` quantizes them). A name that was imported before, as in
+    ``from torch.nn import Conv2d``, is not replaced.
+
+    Args:
+        float_module_list: names in ``torch.nn`` to leave, such as ``["Linear"]``. Default: none.
+        custom_quant_modules: further replacements: module or package, name, class. Default: none.
+
+    Raises:
+        SpecError: a name in ``float_module_list`` is none of ``REPLACED``, or a module lacks a
+            name that is to be replaced.
+    """
+    left = set(float_module_list or ())
+    if unknown := sorted(left - set(REPLACED)):
+        raise SpecError(f"Expected names among {', '.join(REPLACED)}. Received: {unknown[0]!r}.")
+    replacements: list[Replacement] = [
+        (torch.nn, name, getattr(quant_nn, name)) for name in REPLACED if name not in left
+    ]
+    replacements.extend(custom_quant_modules or ())
+    for place, name, _ in replacements:
+        if not hasattr(place, name):
+            raise SpecError(f"Expected a class of {place.__name__!r}. Received: {name!r}.")
+    for place, name, quantized in replacements:
+        _originals.setdefault((id(place), name), (place, name, getattr(place, name)))
+        setattr(place, name, quantized)
+
+
+def deactivate() -> None:
+    """Give the names in ``torch.nn`` their own classes again; idempotent."""
+    _restore({})
+
+
+@contextmanager
+def quantized_modules(
+    float_module_list: Iterable[str] | None = None,
+    custom_quant_modules: Iterable[Replacement] | None = None,
+) -> Iterator[None]:
+    """Let the modules' names in ``torch.nn`` stand for quantized ones within the block.
+
+    Blocks can be nested; each puts back what it found. Names in a module are the same for all
+    threads: build models in one thread at a time.
+
+    Args:
+        float_module_list: names in ``torch.nn`` to leave. Default: none.
+        custom_quant_modules: further replacements: module or package, name, class. Default: none.
+
+    Examples:
+        >>> with quantized_modules():
+        ...     type(torch.nn.Linear(2, 2)).__name__
+        'QuantLinear'
+        >>> type(torch.nn.Linear(2, 2)).__name__
+        'Linear'
+    """
+    before = dict(_originals)
+    found = {key: getattr(place, name) for key, (place, name, _) in before.items()}
+    try:
+        initialize(float_module_list, custom_quant_modules)
+        yield
+    finally:
+        _restore(before)
+        for key, (place, name, _) in before.items():
+            setattr(place, name, found[key])
+
+
+def _restore(kept: dict[tuple[int, str], Replacement]) -> None:
+    """Put the originals back, and forget those that are not in ``kept``."""
+    for place, name, original in _originals.values():
+        setattr(place, name, original)
+    _originals.clear()
+    _originals.update(kept)

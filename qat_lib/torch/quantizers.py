@@ -1,0 +1,101 @@
+"""The quantizers of a module as the export reads them: names and ranges as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from qat_lib.calibrators.collecting import collecting
+from qat_lib.errors import ExportError
+from qat_lib.export.ranges import RangeOwner
+from qat_lib.ranges import AMAX_FLOOR, range_shape
+from qat_lib.torch.capture import Example
+from qat_lib.torch.inference import in_inference
+from qat_lib.torch.naming import quantizers_of
+from qat_lib.torch.tensor_quantizer import TensorQuantizer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReadQuantizer:
+    """A quantizer's settings and range; see ``qat_lib.export.ranges.RangeOwner``."""
+
+    name: str
+    enabled: bool
+    num_bits: int
+    amax: np.ndarray
+    narrow_range: bool
+    unsigned: bool
+    calibrated: bool
+
+
+def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
+    """Return what the export needs of each quantizer.
+
+    Args:
+        module: a module whose quantizers have names.
+        example: arguments of the module; it runs on them where a weight counts as it is now.
+
+    Raises:
+        ExportError: an activation has no range.
+    """
+    quantizers = list(quantizers_of(module).values())
+    now = _Now()
+    if any(q.enabled and not _has_range(q) for q in quantizers):
+        with in_inference(module), collecting(now), torch.no_grad():
+            module(*example.args, **example.kwargs)
+    read: list[RangeOwner] = []
+    for quantizer in quantizers:
+        amax = quantizer.amax if _has_range(quantizer) else now.ranges.get(quantizer)
+        if amax is None and quantizer.enabled and quantizer in now.seen:
+            raise ExportError(
+                f"Expected a range for the quantizer {quantizer.name!r}. It has none: its tensor's "
+                "own maximum counts at each call, which no engine does. "
+                "Call qat_lib.torch.calibrate(module, data) before the export."
+            )
+        read.append(
+            ReadQuantizer(
+                name=quantizer.name,
+                # One that nothing runs has no pair in the graph.
+                enabled=quantizer.enabled and amax is not None,
+                num_bits=quantizer.num_bits,
+                amax=np.zeros(()) if amax is None else amax.detach().cpu().numpy(),
+                narrow_range=quantizer.narrow_range,
+                unsigned=quantizer.unsigned,
+                calibrated=quantizer.calibrated or amax is None,
+            )
+        )
+    return read
+
+
+def _has_range(quantizer: TensorQuantizer) -> bool:
+    """Whether a quantizer has a range in the shape of its tensor, without a look at the tensor."""
+    amax = quantizer.amax
+    if amax is None or quantizer.range_policy == "current":
+        return False
+    return quantizer.axis is None or amax.dim() != 1
+
+
+class _Now:
+    """Takes the ranges that show only when a quantizer is called on its tensor."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[Any, torch.Tensor] = {}
+        self.seen: set[Any] = set()
+
+    def observe(self, quantizer: Any, tensor: torch.Tensor) -> None:
+        """Take note of the range for ``tensor``, a weight as it is now or given as a list."""
+        self.seen.add(quantizer)
+        amax = quantizer.amax
+        if amax is not None and quantizer.range_policy != "current":
+            shape = (
+                ()
+                if quantizer.axis is None
+                else range_shape(tensor.shape, quantizer.axis, quantizer.name)
+            )
+            self.ranges[quantizer] = amax.reshape(shape)
+        elif quantizer.of_weight or isinstance(tensor, nn.Parameter):
+            self.ranges[quantizer] = quantizer.range_of(tensor).clamp(min=AMAX_FLOOR)

@@ -1,0 +1,201 @@
+"""The range of a PyTorch quantizer: its buffer or trained step, saved and loaded with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from qat_lib.ranges import (
+    AMAX_FLOOR,
+    checked_range,
+    greatest_integer,
+    least_step,
+    range_shape,
+    reduced_axes,
+)
+
+RANGE, STEP, SWITCHES = "_amax", "_step", "_switches"
+
+
+class RangeState(nn.Module):
+    """A module with a range: none yet, a buffer, or the step that LSQ trains.
+
+    The state of a model holds ``_amax`` or ``_step``, and ``_switches``: whether the quantizer is
+    enabled, follows the data, and is calibrated. A state without them loads too, such as that of
+    the float model.
+    """
+
+    num_bits: int
+    unsigned: bool
+    axis: tuple[int, ...] | None
+    name: str
+    range_policy: str
+    scale_amax: float | None
+    _owner: tuple[Any] | None
+    _amax: torch.Tensor | None
+    _step: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer(RANGE, None)
+        self.register_parameter(STEP, None)
+        self._disabled = False
+        self._tracking = True
+        self._is_set = False
+        # In a tuple, so that PyTorch does not take the owner for a part of the quantizer.
+        self._owner = None
+
+    @property
+    def _high(self) -> float:
+        return greatest_integer(self.num_bits, self.unsigned)
+
+    @property
+    def _learned(self) -> bool:
+        return self.range_policy == "learned"
+
+    @property
+    def amax(self) -> Any:
+        """The range: float32, a scalar or one value per kept axis that broadcasts.
+
+        None until calibration, training or hand sets it: the tensor's own range then counts, which
+        of a weight is known. Set it to set the range by hand, which counts as calibration; None
+        forgets it.
+        """
+        if self._step is not None:
+            return self._step.detach() * self._high
+        if self._amax is None or self.range_policy == "current":
+            weight = self._weight()
+            return None if weight is None else self.range_of(weight).clamp(min=AMAX_FLOOR)
+        return self._amax
+
+    @amax.setter
+    def amax(self, value: Any) -> None:
+        if value is None:
+            self._amax, self._is_set = None, False
+            return
+        if isinstance(value, torch.Tensor):
+            value = value.detach().float().cpu().numpy()
+        old = self.amax
+        shape = () if self.axis is None else None if old is None else tuple(old.shape)
+        if self.axis is None and np.size(value) == 1:
+            value = np.reshape(value, ())
+        array = torch.from_numpy(np.array(checked_range(self.name, value, shape), np.float32))
+        self._set_range(array if old is None else array.to(old.device))
+        self._is_set = True
+
+    def _set_range(self, amax: torch.Tensor) -> None:
+        """Keep a range, at least ``AMAX_FLOOR``, as the buffer or the step."""
+        if not self._learned:
+            self._amax = amax
+            return
+        # Multiplied by its greatest integer again, the step must not come out below the floor.
+        step = (amax / self._high).clamp(min=float(least_step(self._high)))
+        if self._step is None:
+            self._step = nn.Parameter(step)
+        else:
+            with torch.no_grad():
+                self._step.copy_(step)
+
+    def bind_weight(self, owner: Any) -> None:
+        """Set the module whose weight this quantizes: its ``quantized_weight`` gives the weight."""
+        self._owner = (owner,)
+        if self._learned and not self._is_set:
+            self.fit_weight()
+
+    def _weight(self) -> torch.Tensor | None:
+        return None if self._owner is None else self._owner[0].quantized_weight(self)
+
+    @property
+    def of_weight(self) -> bool:
+        """Whether this quantizes a weight, whose range needs no data."""
+        return self._owner is not None
+
+    def fit_weight(self) -> None:
+        """Set the range to that of the weight as it is now; with ``"current"`` it always is."""
+        weight = self._weight()
+        if weight is not None and self.range_policy != "current":
+            self._set_range(self.range_of(weight).clamp(min=AMAX_FLOOR))
+
+    def magnitude(self, x: torch.Tensor) -> torch.Tensor:
+        """Return each element's float32 distance from zero, where there are integers for it."""
+        x = x.detach().float()
+        return x.relu() if self.unsigned else x.abs()
+
+    def range_of(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the largest magnitude of ``x``, or of each kept channel (1 in other axes)."""
+        magnitude = self.magnitude(x)
+        if self.axis is None:
+            amax = magnitude.amax()
+        else:
+            range_shape(x.shape, self.axis, self.name)
+            axes = reduced_axes(x.dim(), self.axis)
+            amax = magnitude.amax(axes, keepdim=True) if axes else magnitude
+        return amax if self.scale_amax is None else amax * self.scale_amax
+
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        """Move the range with the model, but keep it float32: half precision would change it."""
+        kept = [None if x is None else x.detach().clone() for x in (self._amax, self._step)]
+        super()._apply(fn, recurse)
+        moved: Any
+        before: Any
+        for moved, before in zip((self._amax, self._step), kept, strict=True):
+            if moved is not None and moved.dtype != torch.float32:
+                moved.data = before.to(moved.device)
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        switches = [not self._disabled, self._tracking, self._is_set]
+        destination[prefix + SWITCHES] = torch.tensor(switches, dtype=torch.uint8)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        _metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        _errors: list[str],
+    ) -> None:
+        """Load a range of any policy, also where there was none before."""
+        amax, step = state_dict.get(prefix + RANGE), state_dict.get(prefix + STEP)
+        switches = state_dict.get(prefix + SWITCHES)
+        if amax is not None or step is not None:
+            self._load_range(amax, step)
+        elif switches is not None:
+            self._amax = None
+        elif self.of_weight:
+            self._forget()
+        elif self._is_set and strict:
+            missing_keys.append(prefix + RANGE)
+        if switches is not None:
+            enabled, self._tracking, self._is_set = map(bool, switches.tolist())
+            self._disabled = not enabled
+        if strict:
+            known = {prefix + key for key in (RANGE, STEP, SWITCHES)}
+            own = {key for key in state_dict if key.startswith(prefix)}
+            unexpected_keys.extend(sorted(own - known))
+
+    def _forget(self) -> None:
+        """Take the range of a weight that was loaded without one."""
+        if self._learned:
+            self.fit_weight()
+        else:
+            self._amax = None
+        self._is_set = False
+
+    def _load_range(self, amax: Any, step: Any) -> None:
+        old = self.amax
+        device = torch.device("cpu") if old is None else old.device
+        if step is not None and self._step is not None and self._step.shape == step.shape:
+            with torch.no_grad():
+                self._step.copy_(step)  # exact, where amax over the integers need not be
+        else:
+            range_ = step.float() * self._high if amax is None else amax.float()
+            self._set_range(range_.detach().clone().to(device))
+        self._is_set = True

@@ -1,0 +1,70 @@
+"""Shapes and data types of the tensors of a traced module, from an example of its input."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
+
+from qat_lib.foreign_errors import describe_error
+
+logger = logging.getLogger("qat_lib")
+
+SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort"))
+"""Functions that give several tensors."""
+
+
+def example_inputs(example: Any) -> tuple[Any, ...]:
+    """Return the arguments of a call from an example: a tensor, or a tuple or list of them."""
+    return tuple(example) if isinstance(example, tuple | list) else (example,)
+
+
+def propagate_shapes(traced: fx.GraphModule, example: Any) -> None:
+    """Note the shape and data type of each tensor in the graph; nothing is computed.
+
+    Where the model can't be run without values its shapes stay unknown.
+
+    Args:
+        traced: the module.
+        example: a tensor, or a tuple or list of tensors where the module takes several.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        fake = [_fake(mode, value) for value in example_inputs(example)]
+        ShapeProp(traced, fake_mode=mode).propagate(*fake)
+    # A module's code may raise anything.
+    except Exception as error:  # noqa: BLE001
+        logger.info("The shapes of %s stay unknown: %s", type(traced).__name__, error)
+        logger.debug("%s", describe_error(error))
+
+
+def _fake(mode: FakeTensorMode, value: Any) -> Any:
+    return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...] | None:
+    """Return the shape of what a node gives; None if that is not known or no tensor."""
+    found = node.meta.get("tensor_meta")
+    return tuple(found.shape) if isinstance(found, TensorMetadata) else None
+
+
+def dtype_of(node: fx.Node) -> str:
+    """Return the data type of what a node gives: ``"float32"`` if nothing else is known."""
+    found = node.meta.get("tensor_meta")
+    if isinstance(found, TensorMetadata):
+        return str(found.dtype).removeprefix("torch.")
+    return "unknown" if "type" in node.meta else "float32"
+
+
+def gives_several(node: fx.Node, module: nn.Module | None, function: str) -> bool:
+    """Whether a node gives a tuple or list, rather than a tensor."""
+    kind = node.meta.get("type")
+    if isinstance(kind, type):
+        return issubclass(kind, tuple | list)
+    if module is None:
+        return function in SEVERAL
+    return isinstance(module, nn.RNNBase | nn.LSTMCell | nn.MultiheadAttention)

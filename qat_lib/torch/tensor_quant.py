@@ -1,0 +1,224 @@
+"""QuantDescriptor and the two quantization functions, as pytorch-quantization names them."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import yaml
+
+from qat_lib.errors import SpecError
+from qat_lib.layer_config import CALIBRATORS
+from qat_lib.ranges import AMAX_FLOOR, check_settings, integer_bounds
+from qat_lib.torch.fake_quantization import fake_quantize, inside_range, quantized_integers
+
+CALIB_METHODS = ("max", "histogram")
+_Plain: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class QuantDescriptor:
+    """How a tensor is quantized, as a value.
+
+    Args:
+        num_bits: width of the integers, 2 to 16. Default 8.
+        name: name of the quantizer. Default None: its place in the model names it.
+        fake_quant: whether to dequantize again. Default True; False gives integers as floats.
+        axis: axes that keep a range of their own, an integer or a tuple. Default None: one range.
+        amax: range to use, a number or array. Default None: from each tensor itself until
+            calibration, training or hand sets it.
+        learn_amax: whether the range is trained (policy ``"learned"``). Default False.
+        scale_amax: factor on ranges that are taken from tensors or given here. Default None.
+        calib_method: calibrator behind ``enable_calib``, ``"max"`` (default) or ``"histogram"``.
+        unsigned: whether the integers are unsigned, 0 to 255. Default False.
+        narrow_range: whether to leave out the least integer (-128). Default False; the weights of
+            quantized modules always do.
+        range_policy: what training does to the range: ``"frozen"`` (default), ``"ema"``,
+            ``"last"``, ``"learned"``, or ``"current"``, always that of the tensor itself.
+        momentum: weight of the old range in ``"ema"``, in [0, 1). Default 0.95.
+        calibrator: method that ``calibrate`` uses for this tensor. Default None: the one given to
+            ``calibrate``.
+
+    Raises:
+        SpecError: a value is out of its range.
+        TypeError: an argument is unknown or has the wrong type.
+
+    Examples:
+        >>> QuantDescriptor(num_bits=4, axis=0).to_yaml()
+        'axis: [0]\\nnum_bits: 4\\n'
+    """
+
+    num_bits: int = 8
+    name: str | None = None
+    _: KW_ONLY
+    fake_quant: bool = True
+    axis: int | tuple[int, ...] | None = None
+    amax: Any = None
+    learn_amax: bool = False
+    scale_amax: float | None = None
+    calib_method: str = "max"
+    unsigned: bool = False
+    narrow_range: bool = False
+    range_policy: str | None = None
+    momentum: float = 0.95
+    calibrator: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values and settle those that follow from others."""
+        if not isinstance(self.name, str | None):
+            raise TypeError(f"name must be a string or None. Received: {self.name!r}.")
+        if isinstance(self.axis, list):
+            object.__setattr__(self, "axis", tuple(self.axis))
+        if self.amax is not None:
+            object.__setattr__(self, "amax", np.array(self.amax, np.float32))
+        if self.range_policy is None:
+            policy = "learned" if self.learn_amax else "frozen"
+            object.__setattr__(self, "range_policy", policy)
+        elif self.range_policy == "learned":
+            object.__setattr__(self, "learn_amax", True)
+        self._check()
+
+    def _check(self) -> None:
+        policy = str(self.range_policy)
+        check_settings(self.num_bits, self.narrow_range, self.unsigned, policy, self.momentum)
+        if self.learn_amax and policy != "learned":
+            raise SpecError(
+                f"learn_amax=True means the range policy 'learned'. Received: {policy!r}."
+            )
+        if self.calib_method not in CALIB_METHODS:
+            raise SpecError(
+                f"calib_method must be one of {', '.join(CALIB_METHODS)}. Received: "
+                f"{self.calib_method!r}."
+            )
+        if self.calibrator not in (None, *CALIBRATORS):
+            raise SpecError(
+                f"calibrator must be one of {', '.join(CALIBRATORS)} or None. Received: "
+                f"{self.calibrator!r}."
+            )
+
+    @property
+    def axes(self) -> tuple[int, ...] | None:
+        """The kept axes as a tuple; None = one range."""
+        return (self.axis,) if isinstance(self.axis, int) else self.axis
+
+    def dict(self) -> _Plain:
+        """Return what differs from the defaults, as plain data."""
+        default = QuantDescriptor()
+        found: _Plain = {"num_bits": self.num_bits}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "amax" and value is not None:
+                found["amax"] = value.tolist()
+            elif value is not None and value != getattr(default, field.name):
+                found[field.name] = value
+        return found
+
+    def to_yaml(self) -> str:
+        """Return the descriptor as YAML."""
+        plain = self.dict()
+        if self.axes is not None:
+            plain["axis"] = list(self.axes)
+        return yaml.safe_dump(plain, width=120, default_flow_style=None)
+
+    @classmethod
+    def from_yaml(cls, yaml_str: str) -> QuantDescriptor:
+        """Read a descriptor that ``to_yaml`` wrote."""
+        return cls(**yaml.safe_load(yaml_str))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both describe the same quantization."""
+        if not isinstance(other, QuantDescriptor):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        """Return a hash of what the descriptor says."""
+        return hash(repr(self._key()))
+
+    def _key(self) -> _Plain:
+        return {**self.dict(), "axis": self.axes}
+
+
+QUANT_DESC_8BIT_PER_TENSOR = QuantDescriptor()
+QUANT_DESC_UNSIGNED_8BIT_PER_TENSOR = QuantDescriptor(unsigned=True)
+
+_PER_OUTPUT_ROW = QuantDescriptor(axis=0, narrow_range=True)
+QUANT_DESC_8BIT_CONV1D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_ROW
+QUANT_DESC_8BIT_CONV2D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_ROW
+QUANT_DESC_8BIT_CONV3D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_ROW
+QUANT_DESC_8BIT_LINEAR_WEIGHT_PER_ROW = _PER_OUTPUT_ROW
+
+# A transposed convolution's weight is (in, out, ...): TensorRT takes scales of output channels.
+# pytorch-quantization has axis 0 here, which it does not take.
+_PER_OUTPUT_COLUMN = QuantDescriptor(axis=1, narrow_range=True)
+QUANT_DESC_8BIT_CONVTRANSPOSE1D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_COLUMN
+QUANT_DESC_8BIT_CONVTRANSPOSE2D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_COLUMN
+QUANT_DESC_8BIT_CONVTRANSPOSE3D_WEIGHT_PER_CHANNEL = _PER_OUTPUT_COLUMN
+
+
+def fake_tensor_quant(
+    inputs: torch.Tensor,
+    amax: torch.Tensor | float,
+    num_bits: int = 8,
+    unsigned: bool = False,
+    narrow_range: bool = True,
+) -> torch.Tensor:
+    """Quantize a tensor and dequantize it again.
+
+    Args:
+        inputs: float tensor of any shape.
+        amax: range, a number or a tensor that broadcasts against ``inputs``.
+        num_bits: width of the integers, 2 to 16. Default 8.
+        unsigned: whether the integers are unsigned; what is below zero becomes zero. Default False.
+        narrow_range: whether signed integers leave out the least one (-128). Default True.
+
+    Returns:
+        A tensor with the shape and data type of ``inputs``. The gradient is the straight-through
+        estimator with a clip mask: 1 where the integers reach, else 0.
+    """
+    narrow = narrow_range and not unsigned
+    return fake_quantize(inputs, amax, num_bits=num_bits, narrow_range=narrow, unsigned=unsigned)
+
+
+def tensor_quant(
+    inputs: torch.Tensor,
+    amax: torch.Tensor | float,
+    num_bits: int = 8,
+    unsigned: bool = False,
+    narrow_range: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize a tensor to integers, kept as floats.
+
+    Args:
+        inputs: float tensor of any shape.
+        amax: range, a number or a tensor that broadcasts against ``inputs``.
+        num_bits: width of the integers, 2 to 16. Default 8.
+        unsigned: whether the integers are unsigned; what is below zero becomes zero. Default False.
+        narrow_range: whether signed integers leave out the least one (-128). Default True.
+
+    Returns:
+        The integers, with the shape and data type of ``inputs``, and the number of integers in a
+        unit, ``127 / amax``: ``integers / scale`` dequantizes. The gradient of the integers is that
+        of ``fake_tensor_quant``.
+    """
+    low, high = integer_bounds(num_bits, narrow_range, unsigned)
+    range_ = torch.as_tensor(amax, dtype=torch.float32, device=inputs.device).detach()
+    range_ = range_.clamp(min=AMAX_FLOOR)
+    integers: torch.Tensor = _MaskedIntegers.apply(inputs.float(), range_, low, high)
+    return integers.to(inputs.dtype), (high / range_).to(inputs.dtype)
+
+
+class _MaskedIntegers(torch.autograd.Function):
+    """The integers of a tensor, with the straight-through gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, amax: Any, low: float, high: float) -> Any:
+        ctx.save_for_backward(inside_range(x, amax, low / high))
+        return quantized_integers(x, amax, low, high)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        (inside,) = ctx.saved_tensors
+        return torch.where(inside, dy, 0.0), None, None, None

@@ -1,0 +1,243 @@
+"""TensorQuantizer: the module that owns the range of one tensor, or of one tied group of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qat_lib.calibrators.collecting import active_collector
+from qat_lib.errors import CalibrationError
+from qat_lib.ranges import AMAX_FLOOR, INITIAL_AMAX, SHARED_FALL, range_shape
+from qat_lib.torch.calib import Calibrator, create_calibrator
+from qat_lib.torch.export_mode import is_exporting, mark
+from qat_lib.torch.fake_quantization import fake_quantize, quantization_scale
+from qat_lib.torch.range_state import RangeState
+from qat_lib.torch.tensor_quant import (
+    QUANT_DESC_8BIT_PER_TENSOR,
+    QuantDescriptor,
+    tensor_quant,
+)
+
+
+class TensorQuantizer(RangeState):
+    """Fake-quantize a tensor and own its range.
+
+    Args:
+        quant_desc: how to quantize. Default: 8 bits, one range.
+        disabled: whether tensors pass unchanged. Default False.
+        if_quant: whether to quantize. Default True.
+        if_calib: whether the quantizer's own calibrator collects. Default False.
+
+    Without a range the tensor's own counts, at each call. ``qat_lib.torch.calibrate``,
+    ``load_calib_amax()``, setting ``amax`` or, with the policies ``"ema"`` and ``"last"``, the
+    first training step sets one. A quantizer that is called on several tensors gives them one
+    range; set ``shared`` so that a followed range covers the widest.
+
+    Examples:
+        >>> quantizer = TensorQuantizer(QuantDescriptor(amax=127.0))
+        >>> quantizer(torch.tensor([-200.0, 0.4, 1.6]))
+        tensor([-128.,    0.,    2.])
+    """
+
+    def __init__(
+        self,
+        quant_desc: QuantDescriptor = QUANT_DESC_8BIT_PER_TENSOR,
+        *,
+        disabled: bool = False,
+        if_quant: bool = True,
+        if_calib: bool = False,
+    ) -> None:
+        super().__init__()
+        self.name = quant_desc.name or ""
+        self.axis = quant_desc.axes
+        self.num_bits = quant_desc.num_bits
+        self.unsigned = quant_desc.unsigned
+        self.narrow_range = quant_desc.narrow_range
+        self.fake_quant = quant_desc.fake_quant
+        self.scale_amax = quant_desc.scale_amax
+        self.range_policy = str(quant_desc.range_policy)
+        self.momentum = quant_desc.momentum
+        self.calibrator = quant_desc.calibrator
+        self.shared = False
+        self._disabled = disabled
+        self._if_quant = if_quant
+        self._if_calib = if_calib
+        self._calibrator: Calibrator | None = create_calibrator(quant_desc)
+        if quant_desc.amax is not None:
+            self.amax = quant_desc.amax * (quant_desc.scale_amax or 1.0)
+        elif self._learned and self.axis is None:
+            self._set_range(torch.tensor(INITIAL_AMAX))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Quantize ``inputs``; shape and data type stay."""
+        if (collector := active_collector()) is not None:
+            collector.observe(self, inputs)
+            return inputs
+        if self._disabled:
+            return inputs
+        if is_exporting():
+            return mark(inputs, self.name) if self._if_quant else inputs
+        if inputs.numel() == 0:
+            return inputs
+        if self._if_calib:
+            self._collect(inputs)
+        return self._quantize(inputs) if self._if_quant else inputs
+
+    def _collect(self, x: torch.Tensor) -> None:
+        if self._calibrator is None:
+            raise CalibrationError(f"The quantizer {self.name!r} has no calibrator.")
+        self._calibrator.collect(x.detach())
+
+    def _quantize(self, x: torch.Tensor) -> torch.Tensor:
+        amax = self._range_for(x)
+        if not self.fake_quant:
+            narrow = self.narrow_range
+            return tensor_quant(x, amax, self.num_bits, self.unsigned, narrow)[0]
+        return fake_quantize(
+            x,
+            amax,
+            num_bits=self.num_bits,
+            narrow_range=self.narrow_range,
+            unsigned=self.unsigned,
+            learned=self._learned,
+        )
+
+    def _range_for(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the range to quantize ``x`` with, on its device."""
+        if self.range_policy == "current":
+            return self.range_of(x)
+        if self._learned:
+            if self._step is None:
+                self._set_range(self.range_of(x).clamp(min=AMAX_FLOOR))
+            return (self._step * self._high).to(x.device)
+        if self.training and self._tracking and self.range_policy in ("ema", "last"):
+            self._track(x)
+        if self._amax is None:
+            return self.range_of(x)
+        return self._fitted(self._amax, x)
+
+    def _fitted(self, amax: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Keep the range on the device of ``x``, and one that was given as a list in its shape."""
+        if amax.device != x.device:
+            self._amax = amax = amax.to(x.device)
+        if self.axis is not None and amax.dim() != x.dim():
+            self._amax = amax = amax.reshape(range_shape(x.shape, self.axis, self.name))
+        return amax
+
+    def _track(self, x: torch.Tensor) -> None:
+        """Move the range towards the batch's; the first batch sets one that was not set."""
+        seen = self.range_of(x)
+        if self._amax is None or not self._is_set:
+            if bool(torch.isfinite(seen).all()):
+                self._amax, self._is_set = seen.clamp(min=AMAX_FLOOR), True
+            return
+        old = self._amax.to(x.device)
+        keep: Any = self.momentum if self.range_policy == "ema" else 0.0
+        if self.shared:
+            slow = torch.tensor(1.0 - (1.0 - keep) / SHARED_FALL, device=x.device)
+            keep = torch.where(seen < old, slow, torch.tensor(keep, device=x.device))
+        blended = (keep * old + (1.0 - keep) * seen).clamp(min=AMAX_FLOOR)
+        self._amax = torch.where(torch.isfinite(seen).all(), blended, old)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the tensor is quantized; when not, it passes through unchanged."""
+        return self._if_quant and not self._disabled
+
+    def enable(self) -> None:
+        """Quantize from now on."""
+        self._disabled = False
+
+    def disable(self) -> None:
+        """Pass tensors through unchanged from now on, and collect nothing."""
+        self._disabled = True
+
+    def enable_quant(self) -> None:
+        """Switch the quantization on."""
+        self._if_quant = True
+
+    def disable_quant(self) -> None:
+        """Switch the quantization off; a calibrator that is on goes on collecting."""
+        self._if_quant = False
+
+    def enable_calib(self) -> None:
+        """Let the quantizer's own calibrator collect each tensor."""
+        self._if_calib = True
+
+    def disable_calib(self) -> None:
+        """Stop collecting."""
+        self._if_calib = False
+
+    def freeze(self) -> None:
+        """Keep the range as it is from now on (``"ema"`` and ``"last"``)."""
+        self._tracking = False
+
+    def unfreeze(self) -> None:
+        """Let the range follow the data again (``"ema"`` and ``"last"``)."""
+        self._tracking = True
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the range stays as it is while the model trains."""
+        return self.range_policy == "frozen" or not self._tracking
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether calibration, training or hand has set the range (always true for weights)."""
+        return self.range_policy == "current" or self.of_weight or self._is_set
+
+    @property
+    def learn_amax(self) -> bool:
+        """Whether the range is trained."""
+        return self._learned
+
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """Step between two quantized values, ``amax`` over the greatest integer; None without."""
+        amax = self.amax
+        return None if amax is None else quantization_scale(amax, self.num_bits, self.unsigned)
+
+    step_size = scale
+
+    def load_calib_amax(self, *args: Any, strict: bool = True, **kwargs: Any) -> None:
+        """Set the range from what the quantizer's own calibrator collected.
+
+        Args:
+            *args: for the calibrator's ``compute_amax``: of a histogram, the method.
+            strict: whether to fail where nothing was collected. Default True; else the range stays.
+            **kwargs: for the calibrator's ``compute_amax``, such as ``percentile``.
+
+        Raises:
+            CalibrationError: the quantizer has no calibrator, or it collected nothing.
+        """
+        if self._calibrator is None:
+            raise CalibrationError(f"The quantizer {self.name!r} has no calibrator.")
+        amax = self._calibrator.compute_amax(*args, **kwargs)
+        if amax is None:
+            if strict:
+                raise CalibrationError(
+                    f"The calibrator of quantizer {self.name!r} collected no tensor: call the model "
+                    "after enable_calib(), or pass strict=False to keep the range as it is."
+                )
+            return
+        self.amax = amax * (self.scale_amax or 1.0)
+
+    def extra_repr(self) -> str:
+        """Return the settings and the range in a line."""
+        if self._disabled:
+            return "disabled"
+        words = ["unsigned "[: 9 * self.unsigned] + f"{self.num_bits}bit"]
+        words += ["narrow"] * self.narrow_range + ["fake"] * self.fake_quant
+        words.append("per-tensor" if self.axis is None else f"axis={self.axis}")
+        words += [f"amax={self._short_amax()}", self.range_policy]
+        words += ["quant"] * self._if_quant + ["calib"] * self._if_calib
+        return " ".join(words)
+
+    def _short_amax(self) -> str:
+        amax = self.amax
+        if amax is None:
+            return "dynamic"
+        if amax.numel() == 1:
+            return f"{amax.item():.4f}"
+        return f"[{amax.min().item():.4f}, {amax.max().item():.4f}]({amax.numel()})"

@@ -1,0 +1,200 @@
+"""The graph of a module, by torch.fx, in a form that serves training and inference alike."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import fx, nn
+
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.foreign_errors import describe_error
+from qat_lib.graph.roles import other_layers
+from qat_lib.torch.existing_quantizers import is_quantized
+from qat_lib.torch.in_place import follow_in_place
+
+logger = logging.getLogger("qat_lib")
+
+TRACED = "qatline_traced"
+"""Key in the ``meta`` of a module that ``trace_module`` made."""
+FLAG = "qatline_training"
+"""Name of the submodule that says whether the model is training."""
+WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""Classes whose subclasses without a forward of their own are one operation, too."""
+
+
+class TrainingFlag(nn.Module):
+    """Says whether the model is training, where its code asks for ``self.training``."""
+
+    def forward(self) -> bool:
+        """Return whether the model is training."""
+        return bool(self.training)
+
+
+class GraphTracer(fx.Tracer):
+    """Traces a module down to the modules of PyTorch and the quantized ones of this package.
+
+    Arguments of the module's ``forward`` that have a default keep it.
+
+    Args:
+        inputs: how many tensors the module takes; None = as many as its ``forward`` has arguments
+            without a default.
+    """
+
+    def __init__(self, inputs: int | None = None) -> None:
+        super().__init__()
+        self._inputs = inputs
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether a module is one operation of the graph."""
+        if is_quantized(m) or isinstance(m, TrainingFlag):
+            return True
+        if type(m).__name__ in other_layers("identity"):
+            return True
+        whole = any(type(m).forward is base.forward for base in WHOLE if isinstance(m, base))
+        return whole or bool(super().is_leaf_module(m, module_qualified_name))
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """Return the function to trace and its arguments: proxies of the tensors it takes."""
+        if not is_module or concrete_args is not None:
+            function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
+            return function, given
+        args: list[Any] = [self.root]
+        for number, parameter in enumerate(
+            list(inspect.signature(root_fn).parameters.values())[1:]
+        ):
+            if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                break
+            has_default = parameter.default is not parameter.empty
+            if number >= self._inputs if self._inputs is not None else has_default:
+                break
+            args.append(self.create_proxy("placeholder", parameter.name, (), {}))
+        return root_fn, args
+
+
+def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule:
+    """Return the graph of a module, which shares its submodules and parameters.
+
+    Args:
+        module: the module; it stays as it is. One that this function made is returned itself.
+        inputs: how many tensors the module takes; None (default) = as many as its ``forward`` has
+            arguments without a default.
+
+    Raises:
+        UnsupportedModelError: torch.fx can't trace it.
+    """
+    if isinstance(module, fx.GraphModule) and module.meta.get(TRACED):
+        return module
+    with _in_mode(module, training=module.training):
+        graph = _trace(module, inputs)
+    with _in_mode(module, training=not module.training):
+        other = _trace(module, inputs)
+    traced = fx.GraphModule(module, graph, class_name=type(module).__name__)
+    _follow_mode(traced, other)
+    follow_in_place(traced)
+    traced.recompile()
+    traced.meta[TRACED] = True
+    return traced
+
+
+def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
+    try:
+        return GraphTracer(inputs).trace(module)
+    # A module's code may raise anything when it gets proxies of tensors.
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"torch.fx can't trace {type(module).__name__}: {describe_error(error)}. Quantize its "
+            "modules in place of its graph: build it within `with "
+            "qat_lib.torch.quant_modules.quantized_modules():`."
+        ) from error
+
+
+@contextmanager
+def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of a module and all inside while the block runs."""
+    before = [(m, m.training) for m in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for m, mode in before:
+            m.training = mode
+
+
+def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
+    """Let the graph read its mode where the trace in the other mode holds another constant."""
+    nodes, others = list(traced.graph.nodes), list(other.nodes)
+    if [_form(node) for node in nodes] != [_form(node) for node in others]:
+        logger.warning(
+            "The forward of %s does other things in training than in inference. Its quantized copy "
+            "does in both what it does %s.",
+            type(traced).__name__,
+            "in training" if traced.training else "in inference",
+        )
+        return
+    asks = _Mode(traced)
+    for node, twin in zip(nodes, others, strict=True):
+        if _constants(node) != _constants(twin):
+            node.args = _blend(node.args, twin.args, asks)
+            node.kwargs = _blend(node.kwargs, twin.kwargs, asks)
+
+
+def _form(node: fx.Node) -> tuple[Any, ...]:
+    """Return what a node is, without constants that may follow the mode."""
+    return (node.op, node.name, node.target, _described(node, keep=lambda _: False))
+
+
+def _constants(node: fx.Node) -> Any:
+    return _described(node, keep=lambda value: isinstance(value, bool))
+
+
+def _described(node: fx.Node, keep: Any) -> str:
+    def describe(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return value.name
+        return value if keep(value) or not isinstance(value, bool) else "?"
+
+    return repr(fx.node.map_aggregate((node.args, dict(node.kwargs)), describe))
+
+
+class _Mode:
+    """Makes the nodes that say whether the model is training, when one is asked for."""
+
+    def __init__(self, traced: fx.GraphModule) -> None:
+        self._traced = traced
+        self._nodes: dict[bool, fx.Node] = {}
+
+    def node(self, in_training: bool) -> fx.Node:
+        """Return the node that gives ``in_training`` in training, else its contrary."""
+        graph = self._traced.graph
+        if True not in self._nodes:
+            self._traced.add_submodule(FLAG, TrainingFlag().train(self._traced.training))
+            first = next(node for node in graph.nodes if node.op != "placeholder")
+            with graph.inserting_before(first):
+                self._nodes[True] = graph.call_module(FLAG)
+        if in_training not in self._nodes:
+            with graph.inserting_after(self._nodes[True]):
+                self._nodes[False] = graph.call_function(operator.not_, (self._nodes[True],))
+        return self._nodes[in_training]
+
+    @property
+    def training(self) -> bool:
+        """Whether the graph was traced in training."""
+        return bool(self._traced.training)
+
+
+def _blend(mine: Any, other: Any, mode: _Mode) -> Any:
+    """Return the arguments of a node with the mode in place of constants that follow it."""
+    if isinstance(mine, (tuple, list)):
+        return type(mine)(_blend(a, b, mode) for a, b in zip(mine, other, strict=True))
+    if isinstance(mine, dict):
+        return {key: _blend(value, other[key], mode) for key, value in mine.items()}
+    if isinstance(mine, bool) and mine != other:
+        return mode.node(mine if mode.training else other)
+    return mine

@@ -1,0 +1,126 @@
+"""QuantDescriptor and the two functions, with the published names, defaults and figures."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qat_lib.errors import SpecError
+from qat_lib.torch import tensor_quant
+from qat_lib.torch.tensor_quant import QuantDescriptor, fake_tensor_quant
+
+
+def published_input() -> torch.Tensor:
+    torch.manual_seed(12345)
+    return torch.rand(10)
+
+
+def test_fake_tensor_quant_gives_the_published_figures() -> None:
+    x = published_input()
+    expected = [0.9843, 0.8828, 0.9921, 0.4609, 0.0859, 0.1797, 0.3672, 0.5703, 0.3359, 0.2109]
+    found = fake_tensor_quant(x, x.abs().max())
+    np.testing.assert_allclose(found.numpy(), expected, atol=5e-5)
+
+
+def test_tensor_quant_gives_the_published_figures() -> None:
+    x = published_input()
+    integers, scale = tensor_quant.tensor_quant(x, x.abs().max())
+    assert integers.tolist() == [126, 113, 127, 59, 11, 23, 47, 73, 43, 27]
+    assert scale.item() == pytest.approx(128.0057, abs=5e-5)
+
+
+def test_tensor_quant_leaves_out_the_least_integer_by_default() -> None:
+    x = torch.tensor([-9.0, 9.0])
+    assert tensor_quant.tensor_quant(x, 1.0)[0].tolist() == [-127, 127]
+    assert tensor_quant.tensor_quant(x, 1.0, narrow_range=False)[0].tolist() == [-128, 127]
+    assert tensor_quant.tensor_quant(x, 1.0, 8, True)[0].tolist() == [0, 255]
+    assert fake_tensor_quant(x, 7.0, 4).tolist() == [-7, 7]
+    assert fake_tensor_quant(x, 7.0, 4, False, False).tolist() == [-8, 7]
+
+
+@pytest.mark.parametrize("function", ["fake_tensor_quant", "tensor_quant"])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 1, 1, 1, 0]),
+        ({"narrow_range": False}, [0, 1, 1, 1, 0]),
+        ({"unsigned": True}, [0, 0, 1, 1, 0]),
+    ],
+)
+def test_gradients_are_straight_through_with_a_clip_mask(
+    function: str, options: dict[str, Any], expected: list[float]
+) -> None:
+    x = torch.tensor([-1.5, -1.0, 0.0, 1.0, 1.5], requires_grad=True)
+    found = getattr(tensor_quant, function)(x, torch.tensor(1.0), **options)
+    (found if function == "fake_tensor_quant" else found[0]).sum().backward()
+    assert x.grad.tolist() == expected
+
+
+def test_quant_descriptor_has_the_published_defaults() -> None:
+    found = QuantDescriptor()
+    assert (found.num_bits, found.name, found.fake_quant, found.axis) == (8, None, True, None)
+    assert (found.amax, found.learn_amax, found.scale_amax) == (None, False, None)
+    assert (found.calib_method, found.unsigned, found.narrow_range) == ("max", False, False)
+    assert (found.range_policy, found.calibrator, found.momentum) == ("frozen", None, 0.95)
+
+
+def test_predefined_descriptors_keep_the_axes_of_output_channels() -> None:
+    assert QuantDescriptor() == tensor_quant.QUANT_DESC_8BIT_PER_TENSOR
+    assert tensor_quant.QUANT_DESC_UNSIGNED_8BIT_PER_TENSOR.unsigned
+    assert tensor_quant.QUANT_DESC_8BIT_LINEAR_WEIGHT_PER_ROW.axis == 0
+    for rank in "123":
+        name = f"QUANT_DESC_8BIT_CONV{rank}D_WEIGHT_PER_CHANNEL"
+        assert getattr(tensor_quant, name) == QuantDescriptor(axis=0, narrow_range=True)
+        name = f"QUANT_DESC_8BIT_CONVTRANSPOSE{rank}D_WEIGHT_PER_CHANNEL"
+        assert getattr(tensor_quant, name) == QuantDescriptor(axis=1, narrow_range=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_bits": 4, "axis": 0},
+        {"num_bits": 8, "axis": (0, 2), "unsigned": True, "name": "q"},
+        {"amax": [1.0, 2.5], "axis": 1, "scale_amax": 0.5, "calib_method": "histogram"},
+        {"learn_amax": True, "amax": 3.0, "fake_quant": False},
+        {"range_policy": "ema", "momentum": 0.5, "calibrator": "mse", "narrow_range": True},
+    ],
+)
+def test_quant_descriptor_round_trips_as_yaml(options: dict[str, Any]) -> None:
+    descriptor = QuantDescriptor(**options)
+    read = QuantDescriptor.from_yaml(descriptor.to_yaml())
+    assert read == descriptor
+    assert hash(read) == hash(descriptor)
+    assert read != QuantDescriptor(num_bits=3)
+
+
+def test_quant_descriptor_takes_learned_from_either_side() -> None:
+    assert QuantDescriptor(learn_amax=True).range_policy == "learned"
+    assert QuantDescriptor(range_policy="learned").learn_amax
+    with pytest.raises(SpecError, match=r"means the range policy 'learned'\. Received: 'ema'"):
+        QuantDescriptor(learn_amax=True, range_policy="ema")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_bits": 1}, "num_bits must be an integer from 2 to 16"),
+        ({"num_bits": (4, 3)}, "num_bits must be an integer from 2 to 16"),
+        ({"unsigned": True, "narrow_range": True}, "unsigned integers have no narrow range"),
+        ({"calib_method": "mse"}, "calib_method must be one of max, histogram"),
+        ({"calibrator": "histogram"}, "calibrator must be one of max, percentile"),
+        ({"range_policy": "fixed"}, "range_policy must be one of"),
+        ({"momentum": 1.0}, "momentum must be in"),
+    ],
+)
+def test_quant_descriptor_refuses_bad_values(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        QuantDescriptor(**options)
+
+
+def test_quant_descriptor_refuses_bad_types() -> None:
+    with pytest.raises(TypeError, match="name must be a string or None"):
+        QuantDescriptor(name=3)
+    with pytest.raises(TypeError, match="axes"):
+        QuantDescriptor(axes=0)
