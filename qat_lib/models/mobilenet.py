@@ -71,9 +71,7 @@ def _inverted_residual(x: Any, channels: int, expansion: int, stride: int, name:
     return y
 
 
-def _conv_bn(
-    x: Any, filters: int | None, size: int, conv: str, norm: str, strides: int = 1
-) -> Any:
+def _conv_bn(x: Any, filters: int | None, size: int, conv: str, norm: str, strides: int = 1) -> Any:
     """Convolve, each channel by itself without ``filters``, and normalize; pad all sides alike."""
     if strides > 1:
         x = layers.ZeroPadding2D(size // 2, name=f"{conv}_pad")(x)
