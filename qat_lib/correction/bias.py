@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from qat_lib.calibrators.batches import BatchReader, count_samples
-from qat_lib.correction.lockstep import Pair, bytes_per_sample, run_lockstep
+from qat_lib.correction.lockstep import BothForms, bytes_per_sample, run_lockstep
 from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
 
@@ -125,7 +125,7 @@ class _Correction:
         else:
             self.skipped[call.layer] = "it has no bias, nor a BatchNormalization right behind it"
 
-    def visit(self, call: Call, outputs: tuple[Pair, ...]) -> tuple[Pair, ...] | None:
+    def visit(self, call: Call, outputs: tuple[BothForms, ...]) -> tuple[BothForms, ...] | None:
         """Correct the layer, if any, whose error the outputs of ``call`` show."""
         if call.name not in self._targets:
             return None
@@ -141,7 +141,7 @@ class _Correction:
         if self._on_layer is not None:
             self._on_layer(self._done, len(self._targets))
         moved = [x - tf.cast(shift, x.dtype) for x in pair.quantized]
-        return (Pair(float=pair.float, quantized=moved),)
+        return (BothForms(float=pair.float, quantized=moved),)
 
 
 def _bias(layer: Any) -> Any:
@@ -164,7 +164,7 @@ def _normalization_behind(graph: LayerGraph, call: Call) -> Call | None:
     return norm if is_alone and along_channels and norm.core.center else None
 
 
-def _mean_error(pair: Pair) -> tuple[np.ndarray, np.ndarray]:
+def _mean_error(pair: BothForms) -> tuple[np.ndarray, np.ndarray]:
     """Return the trimmed mean of each channel's error, and the spread of its values in float."""
     errors, values = [], []
     for in_float, quantized in zip(pair.float, pair.quantized, strict=True):

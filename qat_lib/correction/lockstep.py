@@ -17,7 +17,7 @@ BYTES_PER_ELEMENT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class BothForms:
     """One tensor in both forms of the model, a list of batches each.
 
     Attributes:
@@ -29,7 +29,7 @@ class Pair:
     quantized: Sequence[Any]
 
 
-Visit = Callable[[Call, tuple[Pair, ...]], tuple[Pair, ...] | None]
+Visit = Callable[[Call, tuple[BothForms, ...]], tuple[BothForms, ...] | None]
 """Told of each call and its outputs; gives other outputs for what reads them, or None."""
 
 
@@ -53,10 +53,10 @@ def run_lockstep(graph: LayerGraph, batches: Sequence[Any], visit: Visit) -> Non
         visit: called after each call that is no input.
     """
     readers = {tensor: len(graph.consumers(tensor)) for tensor in graph.order}
-    pairs: dict[str, Pair] = {}
+    pairs: dict[str, BothForms] = {}
     for index, tensor in enumerate(graph.inputs):
         given = [_input(batch, index) for batch in batches]
-        pairs[tensor] = Pair(float=given, quantized=given)
+        pairs[tensor] = BothForms(float=given, quantized=given)
     for call in graph.calls:
         if call.is_input:
             continue
@@ -91,14 +91,14 @@ def _without_activation(call: Call) -> Iterator[Callable[[Any], Any] | None]:
         call.core.activation = activation
 
 
-def _activated(pair: Pair, activation: Callable[[Any], Any]) -> Pair:
-    return Pair(
+def _activated(pair: BothForms, activation: Callable[[Any], Any]) -> BothForms:
+    return BothForms(
         float=[activation(x) for x in pair.float],
         quantized=[activation(x) for x in pair.quantized],
     )
 
 
-def _compute(call: Call, inputs: Sequence[Pair], count: int) -> tuple[Pair, ...]:
+def _compute(call: Call, inputs: Sequence[BothForms], count: int) -> tuple[BothForms, ...]:
     """Return the outputs of a call, over all batches."""
     in_float, quantized = [], []
     for batch in range(count):
@@ -108,7 +108,7 @@ def _compute(call: Call, inputs: Sequence[Pair], count: int) -> tuple[Pair, ...]
     pairs = []
     for index in range(len(call.outputs)):
         pairs.append(
-            Pair(
+            BothForms(
                 float=[outputs[index] for outputs in in_float],
                 quantized=[outputs[index] for outputs in quantized],
             )

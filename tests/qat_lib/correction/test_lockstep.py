@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import qat_lib
-from qat_lib.correction.lockstep import Pair, bytes_per_sample, run_lockstep
+from qat_lib.correction.lockstep import BothForms, bytes_per_sample, run_lockstep
 from qat_lib.graph.layer_graph import LayerGraph
 
 
@@ -33,7 +33,7 @@ def calibrated(model, images):
 def outputs_of(quantized, images, visit=None):
     """Return the pair of each model output, by the name of its call."""
     graph = LayerGraph(quantized)
-    seen: dict[str, Pair] = {}
+    seen: dict[str, BothForms] = {}
 
     def watch(call, pairs):
         changed = visit(call, pairs) if visit is not None else None
@@ -81,7 +81,7 @@ def test_run_lockstep_hands_changed_outputs_on(network, images):
     def silence(call, pairs):
         if call.layer != "quant_conv2":
             return None
-        return (Pair(float=pairs[0].float, quantized=[0 * x for x in pairs[0].quantized]),)
+        return (BothForms(float=pairs[0].float, quantized=[0 * x for x in pairs[0].quantized]),)
 
     quantized = calibrated(network, images)
     pair = outputs_of(quantized, images, silence)[1]
