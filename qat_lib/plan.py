@@ -35,6 +35,7 @@ __all__ = [
     "QuantizationPlan",
     "QuantizerEntry",
     "SkippedLayer",
+    "as_plan",
 ]
 
 PLAN_VERSION = 1
@@ -186,6 +187,24 @@ class QuantizationPlan:
 
 PlanLike: TypeAlias = QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str]
 """A plan, its dict form, or the path of its JSON."""
+
+
+def as_plan(plan: PlanLike) -> QuantizationPlan:
+    """Return a plan from itself, its dict form, or the path of its JSON.
+
+    Raises:
+        PlanError: ``plan`` is no quantization plan, or its file can't be read.
+    """
+    if isinstance(plan, QuantizationPlan):
+        return plan
+    if isinstance(plan, Mapping):
+        return QuantizationPlan.from_dict(plan)
+    if isinstance(plan, str | os.PathLike):
+        return QuantizationPlan.load(Path(plan))
+    raise PlanError(
+        "Expected a QuantizationPlan, its dict form or the path of its JSON. Received: "
+        f"{type(plan).__name__}."
+    )
 
 
 def _readers(entry: QuantizerEntry) -> str:

@@ -111,14 +111,23 @@ def test_export_has_the_defaults_that_it_documents() -> None:
         "weights": "int8",
         "float_precision": "fp32",
         "channels_first_input": False,
-        "batch": None,
+        "batch_size": None,
         "preprocessing": None,
         "embed_preprocessing": False,
         "metadata": None,
         "plan": None,
         "options": None,
         "remainder": None,
+        "batch": None,
     }
+
+
+def test_export_takes_the_old_name_of_the_batch_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with pytest.warns(DeprecationWarning, match=r"batch is now batch_size"):
+        export_onnx(dense(), path, batch=3)
+    (given,) = onnx.load(path).graph.input
+    assert given.type.tensor_type.shape.dim[0].dim_value == 3
 
 
 def test_export_reports_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +369,7 @@ def test_export_tells_what_the_disk_refuses(
 
 def test_export_gives_the_models_answers(tmp_path: Path) -> None:
     model = dense()
-    export_onnx(model, tmp_path / "model.onnx", batch=2)
+    export_onnx(model, tmp_path / "model.onnx", batch_size=2)
     proto = onnx.load(tmp_path / "model.onnx")
     assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
@@ -377,11 +386,11 @@ def test_export_keywords_have_the_defaults_of_the_options() -> None:
 
 
 def test_export_takes_options_as_one_value(tmp_path: Path) -> None:
-    options = ExportOptions(opset=18, batch=3)
+    options = ExportOptions(opset=18, batch_size=3)
     report = export_onnx(dense(), tmp_path / "model.onnx", options=options)
     assert report.opset == 18
     (given,) = onnx.load(tmp_path / "model.onnx").graph.input
     assert given.type.tensor_type.shape.dim[0].dim_value == 3
     with pytest.raises(ExportError, match="as one value or as keywords, not both"):
-        export_onnx(dense(), tmp_path / "other.onnx", options=options, batch=3)
+        export_onnx(dense(), tmp_path / "other.onnx", options=options, batch_size=3)
     assert not (tmp_path / "other.onnx").exists()
