@@ -73,7 +73,7 @@ class QuantizationPlan:
         return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
 
     def with_range_policy(self, policy: str) -> QuantizationPlan:
-        """Return a plan with ``policy`` for each activation whose policy is open (``"ema"``)."""
+        """Return a plan with ``policy`` for activations of policy ``"ema"``."""
         changed = []
         for entry in self.quantizers:
             is_open = entry.kind != "weight" and entry.range_policy == "ema"

@@ -34,7 +34,7 @@ def trace_tensor(
     analysis: FusionReport | None = None,
     engine_layers: Iterable[EngineLayer] | str | os.PathLike[str] = (),
 ) -> TensorTrace:
-    """Return what is known about one tensor, from the plan to the engine.
+    """Trace one tensor from the plan to the engine.
 
     Args:
         name: a Keras layer (its output and weights), a quantizer, a tensor of the plan

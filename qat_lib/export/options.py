@@ -1,4 +1,4 @@
-"""The options of an export as one validated value, and the lowering passes that they ask for.
+"""The options of an export, and the lowering passes that they select.
 
 A field of ``ExportOptions`` says all about an option: config and command line derive theirs from it.
 """

@@ -1,4 +1,4 @@
-"""Check that an ONNX file is legal and holds exactly the plan's quantizers with their ranges.
+"""Verify an ONNX file: legality, and the plan's quantizers with their ranges.
 
 Its codes, beside those of the parser rules, are in ``qat_lib.analysis.rules.record``. This
 module needs neither TensorFlow nor Keras.
@@ -210,7 +210,7 @@ def _check_names(
             name,
             message="this quantizer is not in the graph: its Q/DQ pair was folded away or never "
             "traced.",
-            advice="Export again; if it stays, its tensor reaches no output of the model.",
+            advice="Export again; if the finding remains, its tensor reaches no output of the model.",
         )
     for name in sorted(present - expected):
         yield Q02.at(

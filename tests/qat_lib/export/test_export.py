@@ -301,7 +301,7 @@ def test_export_verifies_the_draft_against_the_plan(
     assert str(os.getpid()) in draft.parent.name
 
 
-def test_export_that_is_not_what_it_should_be_leaves_the_old_file(
+def test_export_that_fails_verification_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.onnx"
@@ -321,7 +321,7 @@ def test_export_that_is_not_what_it_should_be_leaves_the_old_file(
 
 
 @pytest.mark.parametrize(("limit", "external"), [(47, True), (48, False), (60, False)])
-def test_export_puts_weights_beyond_the_limit_into_a_file_of_their_own(
+def test_export_puts_large_weights_into_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, external: bool
 ) -> None:
     """The kernel of 4 x 3 float32 values has 48 bytes."""
@@ -347,7 +347,7 @@ def test_export_makes_the_folder_of_the_file(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
 
 
-def test_export_into_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+def test_export_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="Expected to write"):
         export_onnx(dense(), tmp_path / "file" / "model.onnx")

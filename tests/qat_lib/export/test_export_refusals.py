@@ -97,21 +97,19 @@ def test_a_failed_verification_leaves_no_file_and_the_old_one_stays(quantized, p
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_can_not_be_written_is_said(network, tmp_path):
+def test_export_into_a_read_only_folder_is_refused(network, tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ExportError, match="write"):
         qat_lib.export_onnx(network, tmp_path / "model.onnx")
 
 
-def test_a_file_in_the_place_of_the_folder_is_said(network, tmp_path):
+def test_export_below_a_file_is_refused(network, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="write"):
         qat_lib.export_onnx(network, tmp_path / "file" / "model.onnx")
 
 
-def test_weights_past_the_limit_go_into_a_file_of_their_own(
-    quantized, plan, images, tmp_path, monkeypatch
-):
+def test_large_weights_go_into_another_file(quantized, plan, images, tmp_path, monkeypatch):
     from qat_lib.export import finish
 
     monkeypatch.setattr(finish, "EXTERNAL_DATA_ABOVE", 100)
