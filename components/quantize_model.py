@@ -1,4 +1,4 @@
-"""The third step: plan and apply Q/DQ, then calibrate. The result is the PTQ model."""
+"""Step quantize_model: place Q/DQ and calibrate."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     Of ``export`` and ``engine`` these are the ones that decide about the target.
     """
-    from components.export.choice import target_facts
+    from components.export.choice import target_dependencies
 
-    facts = target_facts(sections.get("export") or {}, sections.get("engine") or {})
+    facts = target_dependencies(sections.get("export") or {}, sections.get("engine") or {})
     return {**sections, **facts}
 
 
