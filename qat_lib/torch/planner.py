@@ -12,6 +12,7 @@ from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
 from qat_lib.spec import QuantizationSpec
+from qat_lib.torch.existing_quantizers import refuse_other_tools
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.shapes import example_inputs, propagate_shapes
 from qat_lib.torch.tracing import trace_module
@@ -68,6 +69,7 @@ def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
         raise UnsupportedModelError(
             f"Expected a torch.nn.Module. Received: {type(module).__name__}."
         )
+    refuse_other_tools(module)
     if example_input is None:
         return ModuleGraph(module)
     traced = trace_module(module, len(example_inputs(example_input)))
