@@ -103,6 +103,7 @@ class _Insertion:
         node = self.graph.nodes[entry.tensor]
         with self.traced.graph.inserting_after(self._behind(node)):
             quantized = self.traced.graph.call_module(self._quantizer(entry), (node,))
+        self.graph.tensors[quantized] = entry.tensor
         for consumer in entry.consumers:
             _read(self.graph, consumer.layer, consumer.input, quantized)
 

@@ -36,11 +36,11 @@ class ModuleCatalog:
 
     def remedy(self, name: str) -> str:
         """Return, in a few words, how to support a class."""
-        return f"write Quant{name} with qat_lib.torch.QuantMixin"
+        return f"write Quant{name} with qat_lib.torch.nn.QuantMixin"
 
     def advice(self, name: str) -> str:
         """Return a sentence that says how to support a class."""
         return (
-            f"To quantize it, write a module Quant{name} with qat_lib.torch.QuantMixin or "
+            f"To quantize it, write a module Quant{name} with qat_lib.torch.nn.QuantMixin or "
             "QuantInputMixin and use it in the model."
         )

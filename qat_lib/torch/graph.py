@@ -111,7 +111,7 @@ class _Reader:
         """Read every node."""
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
-                self.inputs.append(self._add(node, self._unique(node.name), INPUT, ()))
+                self.inputs.append(self._add(node, self._unique(str(node.target)), INPUT, ()))
             elif node.op == "output":
                 read = inputs_of(node)
                 self.outputs += [self.tensors[n] for n in read if n in self.tensors]

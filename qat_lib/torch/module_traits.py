@@ -162,7 +162,7 @@ def _roles(known: _Known, inputs: int, options: Mapping[str, Any]) -> frozenset[
     """Return the roles of the table, corrected by what the arguments say."""
     roles: set[Role] = set(known.roles)
     mode = options.get("mode")
-    is_resize = known.kind in ("UpSampling1D", "UpSampling2D", "UpSampling3D", "Resizing")
+    is_resize = known.kind.startswith("UpSampling")
     if known.activation == "relu" or "identity" in roles:
         roles.add("range preserving")
     if is_resize and mode not in (None, *NEAREST):
@@ -185,8 +185,8 @@ def _window(options: Mapping[str, Any], kind: str) -> int:
     size = options.get("kernel_size", 1)
     if isinstance(size, tuple | list):
         return int(math.prod(size))
-    dimensions = {"MaxPooling1D": 1, "MaxPooling2D": 2, "MaxPooling3D": 3}
-    return int(size) ** dimensions.get(kind, 0)
+    dimensions = int(kind[-2]) if kind.startswith("MaxPooling") else 0
+    return int(int(size) ** dimensions)
 
 
 def _is_depthwise(module: nn.Module) -> bool:
@@ -209,7 +209,7 @@ def _is_over_an_image(dims: Any, rank: int | None) -> bool:
 def _obstacle(module: nn.Module, roles: frozenset[Role]) -> str:
     """Return why a module can't be quantized; empty where nothing is in the way."""
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        return "its steps are one kernel; put a quantized one of qat_lib.torch in its place"
+        return "its gates are one kernel; qat_lib.torch.nn has a QuantLSTM and a QuantLSTMCell"
     if "attention" in roles:
         return "its projections and products are one function"
     if "weighted" not in roles:

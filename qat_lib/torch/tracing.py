@@ -32,7 +32,27 @@ class TrainingFlag(nn.Module):
 
     def forward(self) -> bool:
         """Return whether the model is training."""
-        return self.training
+        return bool(self.training)
+
+
+class _Value(fx.Proxy):
+    """A value while a module is traced, which knows that ``x += y`` changes ``x`` for all."""
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._change(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._change(operator.isub, other)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._change(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self._change(operator.itruediv, other)
+
+    def _change(self, change: Any, other: Any) -> Any:
+        name = change.__name__.removeprefix("i")
+        return self.tracer.create_proxy("call_function", change, (self, other), {}, name=name)
 
 
 class GraphTracer(fx.Tracer):
@@ -57,6 +77,10 @@ class GraphTracer(fx.Tracer):
             return True
         whole = any(type(m).forward is base.forward for base in WHOLE if isinstance(m, base))
         return whole or bool(super().is_leaf_module(m, module_qualified_name))
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Return the value that a node gives."""
+        return _Value(node, self)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None

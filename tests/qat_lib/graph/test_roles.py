@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -19,7 +20,8 @@ from qat_lib.graph import roles
 from qat_lib.graph.layer_traits import WEIGHTED
 from qat_lib.graph.roles import TABLE, Role
 
-COLUMNS = ("onnx", "layers", "operators", "functions", "others", "tensorflow")
+COLUMNS = ("onnx", "layers", "operators", "functions", "others", "tensorflow", "modules", "torch")
+OF_LIBRARIES = {"stochastic_depth", "drop_path"}  # torchvision's and timm's
 OF_RUNTIMES = {"QGemm", "QAttention"}  # ONNX Runtime's own domain
 ROOT = Path(qat_lib.__file__).parent.parent
 
@@ -33,6 +35,7 @@ ALLOWED = {
     ("qat_lib/engines/onnxruntime_layers.py", "QLinearConv"): "positions of the weights",
     ("qat_lib/utils/onnx_files.py", "If"): "TensorFlow operators to convert",
     ("components/report/graph.py", "Relu"): "labels",
+    ("qat_lib/torch/quant_modules.py", "Conv1d"): "what pytorch-quantization replaces",
     # What one place meets, of what a role holds.
     ("qat_lib/analysis/rules/attention.py", "Reshape"): "as attention is exported",
     ("qat_lib/analysis/rules/borders.py", "Concat"): "merges whose operands have one type",
@@ -134,10 +137,33 @@ def test_table_names_exist() -> None:
         assert all(hasattr(tf.raw_ops, name) for name in row.tensorflow)
 
 
+def test_table_names_exist_in_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra qatline[torch]")
+    places = (torch, torch.nn.functional, torch.Tensor, operator)
+    for row in TABLE:
+        assert [name for name in row.modules if not hasattr(torch.nn, name)] == []
+        for name in set(row.torch) - OF_LIBRARIES:
+            assert any(hasattr(place, name) for place in places), name
+
+
+def test_table_pairs_pytorch_names_with_keras_names() -> None:
+    layers = {}
+    for row in TABLE:
+        for names in (row.modules, row.torch):
+            layers.update(zip(names, row.layers, strict=False))
+    assert layers["Conv2d"] == layers["conv2d"] == "Conv2D"
+    assert (layers["add"], layers["mul"], layers["cat"]) == ("Add", "Multiply", "Concatenate")
+    assert layers["MaxPool2d"] == layers["max_pool2d"] == "MaxPooling2D"
+    assert (layers["AvgPool3d"], layers["maximum"]) == ("AveragePooling3D", "Maximum")
+    for row in roles.rows("activation"):
+        assert len(row.modules) in (0, len(row.functions))
+        assert len(row.torch) == len(row.functions)
+
+
 def test_table_pairs_activation_functions_with_operators() -> None:
     for row in roles.rows("activation"):
-        for operator, function in zip(row.operators, row.functions, strict=True):
-            assert operator.lower() == function.replace("_", "")
+        for name, function in zip(row.operators, row.functions, strict=True):
+            assert name.lower() == function.replace("_", "")
 
 
 def test_layer_traits_resolves_names_to_classes() -> None:
