@@ -42,7 +42,7 @@ def plan_quantization(
         custom_qdq_cases: objects with ``case(module, qspec) -> QuantizationSpec``, which get the
             traced module; a later one wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, which serves
             the other engines as well. None (default): no cases.
-        example_input: a tensor, or a tuple of tensors where the module takes several: shapes are
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
             learned from it. Default None: additions count as such of tensors of one shape.
         unsigned: whether tensors that are never negative get unsigned integers. Default False.
 
@@ -72,6 +72,7 @@ def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
     refuse_other_tools(module)
     if example_input is None:
         return ModuleGraph(module)
-    traced = trace_module(module, len(example_inputs(example_input)))
-    propagate_shapes(traced, example_input)
+    example = example_inputs(module, example_input)
+    traced = trace_module(module, len(example))
+    propagate_shapes(traced, example)
     return ModuleGraph(traced)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import modules as float_nn
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
@@ -24,7 +25,7 @@ TRACED = "qatline_traced"
 """Key in the ``meta`` of a module that ``trace_module`` made."""
 FLAG = "qatline_training"
 """Name of the submodule that says whether the model is training."""
-WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
 """Classes whose subclasses without a forward of their own are one operation, too."""
 FACTORIES = (
     *(torch.ones, torch.zeros, torch.full, torch.empty, torch.eye),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import fx, nn
@@ -10,6 +14,8 @@ from torch_twins import Residual, images
 from qat_lib import QuantizationSpec, TensorRTQDQCase
 from qat_lib.errors import SpecError
 from qat_lib.torch import apply_plan, model_quantizers, plan_quantization, quantize_model
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_quantize_model_is_plan_and_apply() -> None:
@@ -53,3 +59,20 @@ def test_quantize_model_in_double_precision() -> None:
 def test_quantize_model_refuses(options: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         quantize_model(Residual(), **options)  # type: ignore[arg-type]
+
+
+def test_quantize_model_within_quantized_modules() -> None:
+    code = """
+import torch
+from torch import nn
+from qat_lib.torch import quant_modules
+model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+with quant_modules.quantized_modules():
+    from qat_lib.torch import quantize_model
+    quantized = quantize_model(model)
+print(type(quantized.get_submodule("0")).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == "QuantConv2d\n"
