@@ -418,9 +418,9 @@ def test_a_file_in_the_place_of_the_folder_is_said(network, tmp_path):
 def test_weights_past_the_limit_go_into_a_file_of_their_own(
     quantized, plan, images, tmp_path, monkeypatch
 ):
-    from qat_lib.export import export
+    from qat_lib.export import finish
 
-    monkeypatch.setattr(export, "EXTERNAL_DATA_ABOVE", 100)
+    monkeypatch.setattr(finish, "EXTERNAL_DATA_ABOVE", 100)
     path = tmp_path / "big.onnx"
     report = qat_lib.export_onnx(quantized, path, plan=plan)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["big.onnx", "big.onnx.data"]
