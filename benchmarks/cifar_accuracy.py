@@ -59,7 +59,14 @@ def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, flo
         "--seed",
         str(seed),
     ]
-    command += ["--config", str(CONFIG), "--profile", "adapted", "--output", str(arguments.output)]
+    command += [
+        "--config",
+        str(CONFIG),
+        "--profile",
+        "adapted",
+        "--runs-dir",
+        str(arguments.output),
+    ]
     command += [text for option in options for text in ("--set", option)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

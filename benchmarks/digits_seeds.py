@@ -38,7 +38,7 @@ def run_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
         str(seed),
     ]
     command += [
-        "--output",
+        "--runs-dir",
         str(output),
         *(text for override in overrides for text in ("--set", override)),
     ]

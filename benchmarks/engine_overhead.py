@@ -52,7 +52,7 @@ def own_call(engine: Engine, path: Path, backend: str) -> Callable[[Any], Any]:
 def measure(backend: str, requests: int, threads: int, directory: Path) -> dict[str, Any]:
     """Return medians in milliseconds and the ratios."""
     onnx = write_network(directory / "resnet50.onnx", RESNET50, "int8")
-    artifact = build_engine(onnx, BuildSpec(backend=backend, threads=threads, max_batch=1))  # type: ignore[arg-type]
+    artifact = build_engine(onnx, BuildSpec(backend=backend, threads=threads, max_batch_size=1))  # type: ignore[arg-type]
     with load_engine(artifact.path) as engine:
         batch = engine.random_batch(1)["input"]
         calls = {"engine": engine.infer, "own": own_call(engine, artifact.path, backend)}

@@ -110,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qatline-bench-") as directory:
         onnx = write_network(Path(directory) / "model.onnx", NETWORKS[options.network], "int8")
-        artifact = build_engine(onnx, BuildSpec(backend=options.backend, max_batch=2))
+        artifact = build_engine(onnx, BuildSpec(backend=options.backend, max_batch_size=2))
         with load_engine(artifact.path, limits=RequestLimits(parallel=options.parallel)) as engine:
             figures = measure(engine, options.threads, options.seconds)
     figures = {"backend": options.backend, "network": options.network, **figures}

@@ -3,18 +3,15 @@
 Each is loaded again and compared with its ONNX graph.
 """
 
-# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kfp import dsl
-
 from components.artifacts import Dataset, Engines, Exported
 from components.artifacts.engines import BuildSummary, EngineBuild
 from components.runtime.events import Progress
-from components.runtime.images import ENGINE_IMAGE
 from components.settings import EngineSettings
 from components.variants import CANDIDATE_VARIANT, REQUIRED, Variant
 from qat_lib.engines import BuildSpec, EngineArtifact, choose_backend, layers_path
@@ -150,9 +147,9 @@ def build_spec(
         preprocessing, classes = prepared.preprocessing().to_dict(), prepared.info().classes
     return BuildSpec(
         backend=backend or choose_backend(engine.backend),
-        max_batch=engine.batch_size,
+        max_batch_size=engine.batch_size,
         threads=engine.threads,
-        workspace_bytes=engine.workspace_mib * 2**20,
+        workspace_mib=engine.workspace_mib,
         optimization_level=engine.optimization_level,
         preprocessing=preprocessing,
         classes=classes,
@@ -190,27 +187,4 @@ def _record(artifact: EngineArtifact) -> EngineBuild:
         layers=dict(manifest.precision.layers),
         float_weighted_layers=[layer.name for layer in weighted if layer.precision != "int8"],
         warnings=list(artifact.warnings),
-    )
-
-
-@dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)
-def build_engine_component(
-    onnx: dsl.Input[dsl.Artifact],
-    engines: dsl.Output[dsl.Artifact],
-    metrics: dsl.Output[dsl.Metrics],
-    engine: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    seed: int = 0,
-    dataset: dsl.Input[dsl.Artifact] = None,
-) -> None:
-    """Build the engines of an export."""
-    from components.runtime.step import run_component
-
-    inputs = {"onnx": onnx.path, **({"dataset": dataset.path} if dataset else {})}
-    run_component(
-        "build_engine",
-        settings={"engine": engine},
-        seed=seed,
-        inputs=inputs,
-        output=engines.path,
-        metrics_artifact=metrics,
     )

@@ -1,14 +1,12 @@
 """Step evaluate: the engines on the test part, against FP32 Keras and against each other."""
 
-# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from kfp import dsl
 from numpy.typing import NDArray
 
 from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported, ResultRow
@@ -20,7 +18,6 @@ from components.evaluation.infrastructure import check_in_fresh_process, summari
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.runtime.events import Progress
-from components.runtime.images import ENGINE_IMAGE
 from components.settings import EngineSettings
 from components.variants import REQUIRED
 from qat_lib.engines import Engine, benchmark_together, load_engine
@@ -211,8 +208,9 @@ def _keras_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
 
 
 def _with_quality(row: ResultRow, outputs: Outputs, labels: NDArray[np.int64]) -> ResultRow:
-    top5 = figures.top_k_accuracy(outputs, labels, 5) if outputs.shape[1] > 5 else None
-    return row.with_quality(accuracy=figures.accuracy(outputs, labels), top5=top5)
+    return row.with_quality(
+        accuracy=figures.accuracy(outputs, labels), top5=figures.top5_accuracy(outputs, labels)
+    )
 
 
 def _check_files(
@@ -227,33 +225,3 @@ def _check_files(
         )
     progress.update("checking", len(variants), len(variants))
     return checks
-
-
-@dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)
-def evaluate_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Input[dsl.Artifact],
-    onnx: dsl.Input[dsl.Artifact],
-    engines: dsl.Input[dsl.Artifact],
-    evaluation: dsl.Output[dsl.Artifact],
-    metrics: dsl.Output[dsl.Metrics],
-    engine: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    seed: int = 0,
-) -> None:
-    """Evaluate the engines on the test part."""
-    from components.runtime.step import run_component
-
-    inputs = {
-        "dataset": dataset.path,
-        "baseline": baseline.path,
-        "onnx": onnx.path,
-        "engines": engines.path,
-    }
-    run_component(
-        "evaluate",
-        settings={"engine": engine},
-        seed=seed,
-        inputs=inputs,
-        output=evaluation.path,
-        metrics_artifact=metrics,
-    )

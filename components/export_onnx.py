@@ -3,23 +3,28 @@
 Each graph is verified, and that of the candidate analyzed.
 """
 
-# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from kfp import dsl
 
 from components.artifacts import Baseline, Dataset, Exported, FineTuned, Quantized
 from components.artifacts.exported import ExportRecord, FindingRecord
 from components.artifacts.models import ModelFolder
 from components.export.choice import choose_export
 from components.runtime.events import Progress
-from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings
 from components.variants import CANDIDATE_VARIANT, Variant
+
+
+def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on; of ``engine`` these are two."""
+    from components.export.choice import engine_facts
+
+    return {**sections, "engine": engine_facts(sections.get("engine") or {})}
 
 
 def export_onnx_step(
@@ -112,7 +117,8 @@ def _export_variant(
     def export_in_fp32(twin: Path) -> None:
         _export_file(folder, twin, export.model_copy(update={"float_precision": "fp32"}))
 
-    in_half = export.float_precision == "fp16"
+    options = export.options()
+    in_half = options.float_precision == "fp16"
     parity = compare_with_keras(
         model, path, images, export_in_fp32=export_in_fp32 if in_half else None
     )
@@ -123,8 +129,8 @@ def _export_variant(
         opset=report.opset,
         quantizers=report.quantizers,
         nodes=report.nodes,
-        target=export.target,
-        float_precision=export.float_precision,
+        target=options.target,
+        float_precision=options.float_precision,
         verification=[FindingRecord(**finding.to_dict()) for finding in report.findings],
         parity=parity,
     )
@@ -146,17 +152,7 @@ def _export_file(
     if signed:
         for quantizer in qat_lib.model_quantizers(model).values():
             quantizer.unsigned = False
-    assert export.target != "auto"  # choose_export resolved it
-    report = qat_lib.export_onnx(
-        model,
-        path,
-        target=export.target,
-        opset=export.opset,
-        weights=export.weights,
-        float_precision=export.float_precision,
-        plan=folder.plan(),
-        **about,
-    )
+    report = qat_lib.export_onnx(model, path, options=export.options(), plan=folder.plan(), **about)
     return model, report
 
 
@@ -183,34 +179,3 @@ def _analyze(path: Path, exported: Exported) -> dict[str, float]:
         "weighted_layers": len(fusion.layers),
         "fused_adds": fusion.fused_adds,
     }
-
-
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def export_onnx_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Input[dsl.Model],
-    ptq: dsl.Input[dsl.Model],
-    qat: dsl.Input[dsl.Model],
-    onnx: dsl.Output[dsl.Artifact],
-    metrics: dsl.Output[dsl.Metrics],
-    export: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    engine: dict[str, Any] = {},  # noqa: B006
-    seed: int = 0,
-) -> None:
-    """Export the models to ONNX and verify them."""
-    from components.export.choice import engine_facts
-    from components.runtime.step import run_component
-
-    run_component(
-        "export_onnx",
-        settings={"export": export, "engine": engine_facts(engine)},
-        seed=seed,
-        inputs={
-            "dataset": dataset.path,
-            "baseline": baseline.path,
-            "ptq": ptq.path,
-            "qat": qat.path,
-        },
-        output=onnx.path,
-        metrics_artifact=metrics,
-    )

@@ -1,14 +1,12 @@
 """The fourth step: quantization-aware fine-tuning of the calibrated model."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from kfp import dsl
+from pathlib import Path
 
 from components.artifacts import Baseline, FineTuned, Quantized
 from components.artifacts.models import accuracies
 from components.runtime.events import Progress
-from components.runtime.images import IMAGE
 from components.settings import QATSettings
 
 
@@ -44,29 +42,22 @@ def finetune_qat_step(
     """
     import qat_lib
     from components.training import fitting
+    from components.training.finetuning import final_epoch, finetune
     from components.training.ranges import describe_ranges
 
     fitting.make_deterministic(seed)
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
     network = qat_lib.load_model(calibrated.model_file)
     plan = calibrated.plan()
-    history = fitting.fit(
-        network,
-        dataset,
-        qat,
-        seed=seed,
-        progress=progress,
-        keep_best=True,
-        teacher=qat_lib.load_model(reference.model_file) if qat.distillation else None,
-        distillation=qat.distillation,
-    )
+    teacher = qat_lib.load_model(reference.model_file) if qat.distillation else None
+    history = finetune(network, dataset, qat, seed=seed, progress=progress, teacher=teacher)
     outputs = fitting.predict_split(network, dataset, "test")
     accuracy = fitting.outputs_accuracy(outputs, dataset, "test")
     metrics = {
         **accuracies(
             test=accuracy, validation=fitting.split_accuracy(network, dataset, "validation")
         ),
-        "kept_epoch": next(epoch.epoch for epoch in history if epoch.kept),
+        "kept_epoch": final_epoch(history).epoch,
     }
     if (before := reference.test_accuracy()) is not None:
         metrics["test_accuracy_change"] = accuracy - before
@@ -77,26 +68,3 @@ def finetune_qat_step(
     tuned.write_history(history)
     tuned.write_metrics(metrics)
     return metrics
-
-
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def finetune_qat_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Input[dsl.Model],
-    ptq: dsl.Input[dsl.Model],
-    qat: dsl.Output[dsl.Model],
-    metrics: dsl.Output[dsl.Metrics],
-    qat_settings: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    seed: int = 0,
-) -> None:
-    """Fine-tune with fake quantization."""
-    from components.runtime.step import run_component
-
-    run_component(
-        "finetune_qat",
-        settings={"qat": qat_settings},
-        seed=seed,
-        inputs={"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path},
-        output=qat.path,
-        metrics_artifact=metrics,
-    )

@@ -3,11 +3,10 @@
 Their preprocessing is written beside them.
 """
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
-from typing import Any
-
-from kfp import dsl
 
 from components.artifacts import Dataset
 from components.data.array_checks import check_finite
@@ -17,7 +16,6 @@ from components.data.named_source import read_digits, read_keras_dataset
 from components.data.npz_source import read_npz
 from components.data.source import Source, deal
 from components.runtime.events import Progress
-from components.runtime.images import IMAGE
 from components.settings import DataSettings
 from qat_lib.preprocessing import Preprocessing
 
@@ -129,23 +127,3 @@ def _write(
         "broken_images": float(source.broken),
         "duplicates": float(duplicates),
     }
-
-
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def prepare_data_component(
-    dataset: dsl.Output[dsl.Artifact],
-    metrics: dsl.Output[dsl.Metrics],
-    data: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    seed: int = 0,
-) -> None:
-    """Check, split and fingerprint the data set."""
-    from components.runtime.step import run_component
-
-    run_component(
-        "prepare_data",
-        settings={"data": data},
-        seed=seed,
-        inputs={},
-        output=dataset.path,
-        metrics_artifact=metrics,
-    )

@@ -1,13 +1,11 @@
 """Step promote: the gate's verdict on the QAT engine, and the report of the run."""
 
-# No "from __future__ import annotations" here: KFP reads the annotations of a component as objects.
+from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-from kfp import dsl
+from typing import TypeVar
 
 from components.artifacts import Baseline, Evaluation, Exported, Promotion, Verdict
 from components.artifacts.evaluation import Measurements
@@ -17,7 +15,6 @@ from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.gate import judge, speedup
 from components.report import ReportFolders, render_report
 from components.runtime.events import Progress
-from components.runtime.images import ENGINE_IMAGE
 from components.settings import GateSettings
 from components.tracking.model_names import registered_name
 from components.variants import CANDIDATE_VARIANT
@@ -125,38 +122,3 @@ def _readable(read: Callable[[], _T], otherwise: _T) -> _T:
         return read()
     except StepError:
         return otherwise
-
-
-@dsl.component(base_image=ENGINE_IMAGE, install_kfp_package=False)
-def promote_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Input[dsl.Artifact],
-    ptq: dsl.Input[dsl.Artifact],
-    qat: dsl.Input[dsl.Artifact],
-    onnx: dsl.Input[dsl.Artifact],
-    engines: dsl.Input[dsl.Artifact],
-    evaluation: dsl.Input[dsl.Artifact],
-    promotion: dsl.Output[dsl.Artifact],
-    report: dsl.Output[dsl.HTML],
-    metrics: dsl.Output[dsl.Metrics],
-    gate: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    seed: int = 0,
-) -> None:
-    """Judge the QAT engine and write the report."""
-    import shutil
-    from pathlib import Path
-
-    from components.artifacts import Promotion
-    from components.runtime.step import run_component
-
-    inputs = {"dataset": dataset.path, "baseline": baseline.path, "ptq": ptq.path, "qat": qat.path}
-    inputs |= {"onnx": onnx.path, "engines": engines.path, "evaluation": evaluation.path}
-    run_component(
-        "promote",
-        settings={"gate": gate},
-        seed=seed,
-        inputs=inputs,
-        output=promotion.path,
-        metrics_artifact=metrics,
-    )
-    shutil.copyfile(Promotion(Path(promotion.path)).report_file, report.path)

@@ -1,15 +1,26 @@
 """The third step: plan and apply Q/DQ, then calibrate. The result is the PTQ model."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from kfp import dsl
 
 from components.artifacts import Baseline, Dataset, Quantized
 from components.artifacts.models import accuracies
 from components.runtime.events import Progress
-from components.runtime.images import IMAGE
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
+
+
+def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on.
+
+    Of ``export`` and ``engine`` these are the ones that decide about the target.
+    """
+    from components.export.choice import target_facts
+
+    facts = target_facts(sections.get("export") or {}, sections.get("engine") or {})
+    return {**sections, **facts}
 
 
 def quantize_model_step(
@@ -88,28 +99,3 @@ def quantize_model_step(
     ptq.write_ranges(describe_ranges(quantized, plan, report))
     ptq.write_metrics(metrics)
     return metrics
-
-
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def quantize_model_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Input[dsl.Model],
-    ptq: dsl.Output[dsl.Model],
-    metrics: dsl.Output[dsl.Metrics],
-    quantization: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    export: dict[str, Any] = {},  # noqa: B006
-    engine: dict[str, Any] = {},  # noqa: B006
-    seed: int = 0,
-) -> None:
-    """Place Q/DQ and calibrate."""
-    from components.export.choice import target_facts
-    from components.runtime.step import run_component
-
-    run_component(
-        "quantize_model",
-        settings={"quantization": quantization, **target_facts(export, engine)},
-        seed=seed,
-        inputs={"dataset": dataset.path, "baseline": baseline.path},
-        output=ptq.path,
-        metrics_artifact=metrics,
-    )

@@ -9,19 +9,17 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, create_model, field_validator
 
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
-from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
+from qat_lib.export.options import ExportOptions, option_fields
 from qat_lib.options import (
     BackendChoice,
     CalibratorName,
-    FloatPrecision,
     Mode,
     RangePolicy,
     Switch,
-    WeightForm,
 )
 from qat_lib.spec import QuantizationSpec
 
@@ -115,8 +113,22 @@ class QATSettings(Settings):
     )
 
 
-class ExportSettings(Settings):
-    """Keras to ONNX."""
+def _derived_fields() -> dict[str, Any]:
+    """Return the fields of the section that are options of ``qat_lib.export_onnx``."""
+    derived: dict[str, Any] = {}
+    for each in option_fields():
+        if each.info.in_config:
+            info = each.info
+            described = Field(each.default, description=info.help, ge=info.least, le=info.most)
+            derived[each.name] = (each.kind, described)
+    return derived
+
+
+_DerivedExport: Any = create_model("_DerivedExport", __base__=Settings, **_derived_fields())
+
+
+class ExportSettings(_DerivedExport):
+    """Keras to ONNX: the options of the export, and how it is compared with Keras."""
 
     target: BackendChoice = Field(
         "auto",
@@ -125,22 +137,20 @@ class ExportSettings(Settings):
             "backend."
         ),
     )
-    opset: int = Field(17, ge=OLDEST_OPSET, le=NEWEST_OPSET)
-    weights: WeightForm = Field(
-        "int8", description="INT8 initializer + DQ, or FP32 + Q + DQ (TensorRT 8.6)."
-    )
-    float_precision: FloatPrecision = Field(
-        "fp32",
-        description=(
-            "Precision of non-quantized layers in the quantized files (obeyed by TensorRT 10.12 "
-            "and newer)."
-        ),
-    )
     parity_samples: int = Field(
         512,
         ge=1,
         description="Samples of the test part on which ONNX Runtime is compared with Keras.",
     )
+
+    def options(self) -> ExportOptions:
+        """Return the options of ``qat_lib.export_onnx``; ``target`` must be resolved.
+
+        Raises:
+            ExportError: ``target`` is ``auto``.
+        """
+        names = {each.name for each in option_fields()}
+        return ExportOptions(**self.model_dump(include=names))
 
 
 class EngineSettings(Settings):

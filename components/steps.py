@@ -1,15 +1,17 @@
 """The steps of the pipeline, in order: what each one hands on, and what of it is recorded.
 
-A step is a module ``components/<name>.py`` with a function ``<name>_step`` (what it does) and a
-component ``<name>_component`` (its form for Kubeflow), and an entry of ``STEPS``. All else is
-derived. The names of the component's inputs wire the pipeline: they are artifacts of earlier steps
-or sections of the config. The function's signature says which settings the step reads.
+A step is a module ``components/<name>.py`` with a function ``<name>_step`` and an entry of
+``STEPS``. All else is derived: the function's signature says which artifacts of earlier steps and
+which sections of the config the step reads, and from it ``pipelines.kfp_components`` makes the
+component for Kubeflow. A function ``<name>_settings`` beside it may reduce the sections to what the
+result depends on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from components.artifacts import (
     Baseline,
@@ -53,6 +55,9 @@ class Step:
         name: name of its module and function, in ``components``.
         artifact: name of its output directory, which is also that of the inputs that read it.
         tracked: what the tracking server gets of its output.
+        kind: type of the artifact in Kubeflow: ``Artifact`` or ``Model``.
+        image: image that it runs in: ``train``, or ``engine``, which has no TensorFlow.
+        page: file of its output that Kubeflow shows as a page; empty for none.
         machine_bound: whether its output depends on the processor or the GPU: no other machine may
             reuse it.
         help: what a user should know who gives the step's pod resources of its own.
@@ -61,6 +66,9 @@ class Step:
     name: str
     artifact: str
     tracked: TrackedOutputs = field(default_factory=TrackedOutputs)
+    kind: Literal["Artifact", "Model"] = "Artifact"
+    image: Literal["train", "engine"] = "train"
+    page: str = ""
     machine_bound: bool = False
     help: str = ""
 
@@ -76,6 +84,7 @@ STEPS = (
     Step(
         name="train_baseline",
         artifact="baseline",
+        kind="Model",
         tracked=TrackedOutputs(
             artifacts=(Baseline.METRICS, Baseline.HISTORY, Baseline.INFO),
             history=(Baseline.HISTORY,),
@@ -85,6 +94,7 @@ STEPS = (
     Step(
         name="quantize_model",
         artifact="ptq",
+        kind="Model",
         tracked=TrackedOutputs(
             artifacts=(Quantized.PLAN, Quantized.SPEC, Quantized.RANGES, Quantized.METRICS)
         ),
@@ -92,6 +102,7 @@ STEPS = (
     Step(
         name="finetune_qat",
         artifact="qat",
+        kind="Model",
         tracked=TrackedOutputs(
             artifacts=(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
             history=(FineTuned.HISTORY,),
@@ -111,6 +122,7 @@ STEPS = (
     Step(
         name="build_engine",
         artifact="engines",
+        image="engine",
         machine_bound=True,
         help=(
             "With an accelerator, engine.backend=auto means TensorRT; evaluate needs the same one."
@@ -124,12 +136,15 @@ STEPS = (
     Step(
         name="evaluate",
         artifact="evaluation",
+        image="engine",
         machine_bound=True,
         tracked=TrackedOutputs(artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES)),
     ),
     Step(
         name="promote",
         artifact="promotion",
+        image="engine",
+        page=Promotion.REPORT,
         tracked=TrackedOutputs(
             artifacts=(Promotion.VERDICT, Promotion.REPORT), champion=(Promotion.CHAMPION,)
         ),

@@ -1,14 +1,12 @@
 """The second step: train the FP32 baseline, or only evaluate a model that is trained already."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from kfp import dsl
+from pathlib import Path
 
 from components.artifacts import Baseline, Dataset
 from components.artifacts.models import Epoch, ModelInfo, accuracies
 from components.runtime.events import Progress
-from components.runtime.images import IMAGE
 from components.settings import ModelSettings, TrainingSettings
 
 
@@ -76,25 +74,3 @@ def train_baseline_step(
     baseline.write_history(history)
     baseline.write_info(description)
     return metrics
-
-
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def train_baseline_component(
-    dataset: dsl.Input[dsl.Artifact],
-    baseline: dsl.Output[dsl.Model],
-    metrics: dsl.Output[dsl.Metrics],
-    model: dict[str, Any] = {},  # noqa: B006  # KFP takes the default from the signature; nothing changes it
-    training: dict[str, Any] = {},  # noqa: B006
-    seed: int = 0,
-) -> None:
-    """Train the FP32 baseline."""
-    from components.runtime.step import run_component
-
-    run_component(
-        "train_baseline",
-        settings={"model": model, "training": training},
-        seed=seed,
-        inputs={"dataset": dataset.path},
-        output=baseline.path,
-        metrics_artifact=metrics,
-    )

@@ -6,13 +6,13 @@ else; what a step does not read is not part of its cache key.
 
 # No "from __future__ import annotations" here: KFP reads the annotations of a pipeline as objects.
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kfp import dsl
 
 from components.steps import STEPS, Step
+from pipelines.kfp_components import component_of, section_of
 from qat_lib.errors import StepError
 
 
@@ -48,9 +48,7 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
         }
         artifacts: dict[str, Any] = {}
         for step in STEPS:
-            component = getattr(
-                importlib.import_module(f"components.{step.name}"), f"{step.name}_component"
-            )
+            component = component_of(step)
             inputs = component.component_spec.inputs
             task = component(
                 **{name: _source(step, name, artifacts, parameters) for name in inputs}
@@ -71,7 +69,7 @@ def _source(
     """
     if name in artifacts:
         return artifacts[name]
-    section = name.removesuffix("_settings")
+    section = section_of(name)
     if section not in parameters:
         raise StepError(
             f"Step {step.name!r} has an input {name!r} that nothing gives it. Expected the "

@@ -71,7 +71,7 @@ class QuantizerEntry:
                 )
         if not 2 <= self.num_bits <= 16:
             raise PlanError(
-                f"Quantizer {self.name!r}: expected bits from 2 to 16. Received: "
+                f"Quantizer {self.name!r}: expected num_bits from 2 to 16. Received: "
                 f"{self.num_bits!r:.100}."
             )
 
@@ -101,7 +101,7 @@ def quantizer_name(tensor: str) -> str:
 
 _ENTRY_KEYS = (
     *("name", "kind", "tensor", "consumers", "channel_axes", "group"),
-    *("bits", "unsigned", "calibrator", "range_policy", "reason"),
+    *("num_bits", "unsigned", "calibrator", "range_policy", "reason"),
 )
 
 
@@ -114,12 +114,41 @@ def entry_to_dict(entry: QuantizerEntry) -> dict[str, Any]:
         "consumers": [{"layer": c.layer, "input": c.input} for c in entry.consumers],
         "channel_axes": None if axes is None else list(axes),
         "group": entry.group,
-        "bits": entry.num_bits,
+        "num_bits": entry.num_bits,
         "unsigned": entry.unsigned,
         "calibrator": entry.calibrator,
         "range_policy": entry.range_policy,
         "reason": entry.reason,
     }
+
+
+def first_form(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's plain form with the keys of the first release, from which its digest is made.
+
+    Files exported since then have that digest in them.
+    """
+    quantizers, skipped = [], []
+    for entry in data["quantizers"]:
+        quantizers.append(_renamed_key(entry, "num_bits", "bits"))
+    for layer in data["skipped"]:
+        skipped.append(_renamed_key(layer, "class_name", "class"))
+    return {**data, "quantizers": quantizers, "skipped": skipped}
+
+
+def _renamed_key(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    return {new if key == old else key: value for key, value in item.items()}
+
+
+def _with_new_key(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return an entry with ``new`` instead of ``old``, which earlier releases wrote."""
+    if old not in item:
+        return item
+    if new in item:
+        raise PlanError(
+            f"This is not a quantization plan: expected {new} alone. Received {old}, its old "
+            "name, as well."
+        )
+    return _renamed_key(item, old, new)
 
 
 def checked(key: str, value: Any, kind: type[_T]) -> _T:
@@ -147,6 +176,7 @@ def _text_or_none(key: str, value: Any) -> str | None:
 
 
 def entry_from_dict(item: dict[str, Any]) -> QuantizerEntry:
+    item = _with_new_key(item, "bits", "num_bits")
     refuse_unknown_keys("a quantizer", item, _ENTRY_KEYS)
     axes = item.get("channel_axes")
     return QuantizerEntry(
@@ -158,7 +188,7 @@ def entry_from_dict(item: dict[str, Any]) -> QuantizerEntry:
         if axes is None
         else tuple(checked("channel_axes", axis, int) for axis in axes),
         group=_text_or_none("group", item.get("group")),
-        num_bits=checked("bits", item.get("bits", 8), int),
+        num_bits=checked("num_bits", item.get("num_bits", 8), int),
         unsigned=checked("unsigned", item.get("unsigned", False), bool),
         calibrator=_text_or_none("calibrator", item.get("calibrator")),
         range_policy=checked("range_policy", item.get("range_policy", "ema"), str),
@@ -176,16 +206,17 @@ def skipped_to_dict(skipped: SkippedLayer) -> dict[str, Any]:
     """Return the plain form of a layer without quantizers."""
     return {
         "layer": skipped.layer,
-        "class": skipped.class_name,
+        "class_name": skipped.class_name,
         "reason": skipped.reason,
         "detail": skipped.detail,
     }
 
 
 def skipped_from_dict(item: dict[str, Any]) -> SkippedLayer:
+    item = _with_new_key(item, "class", "class_name")
     return SkippedLayer(
         layer=checked("layer", item["layer"], str),
-        class_name=checked("class", item["class"], str),
+        class_name=checked("class_name", item["class_name"], str),
         reason=checked("reason", item["reason"], str),
         detail=checked("detail", item.get("detail", ""), str),
     )

@@ -209,7 +209,7 @@ def measure(onnx: Path, path: Path, float_precision: Any, seconds: float) -> dic
     spec = BuildSpec(
         backend="tensorrt",
         float_precision=float_precision,
-        max_batch=max(BATCHES),
+        max_batch_size=max(BATCHES),
         timing_cache=cache,
         profile=True,
     )

@@ -57,7 +57,7 @@ def check_part(name: str, x: Array, y: Array) -> Part:
             f"{name} images: expected uint8 or a floating type, received {x.dtype}: convert them "
             "first"
         )
-    return Part(x=x, y=_check_labels(name, y, len(x)))
+    return Part(x=x, y=check_labels(name, y, len(x)))
 
 
 def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> tuple[str, ...]:
@@ -123,7 +123,12 @@ def chunks(x: Array) -> Iterator[tuple[int, Array]]:
         yield start, x[start : start + step]
 
 
-def _check_labels(name: str, y: Array, samples: int) -> npt.NDArray[np.int64]:
+def check_labels(name: str, y: Array, samples: int) -> npt.NDArray[np.int64]:
+    """Return labels as int64 ``(samples,)``.
+
+    Raises:
+        DataError: they are not one class index for each sample.
+    """
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:

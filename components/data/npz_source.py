@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,7 @@ from qat_lib.files.archives import open_archive
 from qat_lib.files.npy import load_npy, read_header
 from qat_lib.files.regular_files import open_regular
 
-# Part -> the names under which its images and labels are looked for.
-_NAMES = {
+PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "train": (
         ("x_train", "y_train"),
         ("train_images", "train_labels"),
@@ -33,7 +33,9 @@ _NAMES = {
     ),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
 }
-_MEMBERS = frozenset(f"{name}.npy" for names in _NAMES.values() for pair in names for name in pair)
+"""The names under which the images and labels of each part are looked for, in this order."""
+
+_MEMBERS = frozenset(f"{name}.npy" for names in PAIRS.values() for pair in names for name in pair)
 
 MAX_SAMPLES = 1 << 24
 
@@ -49,29 +51,11 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
             (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or does not hold
             what is expected.
     """
-    try:
-        with open_regular(path) as stream, open_archive(stream, _MEMBERS) as archive:
-            arrays = _open_arrays(archive, path, scratch)
-    except QatlineError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(
-            f"the data file {path} is missing: correct data.path (received {str(path)!r})"
-        ) from error
-    # RuntimeError: the archive is encrypted. NotImplementedError: an unknown compression.
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise DataError(
-            f"{path} is truncated or no .npz file: {error}. Copy or make it again."
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{path} can't be used: expected an .npz file, but {error}.") from error
-    except OSError as error:
-        if is_disk_full(error):
-            raise as_storage_error(error, scratch) from error
-        raise DataError(f"{path} can't be read: {error.strerror or error}") from error
-    found = {
-        part: pair for part, names in _NAMES.items() if (pair := _pair(part, names, arrays, path))
-    }
+    arrays = read_arrays(path, scratch)
+    found = {}
+    for part, names in PAIRS.items():
+        if (pair := find_pair(part, names, arrays, path)) is not None:
+            found[part] = pair
     if "train" not in found:
         raise DataError(
             f"{path}: expected arrays named x_train and y_train (optionally x_val, y_val, x_test, "
@@ -89,9 +73,44 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     )
 
 
-def _pair(
-    part: str, names: tuple[tuple[str, str], ...], arrays: dict[str, Array], path: Path
+def read_arrays(path: Path, scratch: Path) -> dict[str, Array]:
+    """Unpack the arrays of known names of a ``.npz`` file; return them as memory maps.
+
+    Where none has a known name, the names that are there are returned with empty arrays.
+
+    Raises:
+        DataError: as in ``read_npz``.
+    """
+    try:
+        with open_regular(path) as stream, open_archive(stream, _MEMBERS) as archive:
+            return _open_arrays(archive, path, scratch)
+    except QatlineError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(
+            f"the data file {path} is missing: correct data.path (received {str(path)!r})"
+        ) from error
+    # RuntimeError: the archive is encrypted. NotImplementedError: an unknown compression.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise DataError(
+            f"{path} is truncated or no .npz file: {error}. Copy or make it again."
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{path} can't be used: expected an .npz file, but {error}.") from error
+    except OSError as error:
+        if is_disk_full(error):
+            raise as_storage_error(error, scratch) from error
+        raise DataError(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def find_pair(
+    part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
 ) -> tuple[str, str] | None:
+    """Return the names of the first pair of images and labels that is there, or None.
+
+    Raises:
+        DataError: one of the two is missing.
+    """
     for x, y in names:
         if (x in arrays) != (y in arrays):
             have, lack = (x, y) if x in arrays else (y, x)

@@ -22,3 +22,14 @@ class Split(Protocol):
 
     def pixels(self, indices: Labels) -> npt.NDArray[Any]:
         """Return raw images ``(len(indices), height, width, channels)``."""
+
+
+class InputForm(Protocol):
+    """How raw images become a model's input, as ``qat_lib.preprocessing.Preprocessing`` says it."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of one sample of the input."""
+
+    def apply(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the model's input of raw images."""

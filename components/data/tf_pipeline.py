@@ -9,16 +9,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from components.data.part import Split
+from components.data.part import InputForm, Split
 from qat_lib.errors import DataError
-from qat_lib.preprocessing import Preprocessing
 
 AUGMENTATIONS = ("none", "shift", "flip_crop")
 
 
 def build_dataset(
     split: Split,
-    preprocessing: Preprocessing,
+    preprocessing: InputForm,
     batch_size: int,
     *,
     shuffle_seed: int | None = None,
@@ -74,7 +73,7 @@ def build_dataset(
     return batches.prefetch(2)
 
 
-def _augment(x: Any, seed: Any, shape: tuple[int, int, int], *, flip: bool) -> Any:
+def _augment(x: Any, seed: Any, shape: tuple[int, ...], *, flip: bool) -> Any:
     """Shift, and with ``flip`` mirror, each image of a batch by its own random amount."""
     seeds = tf.random.split(tf.cast(seed, tf.int32), num=3)
     for axis, size in ((1, shape[0]), (2, shape[1])):

@@ -23,15 +23,16 @@ class Classifier:
     Args:
         engine: an engine with one input, NHWC or NCHW.
         image_shape: (height, width, channels) of the images.
+        raw: whether the images are raw pixels, as an engine with embedded preprocessing takes them.
 
     Raises:
         DataError: the engine's input does not fit the images.
     """
 
-    def __init__(self, engine: Engine, image_shape: tuple[int, ...]) -> None:
+    def __init__(self, engine: Engine, image_shape: tuple[int, ...], *, raw: bool = False) -> None:
         self.engine = engine
         (info,) = engine.inputs
-        if engine.manifest.preprocessing_embedded:
+        if engine.manifest.preprocessing_embedded and not raw:
             raise DataError(
                 f"The engine takes raw images ({info}) and preprocesses them itself; the "
                 "evaluation sends images that are preprocessed already. Export the model without "

@@ -32,6 +32,11 @@ def top_k_accuracy(outputs: Floats, labels: Labels, k: int) -> float:
     return float((best == labels[:, None]).any(axis=1).mean())
 
 
+def top5_accuracy(outputs: Floats, labels: Labels) -> float | None:
+    """Return the share of samples whose label is among the 5 largest; None up to 5 classes."""
+    return top_k_accuracy(outputs, labels, 5) if outputs.shape[1] > 5 else None
+
+
 def confusion(outputs: Floats, labels: Labels, classes: int) -> NDArray[np.int64]:
     """Return counts (classes, classes): rows are labels, columns are predictions."""
     cells = labels * classes + outputs.argmax(axis=1)

@@ -11,7 +11,7 @@ from qat_lib.errors import StorageError
 
 AFTER_FULL = (
     "Free some space, or choose another place for the runs; what was finished before is kept, so "
-    "--resume goes on from there."
+    "qatline resume goes on from there."
 )
 # HDF5, TensorFlow, ONNX and SQLite report it in their own exceptions, by text only.
 _TEXTS = (

@@ -63,6 +63,7 @@ def run_component(
     inputs: Mapping[str, str],
     output: str,
     metrics_artifact: MetricsArtifact | None = None,
+    page: str = "",
 ) -> dict[str, float]:
     """Run the step ``step``, or reuse what an equal run left in the store.
 
@@ -74,6 +75,7 @@ def run_component(
         inputs: path of each input directory, by the name of the function's parameter.
         output: path of the output directory. It is missing or empty before, and finished after.
         metrics_artifact: where the step's metrics also go, such as a ``kfp.dsl.Metrics``.
+        page: where the step's page (``Step.page``) also goes; empty for nowhere.
 
     Returns:
         The step's metrics.
@@ -95,6 +97,8 @@ def run_component(
         for name, value in manifest.metrics.items():
             if metrics_artifact is not None:
                 metrics_artifact.log_metric(name, value)
+        if page:
+            shutil.copyfile(Path(output) / STEP_BY_NAME[step].page, page)
     return dict(manifest.metrics)
 
 

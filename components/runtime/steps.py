@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from components.runtime.parent import KFP_EXECUTOR_VARIABLE
 from components.settings import Settings
 from components.steps import STEP_BY_NAME
 from qat_lib.errors import ConfigError, StepError
@@ -32,9 +29,12 @@ class StepDefinition:
     optional_inputs: frozenset[str]
     sections: Mapping[str, type[Settings]]
     takes_seed: bool
+    reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
         """Validate the sections that this step reads; a section that is not given has its defaults.
+
+        Of each section only what the result depends on is kept.
 
         Raises:
             ConfigError: a value is wrong, or a section is given that the step does not read.
@@ -44,7 +44,7 @@ class StepDefinition:
                 f"step {self.name} reads the sections {sorted(self.sections)}; received also "
                 f"{unknown}"
             )
-        parsed = {}
+        settings, parsed = self.reduce(settings), {}
         for name, section in self.sections.items():
             try:
                 parsed[name] = section.model_validate(restore_integers(settings.get(name) or {}))
@@ -77,9 +77,9 @@ def load_step(name: str) -> StepDefinition:
     """
     if name not in STEP_BY_NAME:
         raise StepError(f"expected a step out of {', '.join(STEP_BY_NAME)}; received {name!r}")
-    with _step_modules_importable():
-        module = importlib.import_module(f"components.{name}")
-    return define_step(name, getattr(module, f"{name}_step"))
+    module = importlib.import_module(f"components.{name}")
+    step = define_step(name, getattr(module, f"{name}_step"))
+    return replace(step, reduce=getattr(module, f"{name}_settings", step.reduce))
 
 
 def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> StepDefinition:
@@ -115,25 +115,6 @@ def define_step(name: str, function: Callable[..., Mapping[str, float]]) -> Step
         sections=sections,
         takes_seed="seed" in known,
     )
-
-
-@contextmanager
-def _step_modules_importable() -> Iterator[None]:
-    """Let a step's module be imported inside KFP's executor for its plain function.
-
-    There, ``kfp.dsl`` is loaded without the decorators of the compile time, and the wrapper that
-    stands under the function would fail on ``@dsl.component``. For the import alone they do
-    nothing.
-    """
-    dsl = importlib.import_module("kfp.dsl") if os.environ.get(KFP_EXECUTOR_VARIABLE) else None
-    if dsl is None or hasattr(dsl, "component"):
-        yield
-        return
-    dsl.component = lambda **_: lambda function: function  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        del dsl.component
 
 
 def restore_integers(value: Any) -> Any:

@@ -6,8 +6,9 @@ Seeded, deterministic, with progress and a history.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -29,9 +30,50 @@ def make_deterministic(seed: int) -> None:
     tf.config.experimental.enable_op_determinism()
 
 
+class TrainingData(Protocol):
+    """What a training reads: the parts ``train`` and ``validation``, in batches."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples to train on."""
+
+    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
+        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time."""
+
+    def validation(self, batch_size: int) -> Any:
+        """Return the ``tf.data.Dataset`` of the validation part."""
+
+
+class PreparedData:
+    """The data set that the step prepare_data left.
+
+    Args:
+        path: its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, info = path, Dataset(path).info()
+        self.classes: int = len(info.classes)
+        self.samples: int = info.splits["train"]
+
+    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
+        """Return the batches of an epoch."""
+        return tf_dataset(
+            self._path, "train", batch_size, shuffle_seed=shuffle_seed, augment=augment
+        )
+
+    def validation(self, batch_size: int) -> Any:
+        """Return the batches of the validation part."""
+        return tf_dataset(self._path, "validation", batch_size)
+
+
 def fit(
     model: Any,
-    dataset: Path,
+    data: Path | TrainingData,
     schedule: TrainingSettings | QATSettings,
     *,
     seed: int,
@@ -45,7 +87,7 @@ def fit(
 
     Args:
         model: any classifier; whether it gives logits or probabilities is seen from its last layer.
-        dataset: directory of the prepared data.
+        data: directory of the prepared data, or another source of batches.
         schedule: epochs, batch size, optimizer and rate.
         seed: seed of shuffling and augmentation.
         progress: told of every batch.
@@ -61,15 +103,13 @@ def fit(
         One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
         and each says with ``kept`` whether its weights are the final ones.
     """
-    info = Dataset(dataset).info()
-    steps = math.ceil(info.splits["train"] / schedule.batch_size)
-    _compile(model, schedule, steps, len(info.classes), label_smoothing)
-    train = tf_dataset(
-        dataset, "train", schedule.batch_size, shuffle_seed=seed, augment=schedule.augment
-    )
-    validation = tf_dataset(dataset, "validation", schedule.batch_size)
+    source = PreparedData(data) if isinstance(data, Path) else data
+    steps = math.ceil(source.samples / schedule.batch_size)
+    _compile(model, schedule, steps, source.classes, label_smoothing)
+    train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
+    validation = source.validation(schedule.batch_size)
     if teacher is not None and distillation > 0:
-        train = train.map(_soft_targets(teacher, len(info.classes), distillation))
+        train = train.map(_soft_targets(teacher, source.classes, distillation))
     record = History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
     if keep_best:
         record.start()
@@ -84,9 +124,14 @@ def fit(
 
 def predict_split(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
     """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
+    return predict(model, (x for x, _ in numpy_batches(dataset, split, batch_size)))
+
+
+def predict(model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the model's outputs in inference, batch after batch: ``(samples, classes)``."""
     run = tf.function(lambda x: model(x, training=False))
     outputs = []
-    for x, _ in numpy_batches(dataset, split, batch_size):
+    for x in batches:
         outputs.append(run(tf.convert_to_tensor(x)).numpy())
     return np.concatenate(outputs)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipelines.cli.errors import reported
+from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
 app = typer.Typer(
     no_args_is_help=True, help="Run or schedule the pipeline on a Kubeflow Pipelines server."
@@ -19,22 +19,14 @@ Token = Annotated[
     str | None, typer.Option(envvar="KFP_TOKEN", help="Bearer token.", show_default=False)
 ]
 Experiment = Annotated[str, typer.Option(help="KFP experiment.")]
-Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)
-]
-Profile = Annotated[list[str] | None, typer.Option("--profile", "-p", show_default=False)]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
 @app.command()
 def submit(
     host: Host,
-    config: Config = None,
-    profile: Profile = None,
-    set_: Set = None,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
     experiment: Experiment = "qatline",
     name: Annotated[str, typer.Option(help="Name of the run.")] = "qatline",
     no_cache: Annotated[
@@ -42,7 +34,7 @@ def submit(
     ] = False,
     namespace: Namespace = "",
     token: Token = None,
-    debug: Debug = False,
+    debug: DebugOption = False,
 ) -> None:
     """Submit one run."""
     with reported(debug=debug):
@@ -61,14 +53,14 @@ def schedule(
     name: Annotated[str, typer.Argument(help="Schedule name.")],
     cron: Annotated[str, typer.Option(help="Six fields, seconds first: '0 0 2 * * *'.")],
     host: Host,
-    config: Config = None,
-    profile: Profile = None,
-    set_: Set = None,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
     experiment: Experiment = "qatline",
     max_concurrency: Annotated[int, typer.Option(help="Maximum concurrent runs, 1 to 10.")] = 1,
     namespace: Namespace = "",
     token: Token = None,
-    debug: Debug = False,
+    debug: DebugOption = False,
 ) -> None:
     """Create or update the schedule NAME (idempotent)."""
     with reported(debug=debug):
@@ -89,7 +81,7 @@ def unschedule(
     host: Host,
     namespace: Namespace = "",
     token: Token = None,
-    debug: Debug = False,
+    debug: DebugOption = False,
 ) -> None:
     """Remove the schedule NAME."""
     with reported(debug=debug):
@@ -101,7 +93,7 @@ def unschedule(
 
 @app.command()
 def schedules(
-    host: Host, namespace: Namespace = "", token: Token = None, debug: Debug = False
+    host: Host, namespace: Namespace = "", token: Token = None, debug: DebugOption = False
 ) -> None:
     """List the schedules."""
     with reported(debug=debug):

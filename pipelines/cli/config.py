@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.errors import reported
+from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
 app = typer.Typer(
     no_args_is_help=True, help="Show or check a config, or write its schema for an editor."
@@ -17,16 +18,10 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="YAML config.", show_default=False)
-    ] = None,
-    profile: Annotated[
-        list[str] | None, typer.Option("--profile", "-p", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", show_default=False)
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    debug: DebugOption = False,
 ) -> None:
     """Print the resolved config as YAML: defaults, file, profiles, then --set."""
     import yaml

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.errors import reported
+from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
 from qat_lib.options import BackendChoice, EnginePrecision, Hint
 
@@ -27,9 +27,12 @@ def build(
             help="NAME:MIN,OPT,MAX, such as x:1x3x64x64,8x3x64x64,32x3x64x64.", show_default=False
         ),
     ] = "",
-    max_batch: Annotated[
+    max_batch_size: Annotated[
         int, typer.Option(min=1, help="Maximum batch size of inputs without --shapes.")
     ] = 32,
+    max_batch: Annotated[
+        int | None, typer.Option(min=1, help="Deprecated: --max-batch-size.", hidden=True)
+    ] = None,
     float_precision: Annotated[
         EnginePrecision, typer.Option(help="Precision of non-quantized layers.")
     ] = "fp32",
@@ -65,8 +68,11 @@ def build(
         bool,
         typer.Option("--version-compatible", help="TensorRT: portable to later minor versions."),
     ] = False,
+    layer_timing: Annotated[
+        bool, typer.Option("--layer-timing", help="Keep the data for per-layer timing.")
+    ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Keep the data for per-layer timing.")
+        bool, typer.Option("--profile", help="Deprecated: --layer-timing.", hidden=True)
     ] = False,
     verify: Annotated[
         bool,
@@ -83,20 +89,24 @@ def build(
         from pipelines.cli.build_progress import build_progress
         from qat_lib import engines
 
+        if max_batch is not None:
+            say_renamed("--max-batch", "--max-batch-size")
+        if profile:
+            say_renamed("--profile of build-engine", "--layer-timing")
         spec = engines.BuildSpec(
             backend=backend,
             shapes=engines.parse_shapes(shapes) if shapes else {},
-            max_batch=max_batch,
+            max_batch_size=max_batch_size if max_batch is None else max_batch,
             float_precision=float_precision,
             threads=threads,
             hint=hint,
             properties=engines.parse_properties(properties or []),
-            workspace_bytes=engines.parse_size(workspace) if workspace else None,
+            workspace_mib=engines.parse_size(workspace) // 2**20 if workspace else None,
             optimization_level=optimization_level,
             timing_cache=timing_cache,
             hardware_compatible=hardware_compatible,
             version_compatible=version_compatible,
-            profile=profile,
+            profile=layer_timing or profile,
         )
         with build_progress() as on_progress:
             artifact = engines.build_engine(

@@ -15,7 +15,23 @@ import typer
 from pipelines.cli import cluster as cli_cluster
 from pipelines.cli import config as cli_config
 from pipelines.cli import model as cli_model
-from pipelines.cli.errors import reported
+from pipelines.cli import runs as cli_runs
+from pipelines.cli.errors import reported, say_renamed
+from pipelines.cli.options import (
+    PLACE_PANEL,
+    ConfigOption,
+    ConfigSeedOption,
+    DebugOption,
+    JsonOption,
+    OldRunsDirOption,
+    ProfileOption,
+    QuietOption,
+    RunArgument,
+    RunsDirOption,
+    SetOption,
+    runs_folder,
+)
+from qat_lib.errors import ConfigError
 
 app = typer.Typer(
     name="qatline",
@@ -26,107 +42,81 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(cli_runs.app, name="runs", rich_help_panel="Runs")
 app.add_typer(cli_config.app, name="config", rich_help_panel="Runs")
 app.add_typer(cli_cluster.app, name="cluster", rich_help_panel="Runs")
-
-_CONFIG, _PLACE, _SHOW = "What to run", "Where, and what to reuse", "What to show"
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "-c", help="YAML config.", rich_help_panel=_CONFIG, show_default=False
-    ),
-]
-ProfileOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--profile",
-        "-p",
-        help="Profile of the config.",
-        rich_help_panel=_CONFIG,
-        show_default=False,
-    ),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="KEY=VALUE",
-        help="Override a value: training.epochs=5.",
-        rich_help_panel=_CONFIG,
-        show_default=False,
-    ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Folder of the runs (runs).",
-        rich_help_panel=_PLACE,
-        show_default=False,
-    ),
-]
-DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=_SHOW)
-]
 
 
 @app.command(rich_help_panel="Runs")
 def run(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", hidden=True)] = None,
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seed: ConfigSeedOption = None,
+    runs_dir: RunsDirOption = None,
+    output: OldRunsDirOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Deprecated: qatline resume.", hidden=True)
+    ] = False,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=PLACE_PANEL
+        ),
+    ] = False,
+    json_: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run the whole pipeline on this machine: train, quantize, fine-tune, export, build, evaluate, promote."""
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli import run as runner
+
+        if run_id is not None and not resume:
+            raise ConfigError(
+                f"Expected --resume with a run id, received {run_id!r} alone. To resume that run: "
+                f"qatline resume {run_id}. Options start with --."
+            )
+        if resume and no_cache:
+            raise ConfigError(
+                "Expected --resume or --no-cache, received both: a run keeps its store."
+            )
+        choice = runner.ConfigChoice(
+            config, profile or [], set_ or [], seed, runs_folder(runs_dir, output)
+        )
+        if resume:
+            say_renamed("qatline run --resume", "qatline resume")
+            runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
+        else:
+            runner.run_command(choice, cache=not no_cache, as_json=json_, quiet=quiet)
+
+
+@app.command(rich_help_panel="Runs")
+def resume(
     run_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN_ID]", help="Run to resume (default: the latest).", show_default=False
+            metavar="[RUN]",
+            help="A run's id or folder (the latest unfinished one).",
+            show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed", help="Same as --set seed=N.", rich_help_panel=_CONFIG, show_default=False
-        ),
-    ] = None,
-    output: OutputOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume an interrupted run.", rich_help_panel=_PLACE)
-    ] = False,
-    no_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-cache", help="Reuse no results of earlier runs.", rich_help_panel=_PLACE
-        ),
-    ] = False,
-    json_: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print one JSON object and nothing else.", rich_help_panel=_SHOW
-        ),
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=_SHOW)
-    ] = False,
+    seed: ConfigSeedOption = None,
+    runs_dir: RunsDirOption = None,
+    json_: JsonOption = False,
+    quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run the whole pipeline on this machine: train, quantize, fine-tune, export, build, evaluate, promote."""
-    overrides = [*(set_ or []), *([f"seed={seed}"] if seed is not None else [])]
+    """Resume an interrupted run; a config that is given must be the one of the run."""
     with reported(debug=debug, as_json=json_):
-        from pipelines.cli.run import run_command
+        from pipelines.cli import run as runner
 
-        run_command(
-            config=config,
-            profiles=profile or [],
-            overrides=overrides,
-            output=output,
-            resume=resume,
-            run_id=run_id,
-            cache=not no_cache,
-            as_json=json_,
-            quiet=quiet,
-        )
+        choice = runner.ConfigChoice(config, profile or [], set_ or [], seed, runs_dir)
+        runner.resume_command(choice, run_id=run_id, as_json=json_, quiet=quiet)
 
 
 @app.command("compile", rich_help_panel="Runs")
@@ -156,20 +146,22 @@ def compare_command(
             metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False
         ),
     ] = None,
-    output: OutputOption = None,
+    runs_dir: RunsDirOption = None,
+    output: OldRunsDirOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Compare runs: differing config values and metrics, from MLflow."""
     with reported(debug=debug):
         from pipelines.run.compare import compare_runs
 
-        compare_runs(runs or [], output=output or Path("runs"))
+        compare_runs(runs or [], output=runs_folder(runs_dir, output) or Path("runs"))
 
 
 @app.command(rich_help_panel="Runs")
 def ui(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder.")],
-    output: OutputOption = None,
+    run: RunArgument,
+    runs_dir: RunsDirOption = None,
+    output: OldRunsDirOption = None,
     port: Annotated[int, typer.Option(help="Port of the UI.")] = 5000,
     debug: DebugOption = False,
 ) -> None:
@@ -177,7 +169,7 @@ def ui(
     with reported(debug=debug):
         from pipelines.cli.tracking_ui import open_ui
 
-        open_ui(run, output=output or Path("runs"), port=port)
+        open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
 
 cli_model.register(app)

@@ -6,17 +6,22 @@ Each is a thin layer over one function of ``qat_lib``; the functions for the scr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from pipelines.cli.data_files import check_inputs
+from pipelines.cli.derived_options import with_export_options
 from pipelines.cli.engine import bench, build
 from pipelines.cli.errors import reported, say_renamed
+from pipelines.cli.evaluate import evaluate_command
+from pipelines.cli.finetune import finetune_file
 from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
-from pipelines.cli.quantize import check_inputs, quantize
-from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
-from qat_lib.options import Backend, FloatPrecision, WeightForm
+from pipelines.cli.quantize import quantize
+from qat_lib.export.options import ExportOptions
+from qat_lib.options import FloatPrecision
 
 if TYPE_CHECKING:
     from qat_lib.analysis.report import FusionReport
@@ -28,31 +33,16 @@ TensorRT: TypeAlias = Literal["8", "10", "11"]
 FailOn: TypeAlias = Literal["never", "error", "warning"]
 
 
+@with_export_options
 def export(
     model: Annotated[
         Path, typer.Argument(metavar="MODEL.keras", help="Keras model, quantized or not.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")],
-    target: Annotated[Backend, typer.Option(help="Backend that will run the file.")] = "tensorrt",
-    opset: Annotated[
-        int, typer.Option(min=OLDEST_OPSET, max=NEWEST_OPSET, help="ONNX operator set.")
-    ] = 17,
-    weights: Annotated[
-        WeightForm, typer.Option(help="int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
-    ] = "int8",
-    float_precision: Annotated[
-        FloatPrecision, typer.Option(help="Precision of non-quantized layers.")
-    ] = "fp32",
+    options: Callable[..., ExportOptions],
     remainder: Annotated[
         FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
     ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Fixed batch size (default: dynamic).", show_default=False),
-    ] = None,
-    channels_first: Annotated[
-        bool, typer.Option("--channels-first", help="Convert image inputs to NCHW.")
-    ] = False,
     plan: Annotated[
         Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)
     ] = None,
@@ -74,24 +64,15 @@ def export(
         import qat_lib
         from pipelines.cli import model_views
 
+        renamed: dict[str, FloatPrecision] = {}
         if remainder is not None:
-            float_precision = remainder
+            renamed["float_precision"] = remainder
             say_renamed("--remainder", "--float-precision")
         network = qat_lib.load_model(model)
         inputs = None if check is None else model_views.read_inputs(check)
         if check is not None:
             check_inputs(network, inputs, check)
-        report = qat_lib.export_onnx(
-            network,
-            output,
-            target=target,
-            opset=opset,
-            weights=weights,
-            float_precision=float_precision,
-            batch=batch,
-            channels_first_input=channels_first,
-            plan=plan,
-        )
+        report = qat_lib.export_onnx(network, output, options=options(**renamed), plan=plan)
         content: dict[str, Any] = report.to_dict()
         parity = None
         if inputs is not None:
@@ -211,10 +192,12 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
     for name, command in (
         ("quantize", quantize),
+        ("finetune", finetune_file),
         ("export", export),
         ("verify", verify_file),
         ("analyze", analyze),
         ("build-engine", build),
         ("bench-engine", bench),
+        ("evaluate", evaluate_command),
     ):
         app.command(name, rich_help_panel=_PANEL)(command)

@@ -93,13 +93,13 @@ def show_quantization(
         )
         return
     console.print(f"{escape(plan.model)}: {counts}")
-    tensors = _table("tensor", "read by", text=True)
+    tensors = plain_table("tensor", "read by", text=True)
     for entry in plan.quantizers:
         readers = ", ".join(consumer.layer for consumer in entry.consumers) or "its layer"
         tensors.add_row(escape(entry.tensor), escape(readers))
     console.print(tensors)
     if plan.skipped:
-        left = _table("not quantized", "reason", text=True)
+        left = plain_table("not quantized", "reason", text=True)
         for layer in plan.skipped:
             left.add_row(escape(f"{layer.layer} ({layer.class_name})"), escape(layer.reason))
         console.print(left)
@@ -122,7 +122,7 @@ def show_export(report: ExportReport, parity: ParityReport | None) -> None:
         f"{parity.largest_difference:.3g}, {parity.mismatches} labels differ, {parity.ties} ties."
     )
     if parity.layers:
-        table = _table("layer", "largest difference")
+        table = plain_table("layer", "largest difference")
         for layer in parity.layers:
             table.add_row(escape(layer.layer), f"{layer.largest:.3g}")
         console.print(table)
@@ -157,7 +157,7 @@ def show_analysis(
     console.print(render(report, all_findings=all_findings))
     if comparison is None:
         return
-    table = _table("against the engine", "")
+    table = plain_table("against the engine", "")
     table.add_row(
         "layers found", f"{comparison.matched} of {comparison.matched + len(comparison.unmatched)}"
     )
@@ -203,7 +203,7 @@ def show_latencies(
     """Show one row per batch size, and the layers by time."""
     console = _console()
     console.print(_described(manifest))
-    table = _table("batch", "p50 ms", "p90 ms", "p99 ms", "samples/s", "requests")
+    table = plain_table("batch", "p50 ms", "p90 ms", "p99 ms", "samples/s", "requests")
     for each in latencies:
         table.add_row(
             str(each.batch_size),
@@ -214,12 +214,12 @@ def show_latencies(
     console.print(table)
     computed = [(each.batch_size, each.compute) for each in latencies if each.compute is not None]
     if computed:
-        table = _table("compute alone", "p50 ms", "p90 ms", "p99 ms")
+        table = plain_table("compute alone", "p50 ms", "p90 ms", "p99 ms")
         for batch_size, compute in computed:
             table.add_row(f"batch {batch_size}", *_times(compute))
         console.print(table)
     if layers:
-        table = _table("layer", "kind", "precision", "ms")
+        table = plain_table("layer", "kind", "precision", "ms")
         for layer in sorted(layers, key=lambda each: -(each.time_ms or 0.0)):
             time = "-" if layer.time_ms is None else f"{layer.time_ms:.3f}"
             table.add_row(escape(layer.name), escape(layer.kind), layer.precision, time)
@@ -248,7 +248,8 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
             console.print(f"    {escape(each.advice)}")
 
 
-def _table(*headings: str, text: bool = False) -> Table:
+def plain_table(*headings: str, text: bool = False) -> Table:
+    """Return an empty table; all columns but the first hold numbers, unless it is of text."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
         table.add_column(

@@ -1,4 +1,7 @@
-"""Options that several commands on single files have, and what ``--json`` prints."""
+"""The options that several commands have, each declared once, and what ``--json`` prints.
+
+An option means the same wherever it stands. Only typer and the standard library are imported.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,100 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelines.cli.errors import say_renamed
+from qat_lib.errors import ConfigError
+
+CONFIG_PANEL, PLACE_PANEL, SHOW_PANEL = "What to run", "Where, and what to reuse", "What to show"
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="YAML config.", rich_help_panel=CONFIG_PANEL, show_default=False
+    ),
+]
+ProfileOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        "-p",
+        help="Profile of the config.",
+        rich_help_panel=CONFIG_PANEL,
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Override a value: training.epochs=5.",
+        rich_help_panel=CONFIG_PANEL,
+        show_default=False,
+    ),
+]
+ConfigSeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", help="Same as --set seed=N.", rich_help_panel=CONFIG_PANEL, show_default=False
+    ),
+]
+RunsDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs-dir",
+        metavar="PATH",
+        help="Folder of the runs (runs).",
+        rich_help_panel=PLACE_PANEL,
+        show_default=False,
+    ),
+]
+OldRunsDirOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Deprecated: --runs-dir.", hidden=True),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object and nothing else.", rich_help_panel=SHOW_PANEL
+    ),
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel=SHOW_PANEL)
+]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=SHOW_PANEL)
+]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id or folder.")]
 OnnxFile = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, from any exporter.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+TrainingDataOption = Annotated[
+    Path,
+    typer.Option(help=".npz of x, y (x_val, y_val), or .npy of inputs, as the model takes them."),
+]
+TestDataOption = Annotated[
+    Path,
+    typer.Option(help=".npz of x_test, y_test (or x, y), or .npy, as the model takes them."),
+]
+LabelsOption = Annotated[
+    Path | None,
+    typer.Option(help=".npy of labels, where --data is a .npy.", show_default=False),
+]
+
+
+def runs_folder(runs_dir: Path | None, output: Path | None) -> Path | None:
+    """Return the folder of the runs from ``--runs-dir`` or its old name ``--output``.
+
+    Raises:
+        ConfigError: Both are given.
+    """
+    if output is None:
+        return runs_dir
+    if runs_dir is not None:
+        raise ConfigError("Expected --runs-dir alone. Received --output, its old name, as well.")
+    say_renamed("-o/--output of the folder of runs", "--runs-dir")
+    return output
 
 
 def print_json(content: Any) -> None:

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.cli.errors import reported
+from pipelines.cli.data_files import check_inputs
+from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import DebugOption, JsonOption, print_json
+from qat_lib.errors import ConfigError
 from qat_lib.options import CalibratorName, Mode
-
-_BLOCK = 256  # samples looked at together
 
 
 def quantize(
@@ -54,14 +54,17 @@ def quantize(
         ),
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
-    plan: Annotated[
+    save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Deprecated: --save-plan.", hidden=True)] = None,
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Quantize and calibrate a Keras model, or show its quantization plan."""
     with reported(debug=debug, as_json=json_):
+        save_plan = _plan_to_write(save_plan, plan)
+        _check_together(output, data)
         from pipelines.cli.quiet_import import import_tensorflow
 
         import_tensorflow()
@@ -69,17 +72,9 @@ def quantize(
         from components.settings import QuantizationSettings
         from components.training.quantization_choice import open_cases, read_spec
         from pipelines.cli import model_views
-        from qat_lib.errors import ConfigError
         from qat_lib.files.output_files import check_output
 
-        if (output is None) != (data is None):
-            raise ConfigError(
-                "Expected --output and --data together: a quantized model gets its ranges from "
-                "data. Give neither to see the plan."
-            )
-        if output is not None and output.suffix != ".keras":
-            raise ConfigError(f"--output must end with .keras. Received: {output}.")
-        for written in filter(None, (output, plan)):
+        for written in filter(None, (output, save_plan)):
             check_output(written, inputs=[model, *filter(None, (data, spec))])
         settings = QuantizationSettings(
             mode=mode,
@@ -106,57 +101,29 @@ def quantize(
             )
             model_views.write_model(output, quantized)
             content |= {"path": str(output), "samples": report.samples}
-        if plan is not None:
-            model_views.write_file(plan, found.to_json())
+        if save_plan is not None:
+            model_views.write_file(save_plan, found.to_json())
         if json_:
             print_json(content)
         else:
             model_views.show_quantization(found, output, report)
 
 
-def check_inputs(model: Any, inputs: Any, path: Path) -> None:
-    """Check that an array can be fed to a model.
-
-    Raises:
-        DataError: The model has several inputs, or the array has another shape, no samples, or a
-            value that is not finite.
-    """
-    from qat_lib.errors import DataError
-
-    if len(model.inputs) != 1:
-        raise DataError(
-            f"{model.name} has {len(model.inputs)} inputs, a .npy holds one: calibrate it in "
-            "Python."
+def _check_together(output: Path | None, data: Path | None) -> None:
+    if (output is None) != (data is None):
+        raise ConfigError(
+            "Expected --output and --data together: a quantized model gets its ranges from "
+            "data. Give neither to see the plan."
         )
-    expected = tuple(model.inputs[0].shape)
-    fits = len(expected) == inputs.ndim and all(
-        want in (None, got) for want, got in zip(expected[1:], inputs.shape[1:], strict=True)
-    )
-    if inputs.dtype.kind not in "biuf":
-        raise DataError(
-            f"Expected model inputs that are numbers. Received {inputs.dtype} in {path}."
-        )
-    if not fits:
-        shape = "x".join("n" if size is None else str(size) for size in expected)
-        raise DataError(
-            f"Expected model inputs of shape {shape}, as {model.name} takes them. "
-            f"Received {'x'.join(map(str, inputs.shape))} in {path}."
-        )
-    if not len(inputs):
-        raise DataError(f"Expected at least one sample. Received an array without any in {path}.")
-    if not _all_finite(inputs):
-        raise DataError(
-            f"Expected model inputs that are finite in float32. Received NaN or infinity in {path}."
-        )
+    if output is not None and output.suffix != ".keras":
+        raise ConfigError(f"--output must end with .keras. Received: {output}.")
 
 
-def _all_finite(inputs: Any) -> bool:
-    """Whether every value is a number in float32, in blocks.
-
-    The array may be a file larger than the memory.
-    """
-    import numpy as np
-
-    blocks = (inputs[start : start + _BLOCK] for start in range(0, len(inputs), _BLOCK))
-    with np.errstate(over="ignore"):
-        return all(np.isfinite(block.astype(np.float32)).all() for block in blocks)
+def _plan_to_write(save_plan: Path | None, plan: Path | None) -> Path | None:
+    """Return the file from ``--save-plan`` or its old name ``--plan``."""
+    if plan is None:
+        return save_plan
+    if save_plan is not None:
+        raise ConfigError("Expected --save-plan alone. Received --plan, its old name, as well.")
+    say_renamed("--plan of quantize", "--save-plan")
+    return plan

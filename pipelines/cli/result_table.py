@@ -30,11 +30,11 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
         console.print()
         console.print(results_table(result.rows))
     if result.gate.verdict:
-        _show_gate(console, result.gate)
+        show_gate(console, result.gate)
     _show_places(console, result)
     reused = sum(step.status == "reused" for step in result.steps)
     counts = f"{len(result.steps)} steps" + (f", {reused} reused" if reused else "")
-    console.print(Text(f"Done in {_duration(seconds)}: {counts}."), soft_wrap=True)
+    console.print(Text(f"Done in {format_duration(seconds)}: {counts}."), soft_wrap=True)
 
 
 def results_table(rows: Mapping[str, ResultRow]) -> Table:
@@ -88,7 +88,8 @@ def _int8(row: ResultRow) -> str:
     return f"{row.int8_layers}/{row.weighted_layers}"
 
 
-def _show_gate(console: Console, gate: GateResult) -> None:
+def show_gate(console: Console, gate: GateResult) -> None:
+    """Print the gate's verdict with its reasons."""
     promoted = gate.verdict == "promote"
     console.print()
     verdict = (str(gate.verdict), "bold green" if promoted else "bold red")
@@ -103,12 +104,12 @@ def _show_gate(console: Console, gate: GateResult) -> None:
 
 def _show_places(console: Console, result: RunResult) -> None:
     folder = RunFolder(path=Path(result.run_dir))
-    places = {"Run": str(_short(folder.path))}
+    places = {"Run": str(short_path(folder.path))}
     engines = folder.artifacts_dir / STEP_ARTIFACTS[Engines.STEP]
     if engines.exists():
-        places["Engines"] = str(_short(engines))
+        places["Engines"] = str(short_path(engines))
     if result.report:
-        places["Report"] = str(_short(Path(result.report)))
+        places["Report"] = str(short_path(Path(result.report)))
     if result.tracking is not None:
         places["MLflow"] = ui_command(folder.path)
     console.print()
@@ -120,10 +121,11 @@ def _show_places(console: Console, result: RunResult) -> None:
 
 def ui_command(run_dir: Path) -> str:
     """Return the command that opens MLflow's UI on a run, as this process was started."""
-    return f"{'uv run ' if os.environ.get('UV') else ''}qatline ui {_short(run_dir)}"
+    return f"{'uv run ' if os.environ.get('UV') else ''}qatline ui {short_path(run_dir)}"
 
 
-def _short(path: Path) -> Path:
+def short_path(path: Path) -> Path:
+    """Return a path below the working directory as relative to it, another one as it is."""
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
@@ -144,6 +146,10 @@ def format_size(count: float) -> str:
     return f"{count:.2f} GB"
 
 
-def _duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Return seconds as people say them: ``2 min 5 s``, ``1 h 3 min``."""
+    if seconds >= 3600:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours} h {minutes} min"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

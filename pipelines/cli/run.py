@@ -1,4 +1,4 @@
-"""``qatline run``: from the options to a run folder, and from the result to the screen."""
+"""``qatline run`` and ``resume``: from the options to a run folder, and its result to the screen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,65 +15,97 @@ from rich.text import Text
 
 from components.runtime.credentials import S3_ENDPOINT_VARIABLES, check_variables
 from components.tracking.tracker import MODE_VARIABLE, URI_VARIABLE, tracking_mode
-from pipelines.cli.progress_view import make_view
+from pipelines.cli.progress_view import ProgressView, make_view
 from pipelines.cli.result_table import show_result
 from pipelines.config.run_config import RunConfig, build_config, load_config
 from pipelines.run.folder import create_run, find_run
-from pipelines.run.local import MAIN_PIPELINE, execute, resume_run
+from pipelines.run.local import MAIN_PIPELINE, RunOutcome, execute, resume_run
 from pipelines.run.preflight import check_before_training
-from qat_lib.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ConfigChoice:
+    """The options that choose a config.
+
+    Attributes:
+        config: the YAML file; None for the defaults.
+        profiles: profiles of the file.
+        overrides: ``section.key=value`` texts.
+        seed: the last override, of the seed; None for none.
+        runs_dir: the folder of the runs; None for the config's.
+    """
+
+    config: Path | None
+    profiles: Sequence[str]
+    overrides: Sequence[str]
+    seed: int | None
+    runs_dir: Path | None
+
+    @property
+    def _texts(self) -> list[str]:
+        return [*self.overrides, *([] if self.seed is None else [f"seed={self.seed}"])]
+
+    def load(self) -> RunConfig:
+        """Return the config.
+
+        Raises:
+            ConfigError: A key is unknown or a value is wrong.
+        """
+        loaded = load_config(self.config, profiles=self.profiles, overrides=self._texts)
+        if self.runs_dir is None:
+            return loaded
+        place = str(self.runs_dir.absolute())
+        return build_config({**loaded.to_dict(), "output": place}, source="--runs-dir")
+
+    @property
+    def names_values(self) -> bool:
+        """Whether anything is chosen but the folder of the runs."""
+        others = (text for text in self._texts if not text.startswith("output="))
+        return self.config is not None or bool(self.profiles) or any(others)
 
 
 def run_command(
-    *,
-    config: Path | None,
-    profiles: Sequence[str],
-    overrides: Sequence[str],
-    output: Path | None,
-    resume: bool,
-    run_id: str | None,
-    cache: bool,
-    as_json: bool,
-    quiet: bool,
-    pipeline: str = MAIN_PIPELINE,
+    choice: ConfigChoice, *, cache: bool, as_json: bool, quiet: bool, pipeline: str = MAIN_PIPELINE
 ) -> None:
-    """Run or resume, and show the result.
+    """Run the pipeline, and show the result.
 
     Raises:
         QatlineError: Anything that a user can act on; the caller turns it into a message and an
             exit code.
     """
-    if run_id is not None and not resume:
-        raise ConfigError(
-            f"Expected --resume with a run id, received {run_id!r} alone. Options start with --."
-        )
-    if resume and not cache:
-        raise ConfigError("Expected --resume or --no-cache, received both: a run keeps its store.")
-    given = load_config(config, profiles=profiles, overrides=overrides)
-    if output is not None:
-        given = build_config(
-            {**given.to_dict(), "output": str(output.absolute())}, source="--output"
-        )
-    _check_environment(given)
-    # With --json stdout belongs to the object alone.
+    config = choice.load()
+    _check_environment(config)
+    if pipeline == MAIN_PIPELINE:
+        check_before_training(config)
+    folder = create_run(config, pipeline=pipeline, cache=cache, version=installed_version())
+    console, view = _screen(as_json=as_json, quiet=quiet)
+    _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
+    _show(console, execute(folder, view), as_json=as_json)
+
+
+def resume_command(choice: ConfigChoice, *, run_id: str | None, as_json: bool, quiet: bool) -> None:
+    """Resume a run, the latest unfinished one if none is named, and show the result.
+
+    Raises:
+        ConfigError: There is no such run, or the choice names another config than the run's.
+        QatlineError: Anything else that a user can act on.
+    """
+    config = choice.load()
+    _check_environment(config)
+    folder = find_run(Path(config.output), run_id)
+    console, view = _screen(as_json=as_json, quiet=quiet)
+    _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
+    outcome = resume_run(folder, config if choice.names_values else None, view)
+    _show(console, outcome, as_json=as_json)
+
+
+def _screen(*, as_json: bool, quiet: bool) -> tuple[Console, ProgressView]:
+    """Return where to print; with ``as_json`` stdout belongs to the object alone."""
     stream = sys.stderr if as_json else sys.stdout
-    console = Console(file=stream, highlight=False)
-    view = make_view(stream, quiet=quiet)
-    if resume:
-        changed = (
-            config is not None
-            or bool(profiles)
-            or any(not text.startswith("output=") for text in overrides)
-        )
-        folder = find_run(Path(given.output), run_id)
-        _announce(console, f"Resuming run {folder.run_id} in {folder.path}", quiet)
-        outcome = resume_run(folder, given if changed else None, view)
-    else:
-        if pipeline == MAIN_PIPELINE:
-            check_before_training(given)
-        folder = create_run(given, pipeline=pipeline, cache=cache, version=installed_version())
-        _announce(console, f"Run {folder.run_id} in {folder.path}", quiet)
-        outcome = execute(folder, view)
+    return Console(file=stream, highlight=False), make_view(stream, quiet=quiet)
+
+
+def _show(console: Console, outcome: RunOutcome, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(outcome.result.to_dict()) + "\n")
     else:

@@ -111,7 +111,7 @@ class RunFolder:
         Raises:
             ConfigError: It differs; the first key that does is named.
         """
-        stored, given = _flat(self.config().to_dict()), _flat(config.to_dict())
+        stored, given = flatten_config(self.config().to_dict()), flatten_config(config.to_dict())
         for key, value in stored.items():
             if key != "output" and not key.startswith("cluster.") and given.get(key) != value:
                 raise ConfigError(
@@ -231,6 +231,13 @@ def create_run(config: RunConfig, *, pipeline: str, cache: bool, version: str) -
         shutil.rmtree(work, ignore_errors=True)
 
 
+def run_folders(output: Path) -> list[RunFolder]:
+    """Return the runs in a folder, the oldest first."""
+    # A hidden folder is one that is being made.
+    records = sorted(output.absolute().glob("[!.]*/run.json"))
+    return [RunFolder(path=path.parent) for path in records]
+
+
 def find_run(output: Path, run_id: str | None) -> RunFolder:
     """Return the run to resume: the named one, or the latest unfinished one.
 
@@ -242,9 +249,7 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
     Raises:
         ConfigError: There is no such run.
     """
-    # A hidden folder is one that is being made.
-    records = sorted(output.absolute().glob("[!.]*/run.json"))
-    runs = [RunFolder(path=path.parent) for path in records]
+    runs = run_folders(output)
     if run_id is not None:
         return _named_run(runs, output, run_id)
     created = {
@@ -253,6 +258,20 @@ def find_run(output: Path, run_id: str | None) -> RunFolder:
     if not created:
         raise ConfigError(f"Expected an unfinished run in {output}; there is none to resume.")
     return RunFolder(path=max(created, key=created.__getitem__))
+
+
+def find_or_latest(output: Path, run_id: str | None) -> RunFolder:
+    """Return the named run, or the latest one whatever became of it.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    if run_id is not None:
+        return find_run(output, run_id)
+    runs = run_folders(output)
+    if not runs:
+        raise ConfigError(f"Expected a run in {output}; there is none.")
+    return runs[-1]
 
 
 def _named_run(runs: Sequence[RunFolder], output: Path, run_id: str) -> RunFolder:
@@ -267,11 +286,12 @@ def _named_run(runs: Sequence[RunFolder], output: Path, run_id: str) -> RunFolde
     )
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_config(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a config's values by their path, such as ``training.epochs``."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         flat.update(
-            _flat(value, f"{prefix}{key}.")
+            flatten_config(value, f"{prefix}{key}.")
             if isinstance(value, dict) and value
             else {prefix + key: value}
         )

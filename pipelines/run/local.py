@@ -130,7 +130,7 @@ def resume_run(folder: RunFolder, config: RunConfig | None, view: ProgressView) 
 
     Args:
         folder: The run.
-        config: What the user gave beside ``--resume``, if anything: it must be the stored config.
+        config: What the user gave beside the run, if anything: it must be the stored config.
         view: Where the progress is shown.
 
     Raises:
@@ -184,7 +184,7 @@ def _signals_raise(folder: RunFolder) -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise RunInterruptedError(
             f"Interrupted by {signal.Signals(number).name}. Finished steps are kept; "
-            f"resume with: qatline run --resume {folder.run_id}",
+            f"resume with: qatline resume {folder.run_id}",
             folder=folder,
             signal_number=number,
         )
@@ -221,7 +221,7 @@ def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int
 
 def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) -> str:
     """Say what may have ended a process that could not say it itself."""
-    again = f"qatline run --resume {folder.run_id}"
+    again = f"qatline resume {folder.run_id}"
     if shutil.disk_usage(folder.path).free < _FULL:
         return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"
     if not step:

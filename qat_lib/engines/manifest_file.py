@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
+from qat_lib.deprecation import with_new_names
 from qat_lib.engines.backend import get_backend
 from qat_lib.engines.manifest import DIGEST, FORMAT, EngineManifest, canonical_json, manifest_path
-from qat_lib.engines.spec import BACKENDS, BuildSpec
+from qat_lib.engines.spec import BACKENDS, RENAMED, BuildSpec
 from qat_lib.engines.values import TensorInfo, names_of
 from qat_lib.errors import ConfigError, EngineLoadError
 from qat_lib.files.regular_files import read_regular
@@ -170,7 +171,8 @@ def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
     from pydantic import ValidationError
 
     try:
-        _spec_schema().model_validate_json(canonical_json(manifest.spec), strict=True)
+        current = with_new_names(manifest.spec, RENAMED)
+        _spec_schema().model_validate_json(canonical_json(current), strict=True)
         spec = BuildSpec.from_dict(manifest.spec)
     except ValidationError as error:
         yield f"spec.{_first(error.errors())}"

@@ -206,7 +206,7 @@ def resolve(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
         )
     shapes = {}
     for info in graph.inputs:
-        profile = spec.shapes.get(info.name) or _default_profile(info, spec.max_batch)
+        profile = spec.shapes.get(info.name) or _default_profile(info, spec.max_batch_size)
         _check(info, profile)
         shapes[info.name] = profile
     return replace(spec, shapes=shapes)
@@ -217,7 +217,7 @@ def bounded(infos: tuple[TensorInfo, ...], spec: BuildSpec) -> tuple[TensorInfo,
     return tuple(replace(info, shape=spec.shapes[info.name].bounded) for info in infos)
 
 
-def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
+def _default_profile(info: TensorInfo, max_batch_size: int) -> ShapeProfile:
     if None in info.shape[1:]:
         raise ConfigError(
             f"Input {info} has dynamic dimensions besides the batch: give shapes for it, "
@@ -229,7 +229,9 @@ def _default_profile(info: TensorInfo, max_batch: int) -> ShapeProfile:
         return ShapeProfile.fixed(())
     if first is not None:
         return ShapeProfile.fixed((first, *rest))
-    return ShapeProfile(minimum=(1, *rest), optimum=(max_batch, *rest), maximum=(max_batch, *rest))
+    return ShapeProfile(
+        minimum=(1, *rest), optimum=(max_batch_size, *rest), maximum=(max_batch_size, *rest)
+    )
 
 
 def _check(info: TensorInfo, profile: ShapeProfile) -> None:

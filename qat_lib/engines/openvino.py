@@ -139,7 +139,9 @@ class OpenVINOEngine(Engine):
     def _run(self, request: Any, values: list[Array]) -> dict[str, Array]:
         try:
             for port, value in zip(self._ports, values, strict=True):
-                request.set_tensor(port, self._tensor(value, shared_memory=True))
+                # OpenVINO shares no array that is read-only, such as one mapped from a file.
+                shared = value.flags.writeable
+                request.set_tensor(port, self._tensor(value, shared_memory=shared))
             request.infer()
         except RuntimeError as error:
             raise EngineError(f"OpenVINO failed on the batch: {_reason(error)}.") from error

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from qat_lib.deprecation import RenamedField, renamed_fields, with_new_names
 from qat_lib.errors import ConfigError
 from qat_lib.mappings import map_values
 from qat_lib.options import Backend, BackendChoice, EnginePrecision, Hint
@@ -91,6 +92,22 @@ def _shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
+def _to_mib(size: int | None) -> int | None:
+    return None if size is None else size // 2**20
+
+
+def _to_bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * 2**20
+
+
+RENAMED = {
+    "max_batch": RenamedField("max_batch_size"),
+    "workspace_bytes": RenamedField("workspace_mib", _to_mib, _to_bytes),
+}
+"""Old names of the fields of a ``BuildSpec``, also in manifests."""
+
+
+@renamed_fields(RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
     """How an engine is built.
@@ -101,15 +118,15 @@ class BuildSpec:
         backend: ``auto`` takes TensorRT where the library and a GPU are, else OpenVINO, else ONNX
             Runtime.
         shapes: profile of each input by name. An input that is not named keeps its fixed shape; a
-            dynamic batch becomes 1 to ``max_batch``.
-        max_batch: largest batch of inputs without a profile.
+            dynamic batch becomes 1 to ``max_batch_size``.
+        max_batch_size: largest batch of inputs without a profile.
         float_precision: what layers outside INT8 compute in. ``fp16`` and ``bf16`` need a backend
             and a device that have them; TensorRT 10.12 and newer read the types from the ONNX graph
             and ignore this.
         threads: CPU threads; 0 = all.
         hint: whether the CPU backends optimize one request (``latency``) or many at once
             (``throughput``).
-        workspace_bytes: limit of TensorRT's scratch memory; None = the device's memory.
+        workspace_mib: limit of TensorRT's scratch memory in MiB; None = the device's memory.
         optimization_level: 0 (quick build) to 5 (slow build, fastest engine). ONNX Runtime: 0 off,
             1 basic, 2 extended, 3 and more all graph optimizations.
         timing_cache: TensorRT's kernel timings, read before and updated after the build.
@@ -130,11 +147,11 @@ class BuildSpec:
 
     backend: BackendChoice = "auto"
     shapes: Mapping[str, ShapeProfile] = field(default_factory=dict)
-    max_batch: int = 32
+    max_batch_size: int = 32
     float_precision: EnginePrecision = "fp32"
     threads: int = 0
     hint: Hint = "latency"
-    workspace_bytes: int | None = None
+    workspace_mib: int | None = None
     optimization_level: int = 3
     timing_cache: Path | None = None
     profile: bool = False
@@ -153,12 +170,10 @@ class BuildSpec:
             raise ConfigError(f"optimization_level is 0 to 5. Received: {self.optimization_level}.")
         if self.threads < 0:
             raise ConfigError(f"threads is 0 (all) or a positive number. Received: {self.threads}.")
-        if self.max_batch < 1:
-            raise ConfigError(f"max_batch is at least 1. Received: {self.max_batch}.")
-        if self.workspace_bytes is not None and self.workspace_bytes < 2**20:
-            raise ConfigError(
-                f"workspace_bytes is at least 1 MiB. Received: {self.workspace_bytes}."
-            )
+        if self.max_batch_size < 1:
+            raise ConfigError(f"max_batch_size is at least 1. Received: {self.max_batch_size}.")
+        if self.workspace_mib is not None and self.workspace_mib < 1:
+            raise ConfigError(f"workspace_mib is at least 1. Received: {self.workspace_mib}.")
         if self.float_precision not in ("fp32", "fp16", "bf16"):
             raise ConfigError(
                 f"float_precision is fp32, fp16 or bf16. Received: {self.float_precision!r}."
@@ -181,8 +196,8 @@ class BuildSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BuildSpec:
-        """Return the spec that ``to_dict`` described."""
-        known = dict(values)
+        """Return the spec that ``to_dict`` described, in this release or the last."""
+        known = with_new_names(values, RENAMED)
         known["shapes"] = map_values(parse_profile, known.get("shapes", {}))
         known["classes"] = tuple(known.get("classes", ()))
         if known.get("timing_cache"):

@@ -1,10 +1,13 @@
-"""The options of an export as one validated value, and the lowering passes that they ask for."""
+"""The options of an export as one validated value, and the lowering passes that they ask for.
+
+A field of ``ExportOptions`` says all about an option: config and command line derive theirs from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from qat_lib.errors import ExportError
 from qat_lib.options import Backend, FloatPrecision, WeightForm
@@ -18,11 +21,56 @@ the graph without weights. float16 Q/DQ scales need 19."""
 
 HALF_OPSET = 19
 LARGEST_BATCH = 65_536
-_CHOICES = {
-    "target": get_args(Backend),
-    "weights": get_args(WeightForm),
-    "float_precision": get_args(FloatPrecision),
-}
+
+_INFO = "option"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionInfo:
+    """What config and command line show of an option.
+
+    Attributes:
+        help: what it does, in a line.
+        least: smallest number allowed, or None.
+        most: largest number allowed, or None.
+        flag: its name on the command line; empty: ``--`` and the field's name.
+        in_config: whether it is a key of the config's section ``export``.
+        in_command: whether ``qatline export`` has it.
+    """
+
+    help: str
+    least: int | None = None
+    most: int | None = None
+    flag: str = ""
+    in_config: bool = True
+    in_command: bool = True
+
+
+def about(help: str, **values: Any) -> dict[str, OptionInfo]:
+    """Return the metadata of a field of ``ExportOptions``: the attributes of ``OptionInfo``."""
+    return {_INFO: OptionInfo(help=help, **values)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionField:
+    """One field of ``ExportOptions`` with its type and default."""
+
+    name: str
+    kind: Any
+    default: Any
+    info: OptionInfo
+
+
+def option_fields() -> list[OptionField]:
+    """Return the fields of ``ExportOptions`` in order."""
+    kinds = get_type_hints(ExportOptions)
+    found = []
+    for each in fields(ExportOptions):
+        info = each.metadata[_INFO]
+        found.append(
+            OptionField(name=each.name, kind=kinds[each.name], default=each.default, info=info)
+        )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,22 +83,40 @@ class ExportOptions:
         ExportError: a value is not one of those allowed.
     """
 
-    target: str = "tensorrt"
-    opset: int = 17
-    weights: str = "int8"
-    float_precision: str = "fp32"
-    channels_first_input: bool = False
-    batch: int | None = None
-    embed_preprocessing: bool = False
+    target: Backend = field(default="tensorrt", metadata=about("Backend that will run the file."))
+    opset: int = field(
+        default=17, metadata=about("ONNX operator set.", least=OLDEST_OPSET, most=NEWEST_OPSET)
+    )
+    weights: WeightForm = field(
+        default="int8", metadata=about("int8: INT8 + DQ; qdq: FP32 + Q + DQ (TensorRT 8.6).")
+    )
+    float_precision: FloatPrecision = field(
+        default="fp32",
+        metadata=about("Precision of non-quantized layers (obeyed by TensorRT 10.12 and newer)."),
+    )
+    channels_first_input: bool = field(
+        default=False,
+        metadata=about("Convert image inputs to NCHW.", flag="--channels-first", in_config=False),
+    )
+    batch: int | None = field(
+        default=None,
+        metadata=about(
+            "Fixed batch size (default: dynamic).", least=1, most=LARGEST_BATCH, in_config=False
+        ),
+    )
+    embed_preprocessing: bool = field(
+        default=False,
+        metadata=about("Let the graph take raw images.", in_config=False, in_command=False),
+    )
 
     def __post_init__(self) -> None:
         if self.float_precision == "fp16":
             object.__setattr__(self, "opset", max(self.opset, HALF_OPSET))
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
+        for each in option_fields():
+            value, allowed = getattr(self, each.name), get_args(each.kind)
+            if get_origin(each.kind) is Literal and value not in allowed:
                 raise ExportError(
-                    f"Expected {name} to be one of {', '.join(allowed)}. Received: {value!r}."
+                    f"Expected {each.name} to be one of {', '.join(allowed)}. Received: {value!r}."
                 )
         if self.batch is not None and (
             isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH

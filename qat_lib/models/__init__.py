@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from qat_lib.errors import ConfigError
 
 if TYPE_CHECKING:
+    from qat_lib.models.mobilenet import mobilenetv2_imagenet
     from qat_lib.models.resnet import resnet20_cifar10, resnet_digits
 
-REFERENCE_MODELS = ("resnet_digits", "resnet20_cifar10")
-"""Names of the networks; each is a function of ``qat_lib.models.resnet``."""
+_MODULES = {
+    "resnet_digits": "resnet",
+    "resnet20_cifar10": "resnet",
+    "mobilenetv2_imagenet": "mobilenet",
+}
+REFERENCE_MODELS = tuple(_MODULES)
+"""Names of the networks."""
 
 __all__ = [
     "REFERENCE_MODELS",
     "build_reference_model",
     "check_reference_name",
+    "mobilenetv2_imagenet",
     "resnet20_cifar10",
     "resnet_digits",
 ]
@@ -47,10 +55,8 @@ def build_reference_model(
         ConfigError: there is no such network, or it does not take one of the options.
     """
     check_reference_name(name)
-    from qat_lib.models import resnet
-
     try:
-        return getattr(resnet, name)(input_shape=input_shape, classes=classes, **options)
+        return _builder(name)(input_shape=input_shape, classes=classes, **options)
     except TypeError as error:
         raise ConfigError(f"model.options do not fit {name}: {error}.") from error
 
@@ -58,6 +64,8 @@ def build_reference_model(
 def __getattr__(name: str) -> Any:
     if name not in REFERENCE_MODELS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from qat_lib.models import resnet
+    return _builder(name)
 
-    return getattr(resnet, name)
+
+def _builder(name: str) -> Any:
+    return getattr(importlib.import_module(f"qat_lib.models.{_MODULES[name]}"), name)

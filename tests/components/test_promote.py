@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.promote import promote_component, promote_step
+from components.promote import promote_step
 from components.settings import GateSettings
 from qat_lib.errors import StepError
 
@@ -127,10 +127,3 @@ def test_measurements_of_another_shape_are_rejected_not_promoted(run: dict[str, 
     write(run["evaluation"] / "evaluation.json", {"results": [1], "infrastructure_check": 7})
     _, verdict = call(run)
     assert verdict["verdict"] == "reject"
-
-
-def test_component_hands_on_verdict_report_and_metrics() -> None:
-    spec = promote_component.component_spec
-    assert set(spec.outputs) == {"promotion", "report", "metrics"}
-    assert spec.outputs["report"].type == "system.HTML@0.0.1"
-    assert set(STEPS) <= set(spec.inputs)

@@ -6,6 +6,8 @@ _QUANTIZE = ["quantize", "model.keras"]
 _CALIBRATE = [*_QUANTIZE, "--data", "x.npy"]
 _EXPORT = ["export", "model.keras", "-o", "new.onnx"]
 _BUILD = ["build-engine", "model.onnx", "-o", "new.engine", "--backend", "onnxruntime"]
+_FINETUNE = ["finetune", "quantized.keras", "--data", "x.npz"]
+_EVALUATE = ["evaluate", "model.engine", "--data", "x.npz"]
 _BENCH = ["bench-engine", "model.engine"]
 _SHOW = ["config", "show"]
 
@@ -17,7 +19,15 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
         [":", "a:", ":b", "os:path", "os:getcwd", "json:loads", "no.such:Thing", "..:x", "", "A"],
     ),
     (_QUANTIZE, "--mode", ["", "all"]),
-    (_QUANTIZE, "--plan", ["images", "/proc/p"]),
+    (_QUANTIZE, "--save-plan", ["images", "/proc/p"]),
+    (_FINETUNE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
+    ([*_FINETUNE, "-o", "q.keras"], "--epochs", ["0", "-1", "99999"]),
+    ([*_FINETUNE, "-o", "q.keras"], "--learning-rate", ["0", "-1", "nan", "1000"]),
+    ([*_FINETUNE, "-o", "q.keras"], "--batch-size", ["0", "99999999"]),
+    ([*_FINETUNE, "-o", "q.keras"], "--teacher", ["x.npy", "none.keras"]),
+    (_EVALUATE, "--labels", ["x.npy", "none.npy"]),
+    (_EVALUATE, "--batch-size", ["0", "x"]),
+    ([*_EVALUATE, "--latency"], "--seconds", ["0", "nan"]),
     (_CALIBRATE, "-o", ["q.h5", "no/q.keras", ".keras", "/proc/q.keras"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--percentile", ["0", "101", "nan", "x"]),
     ([*_CALIBRATE, "-o", "q.keras"], "--batch-size", ["0", "-1", "x"]),
@@ -30,7 +40,7 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
         "--shapes",
         ["x", ":", "x:", "x:0", "x:1x2", "image:axb", "image:-1x8x8x3", "image:" + "9" * 99],
     ),
-    (_BUILD, "--max-batch", ["0", "-1"]),
+    (_BUILD, "--max-batch-size", ["0", "-1"]),
     (_BUILD, "--property", ["", "a", "=", "=b"]),
     (_BUILD, "--workspace", ["x", "-1", "9ZiB"]),
     (_BENCH, "--batch-size", ["0", "-5", "100000", "99999999999"]),
@@ -44,8 +54,10 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     (["compile"], "-o", ["images", "/proc/x.yaml", "x.npy/y.yaml"]),
     (["config", "schema"], "-o", ["images", "/proc/x.json", "x.npy/y.json"]),
     (["analyze", "model.onnx"], "--html", ["images", "/proc/x.html"]),
-    (["compare", "-o", "runs"], "", ["x", "images", "x.npy", "..", "a/../b"]),
-    (["ui", "-o", "runs"], "", ["x", "images", "x.npy"]),
+    (["compare", "--runs-dir", "runs"], "", ["x", "images", "x.npy", "..", "a/../b"]),
+    (["ui", "--runs-dir", "runs"], "", ["x", "images", "x.npy"]),
+    (["runs", "show", "--runs-dir", "runs"], "", ["x", "images", "x.npy"]),
+    (["runs", "logs", "--runs-dir", "runs"], "", ["x", "images", "x.npy"]),
 ]
 
 

@@ -63,7 +63,7 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["load-weights", "other.keras", "model.keras"],
     ],
     "x.npy": [
-        ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras", "--plan", "p.json"],
+        ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras", "--save-plan", "p.json"],
         ["export", "model.keras", "-o", "new.onnx", "--check", "x.npy"],
     ],
     "plan.json": [
@@ -81,6 +81,10 @@ COMMANDS: dict[str, list[list[str]]] = {
     "model.engine": [["bench-engine", "model.engine", "--seconds", "0.01"]],
     "model.engine.json": [["bench-engine", "model.engine", "--seconds", "0.01"]],
     "data.npz": [["prepare-data", "data.npz", "npz", "out"]],
+    "x.npz": [
+        ["finetune", "quantized.keras", "-o", "q.keras", "--epochs", "1", "--data", "x.npz"],
+        ["evaluate", "model.engine", "--data", "x.npz"],
+    ],
     "weights.npz": [["load-weights", "model.keras", "weights.npz"]],
     "model.weights.h5": [["load-weights", "model.keras", "model.weights.h5"]],
     "config.yaml": [

@@ -25,6 +25,7 @@ QUICK = (
     "verify",
     "analyze",
     "bench-engine",
+    "evaluate",
     "config",
     "prepare-data",
     "read-dataset",
@@ -54,6 +55,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = keras.Model(x, keras.layers.Dense(2, name="logits")(y), name="small")
     inputs = generator.normal(size=(12, 8, 8, 3)).astype(np.float32)
     np.save(folder / "x.npy", inputs)
+    np.savez(folder / "x.npz", x=inputs, y=np.arange(12) % 2)
     model.save(folder / "model.keras")
     model.save(folder / "other.keras")
     model.save_weights(folder / "model.weights.h5")
@@ -66,7 +68,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qat_lib.calibrate(quantized, inputs, "max")
     quantized.save(folder / "quantized.keras")
     qat_lib.export_onnx(quantized, folder / "model.onnx", plan=plan)
-    spec = engines.BuildSpec(backend="onnxruntime", max_batch=4)
+    spec = engines.BuildSpec(backend="onnxruntime", max_batch_size=4)
     engines.build_engine(folder / "model.onnx", spec, output=folder / "model.engine")
     (folder / "spec.yaml").write_text(
         "- name: logits\n  quantize_input: false\n- name: ReLU\n  is_keras_class: true\n"

@@ -19,6 +19,8 @@ NEEDS = {
     "ui": "pipeline",
     "quantize": "keras",
     "export": "keras",
+    "finetune": "keras",
+    "evaluate": "keras",
     "verify": "engine",
     "analyze": "engine",
     "build-engine": "engine",
@@ -37,8 +39,10 @@ def check(said: dict[str, Any]) -> None:
             assert code == 1, (command, message)
             assert f"Install it with: pip install 'qatline[{NEEDS[command]}]'" in message
             assert message.count("\n") == 1
-        elif command.startswith("config"):
-            assert (code, message) == (0, "")
+        elif command.startswith(("config", "runs")):
+            assert (code, message) == (0, ""), command
+        elif command == "resume":
+            assert (code, "received 'none'" in message) == (2, True)
         else:
             assert (command, code) == ("bench-engine", 1)
             assert "needs its manifest" in message

@@ -45,7 +45,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
     _stop_if(cancellation)
     if plan is None:
         shapes = map_values(str, request.spec.shapes)
-        workspace = request.spec.workspace_bytes
+        workspace = request.spec.workspace_mib
         raise explain_failed_build(
             log.errors(), {"workspace": workspace or "the whole memory", "shapes": shapes}
         )
@@ -92,8 +92,8 @@ def _parse(
 
 def _configure(trt: Any, capabilities: Capabilities, builder: Any, request: BuildRequest) -> Any:
     spec, config = request.spec, builder.create_builder_config()
-    if spec.workspace_bytes is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_bytes)
+    if spec.workspace_mib is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_mib * 2**20)
     config.builder_optimization_level = spec.optimization_level
     # Without details the inspector gives names only, and then precision could not be read but only
     # assumed.

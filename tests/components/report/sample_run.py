@@ -141,7 +141,7 @@ def plan(blocks: list[str]) -> dict[str, Any]:
         entry = {
             "consumers": [{"layer": block, "input": 0}],
             "group": None,
-            "bits": 8,
+            "num_bits": 8,
             "range_policy": "frozen",
         }
         quantizers.append(
@@ -168,7 +168,7 @@ def plan(blocks: list[str]) -> dict[str, Any]:
     skipped = [
         {
             "layer": "softmax",
-            "class": "Activation",
+            "class_name": "Activation",
             "reason": "not_supported",
             "detail": "no INT8 softmax",
         }

@@ -26,7 +26,7 @@ def test_as_storage_error_tells_what_is_left_of_a_full_disk(
     assert str(told).startswith(
         f"the disk is full: {tmp_path}/a/b can't be written (3 MiB free of 5000). Free some space"
     )
-    assert "--resume" in str(told)
+    assert "qatline resume" in str(told)
     as_storage_error(OSError(errno.ENOSPC, "full"), tmp_path)
     assert asked == [tmp_path, tmp_path]
 

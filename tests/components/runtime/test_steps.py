@@ -1,13 +1,14 @@
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from components.runtime import steps
 from components.runtime.events import Progress
 from components.runtime.steps import define_step, load_step, restore_integers
 from components.settings import DataSettings, QATSettings
+from components.steps import STEP_BY_NAME
 from qat_lib.errors import ConfigError, StepError
 
 
@@ -125,35 +126,22 @@ def test_check_inputs_takes_the_optional_one() -> None:
     assert step.check_inputs(given) == {name: Path(path) for name, path in given.items()}
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_load_step_lends_kfp_its_decorator_inside_of_an_executor(
-    monkeypatch: pytest.MonkeyPatch, own: bool
-) -> None:
-    """``kfp.dsl`` has ``component`` when a pipeline is compiled, and not where a component runs."""
-    seen: list[Any] = []
-    dsl = SimpleNamespace(component="own") if own else SimpleNamespace()
-
-    def import_module(name: str) -> Any:
-        if name == "kfp.dsl":
-            return dsl
-        seen.append(dsl.component if own else dsl.component(base_image="x")(fit))
-        return SimpleNamespace(evaluate_step=fit)
-
-    monkeypatch.setenv("_KFP_RUNTIME", "true")
-    monkeypatch.setattr(steps.importlib, "import_module", import_module)
-    assert load_step("evaluate").function is fit
-    assert seen == ["own" if own else fit]
-    assert hasattr(dsl, "component") is own
+def test_load_step_takes_the_function_that_reduces_settings() -> None:
+    step = load_step("export_onnx")
+    parsed = step.parse({"engine": {"backend": "openvino", "threads": 3, "fp16": "never"}})
+    assert (parsed["engine"].backend, parsed["engine"].fp16) == ("openvino", "never")
+    assert parsed["engine"].threads == 0
+    assert load_step("evaluate").parse({"engine": {"threads": 3}})["engine"].threads == 3
 
 
-def test_load_step_leaves_kfp_alone_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_quantize_model_depends_on_the_target_alone() -> None:
+    settings = {"engine": {"backend": "openvino", "threads": 3}, "export": {"opset": 18}}
+    parsed = load_step("quantize_model").parse({**settings, "quantization": {"percentile": 99}})
+    assert (parsed["engine"].threads, parsed["export"].opset) == (0, 17)
+    assert parsed["quantization"].percentile == 99
 
-    def import_module(name: str) -> Any:
-        asked.append(name)
-        return SimpleNamespace(evaluate_step=fit)
 
-    monkeypatch.delenv("_KFP_RUNTIME", raising=False)
-    monkeypatch.setattr(steps.importlib, "import_module", import_module)
-    load_step("evaluate")
-    assert asked == ["components.evaluate"]
+def test_steps_import_without_kfp() -> None:
+    names = ", ".join(f"components.{name}" for name in STEP_BY_NAME)
+    code = f"import sys, {names}; sys.exit('kfp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -104,7 +104,8 @@ def test_compile_writes_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_compare_and_ui_need_runs(tmp_path: Path) -> None:
-    for command in (["compare", "-o", str(tmp_path)], ["ui", "x", "-o", str(tmp_path)]):
+    place = ["--runs-dir", str(tmp_path)]
+    for command in (["compare", *place], ["ui", "x", *place]):
         done = runner.invoke(app, command)
         assert done.exit_code == 2
         assert "Expected" in done.stderr
@@ -216,15 +217,15 @@ def test_every_option_of_a_build_reaches_the_spec(
     monkeypatch.setattr(engines, "build_engine", build)
     command = (
         f"build-engine {onnx_file} -o {tmp_path}/model.engine --shapes x:1x3x8x8,2x...,4x... --workspace 4GiB "
-        "--optimization-level 4 --timing-cache cache.bin --profile --hardware-compatible --version-compatible "
-        "--threads 2 --float-precision fp16 --max-batch 3 --hint throughput --property SNIPPETS_MODE=ENABLE"
+        "--optimization-level 4 --timing-cache cache.bin --layer-timing --hardware-compatible --version-compatible "
+        "--threads 2 --float-precision fp16 --max-batch-size 3 --hint throughput --property SNIPPETS_MODE=ENABLE"
     )
     result = runner.invoke(app, command.split())
     assert result.stderr == "Error: seen enough\n"  # no bars where stderr is no terminal
     assert seen == [
         engines.BuildSpec(
             shapes=engines.parse_shapes("x:1x3x8x8,2x3x8x8,4x3x8x8"),
-            workspace_bytes=4 * 2**30,
+            workspace_mib=4 * 2**10,
             optimization_level=4,
             timing_cache=Path("cache.bin"),
             profile=True,
@@ -232,7 +233,7 @@ def test_every_option_of_a_build_reaches_the_spec(
             version_compatible=True,
             threads=2,
             float_precision="fp16",
-            max_batch=3,
+            max_batch_size=3,
             hint="throughput",
             properties={"SNIPPETS_MODE": "ENABLE"},
         )

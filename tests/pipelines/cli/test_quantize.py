@@ -51,7 +51,7 @@ def test_a_quantized_model_is_calibrated_and_goes_on_to_export(
         str(model),
         "--data",
         str(folder / "x.npy"),
-        "--plan",
+        "--save-plan",
         str(plan),
     ]
     done = runner.invoke(app, ["quantize", *arguments, "--calibrator", "max", "--json"])

@@ -54,6 +54,7 @@ if "--block" in sys.argv:
     )
     sys.meta_path.insert(0, Block())
 
+import numpy as np  # noqa: E402
 import typer.main  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
@@ -63,9 +64,13 @@ from pipelines.cluster import server as cluster  # noqa: E402
 cluster._probe = lambda address, token: None  # a server that answers
 for name in ("m.keras", "m.onnx", "m.engine"):
     Path(name).write_bytes(b"")
+np.savez("d.npz", x=np.ones((4, 2)), y=np.arange(4) % 2)
 run = Path("runs/r")
 run.mkdir(parents=True)
 (run / "run.json").write_text('{"run_id": "r", "pipeline": "x"}')
+(run / "config.yaml").write_text("seed: 1")
+(run / "logs").mkdir()
+(run / "logs" / "pipeline.log").write_text("")
 (run / "tracking.json").write_text('{"uri": "sqlite:///x.db", "experiment_id": "1", "run_id": "a"}')
 HOST = ["--host", "http://127.0.0.1:1"]
 COMMANDS = {
@@ -73,12 +78,18 @@ COMMANDS = {
     "compile": [],
     "compare": [],
     "ui": ["r"],
+    "resume": ["none"],
+    "runs list": [],
+    "runs show": ["r"],
+    "runs logs": ["r"],
     "quantize": ["m.keras"],
     "export": ["m.keras", "-o", "x.onnx"],
     "verify": ["m.onnx"],
     "analyze": ["m.onnx"],
     "build-engine": ["m.onnx"],
     "bench-engine": ["m.engine"],
+    "finetune": ["m.keras", "-o", "x.keras", "--data", "d.npz"],
+    "evaluate": ["m.keras", "--data", "d.npz"],
     "config show": [],
     "config schema": [],
     "cluster submit": HOST,

@@ -168,7 +168,7 @@ def test_a_signal_ends_everything_cleanly(
     _, err = parent.communicate(timeout=60)
     assert parent.returncode == code
     run = fake_cli.only_run()
-    assert f"qatline run --resume {run.name}" in err
+    assert f"qatline resume {run.name}" in err
     assert "Traceback" not in err
     assert not any(is_alive(pid) for pid in pids)
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"

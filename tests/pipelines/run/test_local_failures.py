@@ -65,7 +65,7 @@ def test_a_step_that_was_killed(folder: RunFolder) -> None:
     assert "step b ended without a message: it was killed, or the machine ran out of memory" in str(
         error
     )
-    assert "qatline run --resume r1" in str(error)
+    assert "qatline resume r1" in str(error)
 
 
 def test_a_step_that_could_not_start(folder: RunFolder) -> None:

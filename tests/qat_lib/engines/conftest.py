@@ -34,7 +34,7 @@ def built(
     cpu_backend: str, int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> EngineArtifact:
     """An INT8 engine of each CPU backend; tests must not change its files."""
-    spec = BuildSpec(backend=cpu_backend, max_batch=8, classes=tuple("0123456789"))  # type: ignore[arg-type]
+    spec = BuildSpec(backend=cpu_backend, max_batch_size=8, classes=tuple("0123456789"))  # type: ignore[arg-type]
     return build_engine(
         int8_onnx, spec, output=tmp_path_factory.mktemp(cpu_backend) / "model.engine"
     )

@@ -116,6 +116,14 @@ def test_returned_arrays_belong_to_the_caller(built: EngineArtifact) -> None:
         np.testing.assert_array_equal(first, kept)
 
 
+def test_infer_takes_read_only_arrays(built: EngineArtifact) -> None:
+    with load_engine(built.path) as engine:
+        (batch,) = engine.random_batch(2, seed=1).values()
+        expected = engine.infer(batch)["logits"]
+        batch.flags.writeable = False
+        assert_same_answer(engine.infer(batch)["logits"], expected)
+
+
 def test_threads_share_an_engine(built: EngineArtifact) -> None:
     with load_engine(built.path) as engine:
         batches = [engine.random_batch(2, seed=seed) for seed in range(16)]
@@ -214,7 +222,7 @@ def test_raw_images_go_into_a_graph_that_preprocesses(cpu_backend: str, tmp_path
     )
     helper.set_model_props(model, {"qatline.preprocessing_embedded": "true"})
     onnx.save(model, tmp_path / "m.onnx")
-    spec = BuildSpec(backend=cpu_backend, profile=True, max_batch=4)  # type: ignore[arg-type]
+    spec = BuildSpec(backend=cpu_backend, profile=True, max_batch_size=4)  # type: ignore[arg-type]
     artifact = build_engine(tmp_path / "m.onnx", spec)
     assert artifact.manifest.preprocessing_embedded
     assert artifact.manifest.inputs[0].dtype == "uint8"
@@ -270,7 +278,9 @@ def test_unreadable_onnx_is_named(cpu_backend: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- OpenVINO's own properties
 def build_openvino(onnx: Path, output: Path, **options: Any) -> EngineArtifact:
     pytest.importorskip("openvino")
-    return build_engine(onnx, BuildSpec(backend="openvino", max_batch=2, **options), output=output)
+    return build_engine(
+        onnx, BuildSpec(backend="openvino", max_batch_size=2, **options), output=output
+    )
 
 
 def test_manifest_lists_the_properties_that_were_used(

@@ -46,7 +46,7 @@ def load(
         fake = install_fake(version, patch) if version else None
         if fake is None:
             pytest.importorskip(name)
-        build_engine(qdq_onnx, BuildSpec(backend=name, max_batch=4), output=output)  # type: ignore[arg-type]
+        build_engine(qdq_onnx, BuildSpec(backend=name, max_batch_size=4), output=output)  # type: ignore[arg-type]
         yield lambda **limits: load_engine(output, limits=RequestLimits(**limits))
         assert fake is None or fake.device.leaked == 0
 
@@ -169,7 +169,9 @@ def test_gpu_memory_for_one_context_is_enough(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fake = install_fake("10.16", monkeypatch)
-    build_engine(qdq_onnx, BuildSpec(backend="tensorrt", max_batch=4), output=tmp_path / "m.engine")
+    build_engine(
+        qdq_onnx, BuildSpec(backend="tensorrt", max_batch_size=4), output=tmp_path / "m.engine"
+    )
     fake.contexts_left = 1
     with load_engine(tmp_path / "m.engine") as engine, ThreadPoolExecutor(4) as threads:
         batch = engine.random_batch(2)
@@ -183,7 +185,9 @@ def test_one_thread_needs_one_context(
     qdq_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = install_fake("11.4", monkeypatch)
-    build_engine(qdq_onnx, BuildSpec(backend="tensorrt", max_batch=4), output=tmp_path / "m.engine")
+    build_engine(
+        qdq_onnx, BuildSpec(backend="tensorrt", max_batch_size=4), output=tmp_path / "m.engine"
+    )
     fake.calls.clear()
     with load_engine(tmp_path / "m.engine") as engine:
         for size in (1, 4, 2):

@@ -25,7 +25,7 @@ Values = dict[str, Any]
 def built_once(int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("engine") / "model.engine"
     return build_engine(
-        int8_onnx, BuildSpec(backend="onnxruntime", max_batch=8), output=output
+        int8_onnx, BuildSpec(backend="onnxruntime", max_batch_size=8), output=output
     ).path
 
 
@@ -59,6 +59,16 @@ def test_manifest_round_trips(engine: Path) -> None:
     manifest = read_manifest(engine)
     assert isinstance(manifest, EngineManifest)
     assert manifest.to_json() == manifest_path(engine).read_text()
+
+
+def test_manifest_of_the_last_release_is_read(engine: Path) -> None:
+    def rename(values: Values) -> None:
+        values["spec"]["max_batch"] = values["spec"].pop("max_batch_size")
+        values["spec"]["workspace_bytes"] = values["spec"].pop("workspace_mib")
+
+    write_sealed(engine, rename)
+    with load_engine(engine) as loaded:
+        assert loaded.manifest.spec["max_batch"] == 8
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import gc, os, signal, sys
 from qat_lib.engines import BuildSpec, build_engine, load_engine
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 for threads in (0, 1, 2):
-    path = build_engine(sys.argv[1], BuildSpec(backend="openvino", max_batch=2, threads=threads)).path
+    path = build_engine(sys.argv[1], BuildSpec(backend="openvino", max_batch_size=2, threads=threads)).path
     engine = load_engine(path)
     engine.infer(engine.random_batch(1))
     engine.close()

@@ -48,7 +48,7 @@ def qdq_onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(onnx: Path, tmp_path: Path, **spec: Any) -> EngineArtifact:
     return build_engine(
         onnx,
-        BuildSpec(backend="tensorrt", **{"max_batch": 8, **spec}),
+        BuildSpec(backend="tensorrt", **{"max_batch_size": 8, **spec}),
         output=tmp_path / "m.engine",
     )
 
@@ -72,7 +72,7 @@ def test_build_and_run(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> Non
 
 
 def test_order_of_calls(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
-    build(qdq_onnx, tmp_path, timing_cache=tmp_path / "cache.bin", workspace_bytes=2**30)
+    build(qdq_onnx, tmp_path, timing_cache=tmp_path / "cache.bin", workspace_mib=2**10)
     wanted = [
         "Builder",
         "Builder.create_network",

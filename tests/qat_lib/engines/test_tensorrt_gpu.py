@@ -36,7 +36,9 @@ def onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine_path(onnx: Path) -> Path:
-    spec = BuildSpec(backend="tensorrt", max_batch=16, timing_cache=onnx.with_name("timing.cache"))
+    spec = BuildSpec(
+        backend="tensorrt", max_batch_size=16, timing_cache=onnx.with_name("timing.cache")
+    )
     artifact = build_engine(onnx, spec)
     assert artifact.manifest.precision.int8_layers > 0
     return artifact.path

@@ -57,7 +57,7 @@ def test_engine_that_answers_otherwise_is_not_written(
         ],
         swap_samples,
     )
-    spec = BuildSpec(backend=backend, max_batch=8)
+    spec = BuildSpec(backend=backend, max_batch_size=8)
     with pytest.raises(EngineBuildError, match="does not answer as its ONNX graph does") as caught:
         build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
     for part in (
@@ -86,7 +86,7 @@ def test_engine_that_answers_nan_is_not_written(
 
 
 def test_old_engine_survives_a_wrong_one(fp32_onnx: Path, tmp_path: Path, spoil: Spoil) -> None:
-    spec = BuildSpec(backend="onnxruntime", max_batch=2)
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=2)
     artifact = build_engine(fp32_onnx, spec, output=tmp_path / "m.engine")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     spoil(OnnxRuntimeEngine, swap_samples)
@@ -98,7 +98,7 @@ def test_old_engine_survives_a_wrong_one(fp32_onnx: Path, tmp_path: Path, spoil:
 def test_manifest_says_how_well_the_engine_agrees(
     int8_onnx: Path, cpu_backend: Any, tmp_path: Path
 ) -> None:
-    spec = BuildSpec(backend=cpu_backend, max_batch=32)
+    spec = BuildSpec(backend=cpu_backend, max_batch_size=32)
     artifact = build_engine(int8_onnx, spec, output=tmp_path / "m.engine")
     verification = read_manifest(artifact.path).verification
     assert verification is not None
@@ -112,12 +112,12 @@ def test_stacked_lstm_is_right_or_refused(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     model = write_stacked_lstm(tmp_path / "lstm.onnx")
     for backend, batch in (("openvino", 1), ("onnxruntime", 8)):
-        spec = BuildSpec(backend=backend, max_batch=batch)  # type: ignore[arg-type]
+        spec = BuildSpec(backend=backend, max_batch_size=batch)  # type: ignore[arg-type]
         build_engine(model, spec, output=tmp_path / f"{backend}.engine")
     refused = None
     try:
         build_engine(
-            model, BuildSpec(backend="openvino", max_batch=8), output=tmp_path / "batch.engine"
+            model, BuildSpec(backend="openvino", max_batch_size=8), output=tmp_path / "batch.engine"
         )
     except EngineBuildError as error:
         refused = str(error)
@@ -137,7 +137,7 @@ def test_loop_that_a_backend_lacks_is_explained(tmp_path: Path) -> None:
     )
     assert "GRU, SimpleRNN, ConvLSTM" in advice
     assert "unroll=True" in advice
-    build_engine(model, BuildSpec(backend="onnxruntime", max_batch=4))
+    build_engine(model, BuildSpec(backend="onnxruntime", max_batch_size=4))
 
 
 def save(

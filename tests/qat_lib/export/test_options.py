@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qat_lib.errors import ExportError
-from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET, ExportOptions
+from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET, ExportOptions, option_fields
 
 
 def test_export_options_by_default() -> None:
@@ -65,3 +65,17 @@ def test_float16_raises_the_opset(given: dict[str, Any], opset: int) -> None:
 
 def test_float16_keeps_a_newer_opset() -> None:
     assert ExportOptions(float_precision="fp16", opset=21).opset == 21
+
+
+def test_option_fields_describe_every_option() -> None:
+    fields = {each.name: each for each in option_fields()}
+    assert list(fields) == list(ExportOptions.__dataclass_fields__)
+    assert all(each.info.help.endswith(".") for each in fields.values())
+    opset = fields["opset"]
+    assert (opset.kind, opset.default) == (int, 17)
+    assert (opset.info.least, opset.info.most) == (OLDEST_OPSET, NEWEST_OPSET)
+    shown = {name for name, each in fields.items() if each.info.in_config}
+    assert shown == {"target", "opset", "weights", "float_precision"}
+    assert [name for name, each in fields.items() if not each.info.in_command] == [
+        "embed_preprocessing"
+    ]

@@ -1,0 +1,157 @@
+"""Inputs with labels from ``.npz`` and ``.npy`` files, as a model takes them: no preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from components.data.array_checks import Array, check_labels
+from components.data.npz_source import PAIRS, find_pair, read_arrays
+from components.data.part import Labels
+from components.data.splits import stratified_subset
+from qat_lib.errors import DataError
+from qat_lib.files.npy import load_npy
+
+TEST_PAIRS = (*PAIRS["test"], ("x", "y"), ("images", "labels"))
+"""Names of the arrays to evaluate on: never those of a training part."""
+
+_VALIDATION_SHARE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """Inputs ``(samples, ...)``, in memory or mapped, and int64 labels ``(samples,)``."""
+
+    x: Array
+    labels: Labels
+
+    def pixels(self, indices: Labels) -> npt.NDArray[Any]:
+        """Return the inputs of some samples."""
+        return np.asarray(self.x[indices])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsFloat:
+    """The preprocessing of data that is a model's input already: float32, else unchanged.
+
+    Attributes:
+        image_shape: shape of one sample.
+    """
+
+    image_shape: tuple[int, ...]
+
+    def apply(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the batch in float32."""
+        return batch.astype(np.float32)
+
+
+def read_labelled(
+    data: Path, labels: Path | None, scratch: Path, names: Sequence[tuple[str, str]]
+) -> Labelled:
+    """Read inputs and labels.
+
+    Args:
+        data: a ``.npz`` file of both, or a ``.npy`` file of inputs.
+        labels: a ``.npy`` file of labels, where ``data`` is one of inputs.
+        scratch: folder to unpack a ``.npz`` file in.
+        names: pairs of names to look for in a ``.npz`` file; the first that is there counts.
+
+    Raises:
+        DataError: a file is missing, damaged, or holds something else; or inputs and labels don't
+            fit together.
+    """
+    return _read(data, labels, scratch, {"data": names})["data"]
+
+
+def read_training(
+    data: Path, labels: Path | None, scratch: Path, *, seed: int
+) -> tuple[Labelled, Labelled]:
+    """Read what to train on and what to validate on.
+
+    A ``.npz`` file may hold its own validation part, ``x_val`` and ``y_val``; else a fifth of the
+    samples is taken, in the classes' proportions.
+
+    Args:
+        data: as in ``read_labelled``.
+        labels: as in ``read_labelled``.
+        scratch: as in ``read_labelled``.
+        seed: of the choice of the fifth.
+
+    Raises:
+        DataError: as in ``read_labelled``; or there are fewer than two samples.
+    """
+    parts = _read(data, labels, scratch, {name: PAIRS[name] for name in ("train", "validation")})
+    train = parts["train"]
+    if "validation" in parts:
+        return train, parts["validation"]
+    return _split(train, data, seed)
+
+
+def _read(
+    data: Path,
+    labels: Path | None,
+    scratch: Path,
+    parts: dict[str, Sequence[tuple[str, str]]],
+) -> dict[str, Labelled]:
+    """Return those of ``parts`` that the files hold; the first must be there."""
+    if not data.is_file():
+        raise DataError(f"Expected a .npz or .npy file at {data}; there is no such file.")
+    first = next(iter(parts))
+    if data.suffix != ".npz":
+        if labels is None:
+            raise DataError(
+                f"Expected --labels beside {data}, a .npy file of inputs alone. Give both, or a "
+                ".npz file that holds x and y."
+            )
+        return {first: _labelled(_load(data), _load(labels), str(data))}
+    if labels is not None:
+        raise DataError(f"Expected no --labels beside {data}: a .npz file holds its own.")
+    arrays, found = read_arrays(data, scratch), {}
+    for part, names in parts.items():
+        if (pair := find_pair(part, names, arrays, data)) is not None:
+            x, y = pair
+            found[part] = _labelled(arrays[x], arrays[y], f"{data}: {x} and {y}")
+    if first not in found:
+        known = ", ".join(f"{x} and {y}" for x, y in parts[first])
+        raise DataError(
+            f"{data}: expected arrays named {known}; received {', '.join(sorted(arrays)) or 'none'}."
+        )
+    return found
+
+
+def _labelled(x: Array, y: Array, name: str) -> Labelled:
+    if x.ndim < 2 or not len(x):
+        raise DataError(
+            f"{name}: expected inputs (samples, ...) with at least one sample, received {x.shape}."
+        )
+    return Labelled(x=x, labels=check_labels(name, y, len(x)))
+
+
+def _load(path: Path) -> Array:
+    try:
+        return load_npy(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path} can't be read: {reason}.") from error
+
+
+def _split(whole: Labelled, data: Path, seed: int) -> tuple[Labelled, Labelled]:
+    count = len(whole.labels)
+    if count < 2:
+        raise DataError(
+            f"{data}: expected at least 2 samples to train and validate on, received 1."
+        )
+    _, dense = np.unique(whole.labels, return_inverse=True)
+    share = min(count - 1, max(1, round(_VALIDATION_SHARE * count)))
+    taken = stratified_subset(dense, share, seed=seed, classes=int(dense.max()) + 1)
+    rest = np.setdiff1d(np.arange(count), taken)
+    return _part(whole, rest), _part(whole, taken)
+
+
+def _part(whole: Labelled, indices: Labels) -> Labelled:
+    return Labelled(x=whole.x[indices], labels=whole.labels[indices])

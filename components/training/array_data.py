@@ -1,0 +1,47 @@
+"""Labelled arrays as what a training reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from components.data.labelled import AsFloat, Labelled
+from components.data.tf_pipeline import build_dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayData:
+    """Two parts in memory, as a model takes them.
+
+    Attributes:
+        training: what to train on.
+        validating: what to choose the best epoch by.
+        classes: number of the model's outputs.
+    """
+
+    training: Labelled
+    validating: Labelled
+    classes: int
+
+    @property
+    def samples(self) -> int:
+        """Number of samples to train on."""
+        return len(self.training.labels)
+
+    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
+        """Return the batches of an epoch."""
+        return build_dataset(
+            self.training,
+            self._input,
+            batch_size,
+            shuffle_seed=shuffle_seed,
+            augment=augment,
+        )
+
+    def validation(self, batch_size: int) -> Any:
+        """Return the batches of the validation part."""
+        return build_dataset(self.validating, self._input, batch_size)
+
+    @property
+    def _input(self) -> AsFloat:
+        return AsFloat(image_shape=self.training.x.shape[1:])

@@ -1,0 +1,57 @@
+"""Quantization-aware fine-tuning, as the pipeline's step and the command line do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from components.artifacts.models import Epoch
+from components.runtime.events import Progress
+from components.settings import QATSettings
+from components.training import fitting
+
+
+def finetune(
+    model: Any,
+    data: Path | fitting.TrainingData,
+    qat: QATSettings,
+    *,
+    seed: int,
+    progress: Progress,
+    teacher: Any = None,
+) -> list[Epoch]:
+    """Fine-tune a calibrated model in place; end with the best epoch's weights.
+
+    For a result that can be repeated, call ``fitting.make_deterministic`` before the model is
+    loaded: layers such as Dropout draw their seeds then.
+
+    An epoch counts as better than the model as it came only if its gain is more than noise (see
+    ``components.training.history.is_clear_gain``).
+
+    Args:
+        model: a quantized and calibrated classifier.
+        data: directory of the prepared data, or another source of batches.
+        qat: epochs, batch size, optimizer, rate, weight of the teacher's outputs.
+        seed: of shuffling and augmentation.
+        progress: told of every batch.
+        teacher: the model in floating point whose outputs serve as soft targets, or None.
+
+    Returns:
+        One record an epoch, from epoch 0, the model as it came.
+    """
+    return fitting.fit(
+        model,
+        data,
+        qat,
+        seed=seed,
+        progress=progress,
+        keep_best=True,
+        teacher=teacher,
+        distillation=qat.distillation,
+    )
+
+
+def final_epoch(history: Sequence[Epoch]) -> Epoch:
+    """Return the epoch whose weights the model has now; epoch 0 is the model as it came."""
+    return next(epoch for epoch in history if epoch.kept)

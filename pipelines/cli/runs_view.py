@@ -1,0 +1,141 @@
+"""What ``qatline runs`` shows; made to read well at 80 columns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.cli.result_table import format_duration, results_table, short_path, show_gate
+from pipelines.run.folder import RunFolder
+from pipelines.run.log_lines import read_lines
+from pipelines.run.overview import RunDetails, RunSummary, StepSummary, run_progress
+from qat_lib.errors import ConfigError, StorageError
+
+_STYLES = {
+    "finished": "green",
+    "running": "cyan",
+    "failed": "bold red",
+    "interrupted": "yellow",
+    "damaged": "bold red",
+}
+_NONE = "-"
+
+
+def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
+    """Print a line for each run, then what is wrong with damaged ones."""
+    console = Console(highlight=False)
+    if not runs:
+        console.print(Text(f"No runs in {folder}."), soft_wrap=True)
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for heading in ("run", "status", "started", "duration", "accuracy", "verdict"):
+        right = heading in ("duration", "accuracy")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            escape(run.run_id),
+            Text(run.status, _STYLES.get(run.status, "")),
+            _local_time(run.created),
+            _NONE if run.seconds is None else format_duration(run.seconds),
+            _NONE if run.accuracy is None else f"{run.accuracy:.2%}",
+            escape(run.verdict or _NONE),
+        )
+    console.print(table)
+    for run in runs:
+        if run.problem is not None:
+            console.print(Text(f"{run.run_id}: {run.problem}"), soft_wrap=True)
+
+
+def show_details(details: RunDetails) -> None:
+    """Print all about one run."""
+    console, run = Console(highlight=False), details.summary
+    parts = [run.status, f"started {_local_time(run.created)}"]
+    if run.seconds is not None:
+        parts.append(format_duration(run.seconds))
+    if run.attempts > 1:
+        parts.append(f"{run.attempts} attempts")
+    console.print(Text(f"{run.run_id}: {', '.join(parts)}"), soft_wrap=True)
+    console.print()
+    if details.config:
+        console.print(Text("Config, where it is not the default:", "bold"))
+        for key, value in details.config.items():
+            console.print(Text(f"  {key}: {_yaml(value)}"), soft_wrap=True)
+    else:
+        console.print("Config: all defaults")
+    console.print()
+    console.print(_steps_table(details.steps))
+    for message in details.errors:
+        console.print(Text(f"Error: {message}"), soft_wrap=True)
+    if details.result.rows:
+        console.print()
+        console.print(results_table(details.result.rows))
+    if details.result.gate.verdict:
+        show_gate(console, details.result.gate)
+    console.print()
+    for name, path in details.paths.items():
+        console.print(Text.assemble((f"{name:<10}", "bold"), str(short_path(path))), soft_wrap=True)
+
+
+def print_log(folder: RunFolder, *, step: str | None, follow: bool) -> None:
+    """Print the log of a run, or of one step of it.
+
+    Raises:
+        ConfigError: The run has no such step.
+        StorageError: The run has no log.
+    """
+    if step is not None:
+        _check_step(folder, step)
+    if not follow and not folder.log_file.exists():
+        raise StorageError(
+            f"Expected the log of run {folder.run_id} at {folder.log_file}; there is none."
+        )
+
+    def goes_on() -> bool:
+        return follow and folder.settle().status == "running"
+
+    for line in read_lines(folder.log_file, step=step, goes_on=goes_on):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _check_step(folder: RunFolder, step: str) -> None:
+    known = run_progress(folder).expected
+    if step not in known:
+        raise ConfigError(
+            f"Expected a step of run {folder.run_id} ({', '.join(known)}), received {step!r}."
+        )
+
+
+def _steps_table(steps: Sequence[StepSummary]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("step", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("duration", justify="right", no_wrap=True)
+    for step in steps:
+        time = _NONE if step.seconds is None else format_duration(step.seconds)
+        table.add_row(escape(step.name), Text(step.status, _STYLES.get(step.status, "")), time)
+    return table
+
+
+def _local_time(created: str | None) -> str:
+    """Return an ISO 8601 time as people here read it."""
+    if created is None:
+        return _NONE
+    try:
+        return f"{datetime.fromisoformat(created).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return escape(created)
+
+
+def _yaml(value: object) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1000)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,124 @@
+"""The steps as components of Kubeflow, made from the table of steps and their signatures.
+
+kfp puts a component's source text into the compiled pipeline. So each component is a function that
+is written here as text: it hands paths and settings on to ``components.runtime.step``. The steps
+themselves know nothing of kfp.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+from typing import Any
+
+from kfp import dsl
+
+from components.runtime.images import ENGINE_IMAGE, IMAGE
+from components.runtime.steps import StepDefinition, load_step
+from components.steps import STEPS, Step
+
+_IMAGES = {"train": IMAGE, "engine": ENGINE_IMAGE}
+_SUFFIX = "_settings"
+
+
+def section_of(parameter: str) -> str:
+    """Return the section of the config that a component's parameter stands for."""
+    return parameter.removesuffix(_SUFFIX)
+
+
+def component_of(step: Step) -> Any:
+    """Return the component of a step.
+
+    Raises:
+        StepError: the step's function does not follow the conventions.
+    """
+    return make_component(step, load_step(step.name))
+
+
+def make_component(step: Step, definition: StepDefinition) -> Any:
+    """Return the component of a step by what its function declares."""
+    name = f"{step.name}_component"
+    source = component_source(step, definition)
+    file = f"<component of {step.name}>"
+    # Where kfp looks the text up; None: it is never read again from a file.
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    scope: dict[str, Any] = {"dsl": dsl, "__name__": __name__}
+    exec(compile(source, file, "exec", dont_inherit=True), scope)
+    return dsl.component(base_image=_IMAGES[step.image], install_kfp_package=False)(scope[name])
+
+
+def component_source(step: Step, definition: StepDefinition) -> str:
+    """Return the text of a step's component.
+
+    Its parameters are the artifacts that the step reads, its own artifact, ``report`` if it has a
+    page, ``metrics``, its sections, and the seed. A section of an artifact's name has the suffix
+    ``_settings``.
+    """
+    required: list[str] = []
+    optional: list[str] = []
+    for name in definition.inputs:
+        (optional if name in definition.optional_inputs else required).append(name)
+    sections = {_parameter(name, step, definition): name for name in definition.sections}
+    lines = [
+        f"def {step.name}_component(",
+        *map(_input, required),
+        f"    {step.artifact}: dsl.Output[dsl.{step.kind}],",
+    ]
+    if step.page:
+        lines.append("    report: dsl.Output[dsl.HTML],")
+    lines.append("    metrics: dsl.Output[dsl.Metrics],")
+    lines += map("    {}: dict = {{}},".format, sections)
+    lines.append("    seed: int = 0,")
+    lines += map(_optional_input, optional)
+    lines += [
+        ") -> None:",
+        "    from components.runtime.step import run_component",
+        "",
+        f"    inputs = {{{', '.join(map(_path, required))}}}",
+    ]
+    for name in optional:
+        lines += [f"    if {name}:", f"        inputs |= {{{_path(name)}}}"]
+    lines += _call(step, sections)
+    return "\n".join(lines) + "\n"
+
+
+def _input(name: str) -> str:
+    return f"    {name}: dsl.Input[dsl.{_kind(name)}],"
+
+
+def _optional_input(name: str) -> str:
+    return f"    {name}: dsl.Input[dsl.{_kind(name)}] = None,"
+
+
+def _call(step: Step, sections: Mapping[str, str]) -> list[str]:
+    """Return the lines that run the step; ``sections`` are by their parameters."""
+    settings = [f'"{section}": {name}' for name, section in sections.items()]
+    lines = [
+        "    run_component(",
+        f'        "{step.name}",',
+        f"        settings={{{', '.join(settings)}}},",
+        "        seed=seed,",
+        "        inputs=inputs,",
+        f"        output={step.artifact}.path,",
+        "        metrics_artifact=metrics,",
+    ]
+    if step.page:
+        lines.append("        page=report.path,")
+    return [*lines, "    )"]
+
+
+def _parameter(section: str, step: Step, definition: StepDefinition) -> str:
+    taken = (*definition.inputs, step.artifact)
+    return section + _SUFFIX if section in taken else section
+
+
+def _path(name: str) -> str:
+    return f'"{name}": {name}.path'
+
+
+def _kind(artifact: str) -> str:
+    """Return the type of an artifact; one that no step makes is refused where the steps are wired."""
+    for step in STEPS:
+        if step.artifact == artifact:
+            return step.kind
+    return "Artifact"

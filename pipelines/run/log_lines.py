@@ -1,0 +1,75 @@
+"""The log of a run by its steps, as far as it has come or as it grows."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.steps import step_of_task
+
+POLL_SECONDS = 0.2
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+# What kfp.local writes before a task. Lines of the task itself are indented.
+_TASK = re.compile(r"^\S.* Executing task '([\w-]+)'$")
+_RULE = re.compile(r"^-{20,}$")
+
+
+@dataclass(kw_only=True)
+class StepLines:
+    """Knows of each line of a log which step wrote it; feed it the lines in order."""
+
+    step: str = ""
+
+    def step_of(self, line: str) -> str:
+        """Return the step that a line belongs to; empty for the launcher's own lines."""
+        plain = _COLOR.sub("", line).rstrip()
+        if (task := _TASK.match(plain)) is not None:
+            self.step = step_of_task(task[1])
+        elif _RULE.match(plain):
+            self.step = ""
+        return self.step
+
+
+def read_lines(
+    path: Path,
+    *,
+    step: str | None = None,
+    goes_on: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """Yield the lines of a log without their ends; a last line without an end, too.
+
+    Args:
+        path: the log, which may be missing yet.
+        step: the step whose lines are wanted; None for all lines.
+        goes_on: whether the log may still grow. It is asked before each look, so that what was
+            written before the end is not missed.
+        sleep: called between two looks, with seconds.
+    """
+    lines, rest, offset = StepLines(), b"", 0
+    while True:
+        more = goes_on()
+        data = _read_from(path, offset)
+        offset += len(data)
+        *whole, rest = (rest + data).split(b"\n")
+        if not more and rest:
+            whole.append(rest)
+        for raw in whole:
+            line = raw.decode(errors="replace")
+            if lines.step_of(line) == step or step is None:
+                yield line
+        if not more:
+            return
+        sleep(POLL_SECONDS)
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    if not path.exists():
+        return b""
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read()

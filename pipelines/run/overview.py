@@ -1,0 +1,217 @@
+"""What can be said about runs from their folders alone: a line for each, or all about one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from components.artifacts.evaluation import ResultRow
+from components.evaluation.rows import CANDIDATE
+from pipelines.config.run_config import RunConfig
+from pipelines.run.event_tail import EventTail
+from pipelines.run.folder import RunFolder, flatten_config, run_folders
+from pipelines.run.progress import RunProgress
+from pipelines.run.record import RunRecord, now, read_record
+from pipelines.run.result import GateResult, RunResult
+from pipelines.steps import STEP_ARTIFACTS
+from qat_lib.errors import StorageError
+
+_PLACES = ("output", "cluster.", "tracking.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run in a line.
+
+    Attributes:
+        run_id: name of the folder.
+        path: the folder.
+        status: ``running``, ``finished``, ``failed``, ``interrupted``, or ``damaged`` where its
+            files can't be read.
+        created: when it began, ISO 8601 in UTC.
+        seconds: from its begin to its end, or until now; with the pause of a resumed run.
+        attempts: 1, and 1 more for each time it was resumed.
+        accuracy: of the QAT INT8 engine, in [0, 1].
+        verdict: of the gate, ``promote`` or ``reject``.
+        problem: why the files can't be read.
+    """
+
+    run_id: str
+    path: str
+    status: str
+    created: str | None = None
+    seconds: float | None = None
+    attempts: int = 1
+    accuracy: float | None = None
+    verdict: str | None = None
+    problem: str | None = None
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> RunSummary:
+        """Return the summary of a run; a damaged folder has one, too."""
+        damaged = cls(run_id=folder.run_id, path=str(folder.path), status="damaged")
+        try:
+            record, result = folder.settle(), read_result(folder)
+        except StorageError as error:
+            return replace(damaged, problem=str(error))
+        return replace(
+            damaged,
+            status=record.status,
+            created=record.created,
+            seconds=_seconds(record),
+            attempts=record.attempts,
+            accuracy=result.rows.get(CANDIDATE, ResultRow()).accuracy,
+            verdict=result.gate.verdict,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSummary:
+    """One step: ``status`` as in the events, or ``waiting`` before its turn."""
+
+    name: str
+    status: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetails:
+    """All about one run.
+
+    Attributes:
+        summary: the run in a line.
+        config: values that are not the default, by ``section.key``.
+        steps: the steps of its pipeline, in order, as the last attempt left them.
+        errors: messages of the steps that failed.
+        result: what it achieved; empty before it is finished.
+        paths: places that exist, by name.
+    """
+
+    summary: RunSummary
+    config: Mapping[str, Any]
+    steps: Sequence[StepSummary]
+    errors: Sequence[str]
+    result: RunResult
+    paths: Mapping[str, Path] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> RunDetails:
+        """Return all about a run.
+
+        Raises:
+            ConfigError: Its config is not one of this version.
+            StorageError: A file of it is damaged.
+        """
+        summary = RunSummary.of(folder)
+        if summary.problem is not None:
+            raise StorageError(summary.problem)
+        progress = run_progress(folder)
+        return cls(
+            summary=summary,
+            config=changed_values(folder.config()),
+            steps=_steps(progress, summary.status),
+            errors=[str(error.get("message")) for error in progress.errors],
+            result=read_result(folder),
+            paths=_paths(folder),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        result = self.result.to_dict()
+        return {
+            **self.summary.to_dict(),
+            "config": dict(self.config),
+            "steps": [asdict(step) for step in self.steps],
+            "errors": list(self.errors),
+            "results": result.get("results", {}),
+            "gate": result.get("gate", {}),
+            "paths": {name: str(path) for name, path in self.paths.items()},
+        }
+
+
+def list_runs(output: Path) -> list[RunSummary]:
+    """Return the runs in a folder, the oldest first."""
+    return [RunSummary.of(folder) for folder in run_folders(output)]
+
+
+def read_result(folder: RunFolder) -> RunResult:
+    """Return the result of a run; an empty one before it is finished.
+
+    Raises:
+        StorageError: The file is damaged.
+    """
+    if not folder.result_file.exists():
+        return RunResult(run_id=folder.run_id, run_dir=str(folder.path), gate=GateResult())
+    try:
+        return RunResult.model_validate(read_record(folder.result_file))
+    except ValueError as error:
+        raise StorageError(
+            f"{folder.result_file} is of another version of qatline: {error}"
+        ) from error
+
+
+def changed_values(config: RunConfig) -> dict[str, Any]:
+    """Return the values of a config that are not the default, by ``section.key``.
+
+    Where the run has its place (``output``, ``cluster``, ``tracking``) is left out.
+    """
+    default = flatten_config(RunConfig().to_dict())
+    changed = {}
+    for key, value in flatten_config(config.to_dict()).items():
+        if not key.startswith(_PLACES) and default.get(key) != value:
+            changed[key] = value
+    return changed
+
+
+def _seconds(record: RunRecord) -> float | None:
+    """Return the time from a run's begin to its end, or to now; None where it has no clear begin."""
+    try:
+        begin = datetime.fromisoformat(record.created)
+        end = datetime.fromisoformat(record.ended or now())
+        return (end - begin).total_seconds()
+    except (TypeError, ValueError):
+        return None
+
+
+def run_progress(folder: RunFolder) -> RunProgress:
+    """Return how far the last attempt at a run came, from its events."""
+    progress = RunProgress.of(list(STEP_ARTIFACTS))
+    for event in EventTail(path=folder.events_file).read():
+        # A resumed run reports its steps again; an error of before is no error of now.
+        if event.get("event") == "pipeline_started":
+            progress = RunProgress.of([])
+        progress.apply(event)
+    return progress
+
+
+def _steps(progress: RunProgress, status: str) -> list[StepSummary]:
+    """Return the steps; one that never ended is as its run is, where that has ended."""
+    found = []
+    for name in progress.expected:
+        step = progress.steps.get(name)
+        if step is None:
+            found.append(StepSummary(name=name, status="waiting"))
+            continue
+        left = step.status == "running" and status != "running"
+        found.append(
+            StepSummary(name=name, status=status if left else step.status, seconds=step.seconds)
+        )
+    return found
+
+
+def _paths(folder: RunFolder) -> dict[str, Path]:
+    places = {
+        "run": folder.path,
+        "config": folder.config_file,
+        "log": folder.log_file,
+        "artifacts": folder.artifacts_dir,
+        "report": folder.report_file,
+    }
+    return {name: path for name, path in places.items() if path.exists()}

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from components.settings import ExportSettings
+from qat_lib.errors import ExportError
+from qat_lib.export.options import ExportOptions, option_fields
+
+
+def test_export_settings_have_each_option_that_is_for_a_config() -> None:
+    settings = ExportSettings().model_dump()
+    assert list(settings) == ["target", "opset", "weights", "float_precision", "parity_samples"]
+    for option in option_fields():
+        if option.info.in_config and option.name != "target":
+            assert settings[option.name] == option.default
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"opset": 12}, {"opset": 22}, {"weights": "fp8"}, {"float_precision": "bf16"}, {"batch": 1}],
+)
+def test_export_settings_refuse(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ExportSettings(**values)
+
+
+def test_export_settings_give_the_options_of_the_library() -> None:
+    settings = ExportSettings(target="openvino", opset=18, weights="qdq", parity_samples=3)
+    assert settings.options() == ExportOptions(target="openvino", opset=18, weights="qdq")
+    with pytest.raises(ExportError, match="target"):
+        ExportSettings().options()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipelines.cli.derived_options import with_export_options
+from qat_lib.export.options import ExportOptions
+
+seen: list[Any] = []
+app = typer.Typer()
+
+
+@app.command()
+@with_export_options
+def command(
+    name: str,
+    options: Callable[..., ExportOptions],
+    loud: Annotated[bool, typer.Option("--loud", help="Shout.")] = False,
+) -> None:
+    """Take them."""
+    seen.append((name, loud, options, options(weights="qdq")))
+
+
+def call(*arguments: str) -> Any:
+    seen.clear()
+    return CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, arguments)
+
+
+def test_export_options_by_default() -> None:
+    assert call("a").exit_code == 0
+    ((name, loud, options, other),) = seen
+    assert (name, loud, options()) == ("a", False, ExportOptions())
+    assert other == ExportOptions(weights="qdq")
+
+
+def test_export_options_from_the_command_line() -> None:
+    done = call("a", "--target", "openvino", "--opset", "18", "--channels-first", "--loud")
+    assert done.exit_code == 0, done.output
+    ((_, loud, options, _),) = seen
+    assert loud
+    assert options() == ExportOptions(target="openvino", opset=18, channels_first_input=True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--opset", "12"), ("--target", "x"), ("--embed-preprocessing",)]
+)
+def test_export_options_out_of_range_are_refused(arguments: tuple[str, ...]) -> None:
+    assert call("a", *arguments).exit_code == 2
+    assert seen == []
+
+
+def test_export_options_show_help_in_their_order() -> None:
+    text = call("--help").stdout
+    places = [text.index(name) for name in ("--target", "--opset", "--weights", "--loud")]
+    assert places == sorted(places)
+    assert "[13<=x<=21]" in text

@@ -1,0 +1,129 @@
+"""``qatline evaluate``: one accuracy for a Keras model, its ONNX file and its engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import qat_lib
+from pipelines.cli.main import app
+from qat_lib.engines import BuildSpec, build_engine
+from qat_lib.preprocessing import Preprocessing
+
+runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
+X = np.random.default_rng(0).normal(size=(40, 8, 8, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of seven classes as model, ONNX file and engine, and data of which it knows 3/4."""
+    path = tmp_path_factory.mktemp("models")
+    keras.utils.set_random_seed(0)
+    image = keras.Input((8, 8, 3), name="image")
+    x = keras.layers.Flatten()(keras.layers.Conv2D(4, 3, name="conv")(image))
+    model = keras.Model(image, keras.layers.Dense(7, name="logits")(x), name="small")
+    model.save(path / "m.keras")
+    outputs = model.predict(X, verbose=0)
+    labels = outputs.argmax(axis=1)
+    labels[:10] = outputs[:10].argmin(axis=1)
+    np.savez(path / "d.npz", x=X, y=labels)
+    np.save(path / "x.npy", X)
+    np.save(path / "y.npy", labels)
+    np.savez(path / "many.npz", x=X, y=np.arange(40) % 8)
+    np.savez(path / "small.npz", x=X[:, :4], y=labels)
+    qat_lib.export_onnx(model, path / "m.onnx")
+    spec = BuildSpec(backend="onnxruntime", max_batch_size=16)
+    build_engine(path / "m.onnx", spec, output=path / "m.engine", verify=False)
+    qat_lib.export_onnx(model, path / "nchw.onnx", channels_first_input=True)
+    two = keras.Model([image, keras.Input((2,), name="b")], model(image))
+    qat_lib.export_onnx(two, path / "two.onnx")
+    return path
+
+
+def evaluate(folder: Path, model: str, *arguments: str) -> Any:
+    return runner.invoke(app, ["evaluate", str(folder / model), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"),
+    [
+        ("m.keras", "keras"),
+        ("m.onnx", "onnxruntime"),
+        ("nchw.onnx", "onnxruntime"),
+        ("m.engine", "onnxruntime"),
+    ],
+)
+def test_evaluate_gives_one_accuracy_for_each_kind(folder: Path, model: str, backend: str) -> None:
+    done = evaluate(folder, model, "--data", str(folder / "d.npz"), "--json")
+    assert done.exit_code == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["backend"] == backend
+    assert (content["samples"], content["classes"]) == (40, 7)
+    assert content["accuracy"] == 0.75
+    assert content["top5"] == 0.75
+    assert content["latency_ms_p50"] is None
+
+
+def test_evaluate_reads_npy_files_and_measures_latency(folder: Path) -> None:
+    files = ["--data", str(folder / "x.npy"), "--labels", str(folder / "y.npy")]
+    done = evaluate(folder, "m.engine", *files, "--latency", "--seconds", "0.02")
+    assert done.exit_code == 0, done.stderr
+    assert "accuracy 75.00%" in done.stdout
+    assert "top-5    75.00%" in done.stdout
+    assert "(p50 / p99, batch 1)" in done.stdout
+
+
+def test_evaluate_shows_no_top5_of_few_classes(tmp_path: Path) -> None:
+    flat = keras.Input((4,))
+    keras.Model(flat, keras.layers.Dense(5)(flat)).save(tmp_path / "m.keras")
+    np.savez(tmp_path / "d.npz", x=np.ones((3, 4)), y=np.arange(3))
+    done = evaluate(tmp_path, "m.keras", "--data", str(tmp_path / "d.npz"))
+    assert done.exit_code == 0, done.stderr
+    assert "top-5" not in done.stdout
+
+
+def test_evaluate_feeds_raw_images_to_an_engine_that_preprocesses(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = qat_lib.load_model(folder / "m.keras")
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 8, 8, 3), np.uint8)
+    preprocessing = Preprocessing(image_shape=(8, 8, 3), mean=(0.5,), std=(0.25,))
+    labels = model.predict(preprocessing.apply(pixels), verbose=0).argmax(axis=1)
+    np.savez(tmp_path / "d.npz", x=pixels, y=labels)
+    path = tmp_path / "raw.onnx"
+    qat_lib.export_onnx(model, path, preprocessing=preprocessing, embed_preprocessing=True)
+    done = evaluate(tmp_path, "raw.onnx", "--data", str(tmp_path / "d.npz"), "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "code", "message"),
+    [
+        ("m.keras", ["--data", "d.npz", "--latency"], 2, "Expected no --latency"),
+        ("none.keras", ["--data", "d.npz"], 1, "There is no model file"),
+        ("none.onnx", ["--data", "d.npz"], 1, "none.onnx"),
+        ("none.engine", ["--data", "d.npz"], 1, "There is no engine file"),
+        ("m.engine", ["--data", "none.npz"], 1, "there is no such file"),
+        ("m.engine", ["--data", "many.npz"], 1, "Expected labels from 0 to 6"),
+        ("m.keras", ["--data", "many.npz"], 1, "Expected labels from 0 to 6"),
+        ("m.engine", ["--data", "small.npz"], 1, "The engine takes images of shape (8, 8, 3)"),
+        ("m.keras", ["--data", "small.npz"], 1, "Expected model inputs of shape nx8x8x3"),
+        ("two.onnx", ["--data", "d.npz"], 1, "Expected a model with one input"),
+    ],
+)
+def test_evaluate_of_bad_input_ends_with_one_message(
+    folder: Path, model: str, arguments: list[str], code: int, message: str
+) -> None:
+    given = [str(folder / text) if "." in text else text for text in arguments]
+    done = evaluate(folder, model, *given)
+    assert done.exit_code == code
+    assert message in " ".join(done.stderr.split())
+    assert "bug" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.runtime.events import Progress
+from components.runtime.steps import define_step, load_step
+from components.settings import QATSettings
+from components.steps import STEP_BY_NAME, STEPS, Step
+from pipelines.kfp_components import component_of, component_source, make_component, section_of
+
+
+def measure(
+    onnx: Path, mine: Path | None = None, *, out: Path, qat: QATSettings, progress: Progress
+) -> dict[str, float]:
+    return {}
+
+
+def function(source: str) -> ast.FunctionDef:
+    (found,) = ast.parse(source).body
+    assert isinstance(found, ast.FunctionDef)
+    return found
+
+
+def test_component_source_follows_the_signature() -> None:
+    step = Step(name="measure", artifact="sizes", kind="Model", page="page.html")
+    found = function(component_source(step, define_step("measure", measure)))
+    assert {
+        each.arg: ast.unparse(each.annotation or ast.Constant(0)) for each in found.args.args
+    } == {
+        "onnx": "dsl.Input[dsl.Artifact]",
+        "sizes": "dsl.Output[dsl.Model]",
+        "report": "dsl.Output[dsl.HTML]",
+        "metrics": "dsl.Output[dsl.Metrics]",
+        "qat": "dict",
+        "seed": "int",
+        "mine": "dsl.Input[dsl.Artifact]",
+    }
+    assert [ast.unparse(value) for value in found.args.defaults] == ["{}", "0", "None"]
+
+
+def test_component_source_hands_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from components.runtime import step as runtime
+
+    asked: list[Any] = []
+    monkeypatch.setattr(runtime, "run_component", lambda *names, **values: asked.append(values))
+    step = Step(name="measure", artifact="qat", page="page.html")
+    source = component_source(step, define_step("measure", measure))
+    scope: dict[str, Any] = {}
+    exec("from kfp import dsl\n" + source, scope)
+    place = type("Artifact", (), {"path": "/there"})()
+    given = {"onnx": place, "qat": place, "report": place, "metrics": "metrics"}
+    scope["measure_component"](**given, qat_settings={"epochs": 1}, seed=4)
+    scope["measure_component"](**given, mine=place)
+    assert asked[0] == {
+        "settings": {"qat": {"epochs": 1}},
+        "seed": 4,
+        "inputs": {"onnx": "/there"},
+        "output": "/there",
+        "metrics_artifact": "metrics",
+        "page": "/there",
+    }
+    assert asked[1]["inputs"] == {"onnx": "/there", "mine": "/there"}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_component_of_each_step_is_what_its_function_declares(step: Step) -> None:
+    spec, definition = component_of(step).component_spec, load_step(step.name)
+    sections = {section_of(name) for name in spec.inputs if name not in definition.inputs}
+    assert set(definition.inputs) < set(spec.inputs)
+    assert sections == {*definition.sections, "seed"}
+    report = {"report"} if step.page else set()
+    assert set(spec.outputs) == {step.artifact, "metrics", *report}
+    assert spec.outputs[step.artifact].type == f"system.{step.kind}@0.0.1"
+
+
+def test_component_of_promote_hands_on_verdict_report_and_metrics() -> None:
+    spec = component_of(STEP_BY_NAME["promote"]).component_spec
+    assert set(spec.outputs) == {"promotion", "report", "metrics"}
+    assert spec.outputs["report"].type == "system.HTML@0.0.1"
+
+
+def test_make_component_keeps_its_text_for_kfp() -> None:
+    step = Step(name="measure", artifact="sizes", image="engine")
+    component = make_component(step, define_step("measure", measure))
+    container = component.component_spec.implementation.container
+    assert "engine" in container.image
+    assert "def measure_component(" in container.command[-1]
