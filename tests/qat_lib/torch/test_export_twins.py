@@ -14,7 +14,9 @@ from onnx import numpy_helper
 
 import qat_lib
 import qat_lib.torch
-from qat_lib.torch.models import resnet20_cifar10
+from qat_lib.torch.models import load_weights, mobilenet_v2, resnet20_cifar10
+
+WEIGHTS = Path(__file__).parents[4] / "shared" / "data" / "mobilenetv2_imagenet.npz"
 
 IMAGES = np.random.default_rng(1).normal(size=(16, 3, 32, 32)).astype(np.float32)
 
@@ -61,8 +63,11 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def integers(path: Path) -> list[np.ndarray]:
-    arrays = [numpy_helper.to_array(x) for x in onnx.load(path).graph.initializer]
-    return [x for x in arrays if x.dtype == np.int8 and x.ndim > 1]
+    """Return the INT8 weights of a file in the order of their nodes."""
+    graph = onnx.load(path).graph
+    arrays = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
+    dequantized = [node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"]
+    return [arrays[name] for name in dequantized if name in arrays]
 
 
 def activation_scales(path: Path) -> np.ndarray:
@@ -84,23 +89,52 @@ def test_twins_have_the_same_operators(twins: Any) -> None:
     assert found == expected
 
 
-def test_twins_have_the_same_integers_and_ranges(twins: Any) -> None:
-    _, _, ours, keras = twins
+def check_numbers(ours: Path, keras: Path, weights: int) -> None:
+    """Require the same INT8 weights and the same ranges."""
     found, expected = integers(ours), integers(keras)
-    assert len(found) == len(expected) == 20
+    assert len(found) == len(expected) == weights
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_array_equal(x, y if x.shape == y.shape else y.T)
     np.testing.assert_allclose(activation_scales(ours), activation_scales(keras), rtol=1e-5)
 
 
-def test_twins_have_the_same_verdicts(twins: Any) -> None:
-    _, _, ours, keras = twins
+def check_verdicts(ours: Path, keras: Path) -> None:
+    """Require the same predicted precisions, node by node, and findings of the same rules."""
     found, expected = qat_lib.analyze_onnx(ours), qat_lib.analyze_onnx(keras)
+    assert found.layers
     for kind in ("layers", "adds", "pools"):
         rows = [x.precision for x in getattr(found, kind)]
         assert rows == [x.precision for x in getattr(expected, kind)]
-        assert rows
     assert Counter(x.rule for x in found.findings) == Counter(x.rule for x in expected.findings)
+
+
+def test_twins_have_the_same_numbers_and_verdicts(twins: Any) -> None:
+    _, _, ours, keras = twins
+    check_numbers(ours, keras, weights=20)
+    check_verdicts(ours, keras)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WEIGHTS.is_file(), reason="no trained weights in ../shared/data")
+def test_mobilenet_twins_have_the_same_numbers_and_verdicts(tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    from mobilenet_twin import mobilenet_twin
+
+    images = np.random.default_rng(3).normal(size=(8, 3, 64, 64)).astype(np.float32)
+    example = torch.zeros(1, 3, 64, 64)
+    module = mobilenet_v2()
+    load_weights(module, WEIGHTS)
+    quantized = qat_lib.torch.quantize_model(module, custom_qdq_cases="auto", example_input=example)
+    qat_lib.torch.calibrate(quantized, [torch.from_numpy(images)], method="max")
+    ours, keras = tmp_path / "torch.onnx", tmp_path / "keras.onnx"
+    qat_lib.torch.export_onnx(quantized, ours, example_input=example)
+    with np.load(WEIGHTS) as arrays:
+        twin = mobilenet_twin(dict(arrays), size=64)
+    quantized_twin = qat_lib.quantize_model(twin, custom_qdq_cases="auto")
+    qat_lib.calibrate(quantized_twin, images.transpose(0, 2, 3, 1), method="max")
+    qat_lib.export_onnx(quantized_twin, keras, channels_first_input=True)
+    check_numbers(ours, keras, weights=53)
+    check_verdicts(ours, keras)
 
 
 def test_twins_give_the_same_answers(twins: Any, run_onnx: Any) -> None:
