@@ -41,15 +41,16 @@ def quantize_model_step(
         baseline: directory of the FP32 baseline.
         out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json,
             metrics.json.
-        quantization: mode, spec, cases, calibrator, range policy, sign of the integers.
+        quantization: mode, spec, cases, calibrator, range policy, sign of the integers, bias
+            correction.
         export: only `target` is used; it determines signedness.
         engine: only `backend` is used; it determines the target.
         seed: of anything random; the step itself draws nothing.
         progress: told of every calibration batch.
 
     Returns:
-        Accuracy of the calibrated model on the validation and test parts, number of quantizers and
-        skipped layers.
+        Accuracy of the calibrated model on the validation and test parts, number of quantizers,
+        skipped layers and corrected biases.
 
     Raises:
         SpecError, ConfigError: the spec or a case is wrong.
@@ -82,6 +83,15 @@ def quantize_model_step(
         freeze=quantization.range_policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
+    corrected = 0
+    if quantization.bias_correction:
+        corrected = len(
+            qat_lib.correct_bias(
+                quantized,
+                numpy_batches(dataset, "calibration", quantization.batch_size),
+                on_layer=lambda done, of: progress.update("bias correction", done, of),
+            ).shifts
+        )
     metrics = {
         **accuracies(
             test=fitting.split_accuracy(quantized, dataset, "test"),
@@ -91,6 +101,7 @@ def quantize_model_step(
         "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
+        "corrected_biases": float(corrected),
     }
     ptq = Quantized(out)
     quantized.save(ptq.model_file)

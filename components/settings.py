@@ -80,6 +80,9 @@ class QuantizationSettings(Settings):
         ),
     )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
+    bias_correction: bool = Field(
+        True, description="Take the mean error of quantization out of the biases."
+    )
 
     @field_validator("spec")
     @classmethod

@@ -54,6 +54,9 @@ def quantize(
         ),
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
+    bias_correction: Annotated[
+        bool, typer.Option(help="Take the mean error of quantization out of the biases.")
+    ] = True,
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
@@ -99,6 +102,8 @@ def quantize(
                 batch_size=batch_size,
                 freeze=True,
             )
+            if bias_correction:
+                qat_lib.correct_bias(quantized, inputs, batch_size=batch_size)
             model_views.write_model(output, quantized)
             content |= {"path": str(output), "samples": report.samples}
         if save_plan is not None:
