@@ -30,6 +30,12 @@ from applications_images import SHARED
 SIZE = 224
 MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 SPREAD = np.array((0.229, 0.224, 0.225), np.float32)
+WAYS: dict[str, dict[str, bool]] = {
+    "": {},
+    ", equalized": {"equalize": True},
+    ", neither corrected nor equalized": {"correct": False},
+}
+"""What qatline does beside its calibration, by what stands in the table."""
 
 
 def enlarged(part: str, count: int) -> np.ndarray:
@@ -90,10 +96,20 @@ def distance(logits: np.ndarray, reference: np.ndarray) -> dict[str, float]:
     return {"agreement": float(100 * same.mean()), "kl": float(divergence.mean())}
 
 
-def ours(model: Any, calibration: np.ndarray, path: Path, unsigned: bool, correct: bool) -> Path:
-    """Quantize with qatline, with its defaults, and export."""
+def ours(
+    model: Any,
+    calibration: np.ndarray,
+    path: Path,
+    *,
+    unsigned: bool,
+    equalize: bool = False,
+    correct: bool = True,
+) -> Path:
+    """Quantize with qatline's default calibration, and export."""
     import qat_lib
 
+    if equalize:
+        model = qat_lib.equalize(model, calibration)
     quantized = qat_lib.quantize_model(model, custom_qdq_cases="auto", unsigned=unsigned)
     qat_lib.calibrate(quantized, calibration)
     if correct:
@@ -159,9 +175,10 @@ def main() -> None:
         reference = answers(fp32, images)
         candidates: dict[str, Callable[[], Any]] = {}
         for sign, unsigned in (("unsigned", True), ("signed", False)):
-            for name, correct in (("", True), (", without bias correction", False)):
-                candidates[f"qatline, {sign}{name}"] = lambda u=unsigned, c=correct: ours(
-                    model, calibration, folder / f"{u}{c}.onnx", u, c
+            for name, options in WAYS.items():
+                given = {"unsigned": unsigned, **options}
+                candidates[f"qatline, {sign}{name}"] = lambda g=given: ours(
+                    model, calibration, folder / "qatline.onnx", **g
                 )
         if "nncf" not in arguments.without:
             candidates["NNCF"] = lambda: nncf_model(fp32, calibration, accurate=False)
@@ -179,7 +196,7 @@ def main() -> None:
             seconds = time.process_time() - started
             rows[name] = {**distance(answers(source, images), reference), "cpu_seconds": seconds}
             print(
-                f"{name:40s} {rows[name]['agreement']:6.2f} %  KL {rows[name]['kl']:.4f}  "
+                f"{name:50s} {rows[name]['agreement']:6.2f} %  KL {rows[name]['kl']:.4f}  "
                 f"{seconds:6.1f} CPU s",
                 flush=True,
             )

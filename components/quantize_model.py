@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,12 @@ def quantize_model_step(
     fitting.make_deterministic(seed)
     unsigned = choose_unsigned(quantization, export, engine)
     network = qat_lib.load_model(Baseline(baseline).model_file)
+
+    def calibration_data() -> Iterator[Any]:
+        return numpy_batches(dataset, "calibration", quantization.batch_size)
+
+    if quantization.equalize:
+        network = qat_lib.equalize(network, calibration_data())
     spec = read_spec(quantization)
     plan = qat_lib.plan_quantization(
         network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned
@@ -77,7 +84,7 @@ def quantize_model_step(
     batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)
     report = qat_lib.calibrate(
         quantized,
-        numpy_batches(dataset, "calibration", quantization.batch_size),
+        calibration_data(),
         quantization.calibrator,
         percentile=quantization.percentile,
         freeze=quantization.range_policy == "frozen",
@@ -88,7 +95,7 @@ def quantize_model_step(
         corrected = len(
             qat_lib.correct_bias(
                 quantized,
-                numpy_batches(dataset, "calibration", quantization.batch_size),
+                calibration_data(),
                 on_layer=lambda done, of: progress.update("bias correction", done, of),
             ).shifts
         )

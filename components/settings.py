@@ -84,6 +84,14 @@ class QuantizationSettings(Settings):
         True, description="Take the mean error of quantization out of the biases."
     )
 
+    equalize: bool = Field(
+        False,
+        description=(
+            "Give the channels in front of depthwise convolutions one range first, without a "
+            "change of the FP32 outputs."
+        ),
+    )
+
     @field_validator("spec")
     @classmethod
     def _is_a_spec(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qat_lib.correction import (
         BiasReport,
         correct_bias,
+        equalize,
     )
     from qat_lib.custom_qdq_cases import (
         BNQDQCase,
@@ -136,6 +137,7 @@ __all__ = [
     "correct_bias",
     "custom_qdq_cases",
     "engines",
+    "equalize",
     "errors",
     "export",
     "export_onnx",
@@ -163,6 +165,7 @@ _HOMES = {
     "calibrate": "qat_lib.calibration",
     "BiasReport": "qat_lib.correction",
     "correct_bias": "qat_lib.correction",
+    "equalize": "qat_lib.correction",
     "BNQDQCase": "qat_lib.custom_qdq_cases",
     "CustomQDQInsertionCase": "qat_lib.custom_qdq_cases",
     "EfficientNetQDQCase": "qat_lib.custom_qdq_cases",
