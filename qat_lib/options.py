@@ -16,6 +16,9 @@ Each is the name of a module in ``qat_lib.engines``."""
 BackendChoice: TypeAlias = Literal["auto", Backend]
 """A backend, or the best one that can be used."""
 
+Framework: TypeAlias = Literal["keras", "torch"]
+"""What a model is made and trained with."""
+
 Mode: TypeAlias = Literal["full", "partial"]
 """Whether all layers are quantized or only those that a spec or a case names."""
 

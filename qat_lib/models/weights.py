@@ -27,7 +27,7 @@ def load_weights(model: Any, path: str | Path) -> None:
         path: a ``.weights.h5`` or ``.keras`` file, or a ``.npz`` file with PyTorch names
             (``layer1.0.conv1.weight``, ``bn1.running_mean``, ...) and layouts, for networks whose
             layer names follow them (``layer1_0_1_conv``, ``bn1``, ...), such as
-            ``resnet20_cifar10``.
+            ``resnet20_cifar10`` and ``mobilenetv2_imagenet``.
 
     Raises:
         ConfigError: the file is missing, damaged, asks for more memory than is allowed (see
@@ -54,7 +54,7 @@ def _check(file: Path) -> None:
 def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:
     used = set()
     for layer in model.layers:
-        if not layer.variables:
+        if not layer.weights:  # a Dropout has a variable, but no weight
             continue
         prefix = _torch_name(layer.name)
         names = _torch_weights(layer)
@@ -66,17 +66,17 @@ def _assign(model: Any, arrays: dict[str, np.ndarray]) -> None:
                     f"The weights lack {key!r}, which the layer {layer.name!r} needs."
                 )
             used.add(key)
-            values.append(_keras_layout(name, arrays[key]))
+            values.append(_keras_layout(layer, name, arrays[key]))
         layer.set_weights(values)
     refuse_unused(arrays, used, model.name)
 
 
 def _torch_name(name: str) -> str:
-    """``layer1_0_2_bn`` -> ``layer1.0.bn2``; ``conv1``, ``bn1`` and ``linear`` stay."""
+    """``layer1_0_2_bn`` -> ``layer1.0.bn2``; ``features_1_conv_2`` -> ``features.1.conv.2``."""
     parts = name.split("_")
-    if len(parts) == 4:
+    if len(parts) == 4 and parts[3].isalpha():
         return f"{parts[0]}.{parts[1]}.{parts[3]}{parts[2]}"
-    return name
+    return ".".join(parts)
 
 
 def _torch_weights(layer: Any) -> list[str]:
@@ -85,7 +85,8 @@ def _torch_weights(layer: Any) -> list[str]:
     return ["weight", "bias"] if layer.use_bias else ["weight"]
 
 
-def _keras_layout(name: str, array: np.ndarray) -> np.ndarray:
+def _keras_layout(layer: Any, name: str, array: np.ndarray) -> np.ndarray:
     if name == "weight" and array.ndim == 4:
-        return array.transpose(2, 3, 1, 0)
+        depthwise = isinstance(layer, keras.layers.DepthwiseConv2D)
+        return array.transpose((2, 3, 0, 1) if depthwise else (2, 3, 1, 0))
     return array.T if name == "weight" and array.ndim == 2 else array

@@ -46,13 +46,13 @@ __all__ = [
 # Where each name lives; the imports above say the same to type checkers and editors.
 _HOMES = {
     "apply_plan": "qat_lib.torch.apply",
-    "plan_quantization": "qat_lib.torch.planner",
-    "quantize_model": "qat_lib.torch.quantize",
     "calibrate": "qat_lib.torch.calibration",
     "export_onnx": "qat_lib.torch.export",
     "fake_quantize": "qat_lib.torch.fake_quantization",
     "model_quantizers": "qat_lib.torch.naming",
     "check_parity": "qat_lib.torch.parity",
+    "plan_quantization": "qat_lib.torch.planner",
+    "quantize_model": "qat_lib.torch.quantize",
     "QuantDescriptor": "qat_lib.torch.tensor_quant",
     "TensorQuantizer": "qat_lib.torch.tensor_quantizer",
 }

@@ -130,15 +130,42 @@ def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_named_functions(module: nn.Module, bound: inspect.BoundArguments) -> nn.Module:
-    if not isinstance(module, fx.GraphModule):
-        if bound.kwargs:
-            return module
-        try:
-            with quiet("qat_lib"):  # what a module does in training does not matter here
-                module = trace_module(module, len(bound.args))
-        except UnsupportedModelError:
-            return module
-    return name_functions(module)
+    """Return a module whose functions say their names, or the module itself."""
+    if isinstance(module, fx.GraphModule):
+        return name_functions(module)
+    if bound.kwargs:
+        return module
+    try:
+        with quiet("qat_lib"):  # what a module does in training does not matter here
+            traced = trace_module(module, len(bound.args))
+    except UnsupportedModelError:
+        return module
+    return name_functions(traced) if _answers_alike(module, traced, bound.args) else module
+
+
+def _answers_alike(module: nn.Module, traced: nn.Module, args: tuple[Any, ...]) -> bool:
+    """Whether a traced module returns what the module does.
+
+    A forward that asks for the type of what it gets does other things while torch.fx traces it.
+    """
+    random = torch.Generator().manual_seed(0)
+
+    def fill(x: Any) -> Any:
+        if not is_tensor(x) or not x.is_floating_point():
+            return x
+        return torch.randn(x.shape, generator=random).to(x.device)
+
+    filled = torch.utils._pytree.tree_map(fill, args)
+    with in_inference(module), in_inference(traced), torch.no_grad():
+        expected, form = torch.utils._pytree.tree_flatten(module(*filled))
+        found, other = torch.utils._pytree.tree_flatten(traced(*filled))
+    return form == other and all(map(_equal, expected, found))
+
+
+def _equal(x: Any, y: Any) -> bool:
+    if is_tensor(x) and is_tensor(y):
+        return bool(torch.equal(x.nan_to_num(), y.nan_to_num()))
+    return bool(type(x) is type(y) and x == y)
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:

@@ -15,7 +15,7 @@ from qat_lib.export.marked_pairs import insert_pairs
 from qat_lib.export.opset import change_opset
 from qat_lib.export.options import NEWEST_OPSET, OLDEST_OPSET
 from qat_lib.export.passes.fold_constants import fold_constants
-from qat_lib.export.passes.static_shapes import fix_reshape_targets
+from qat_lib.export.passes.static_shapes import fix_reshape_targets, infer_shapes
 from qat_lib.foreign_errors import describe_error
 from qat_lib.torch.border import name_border
 from qat_lib.torch.capture import Example, capture, silent
@@ -61,8 +61,10 @@ def convert(
     name_border(model, program, batch)
     scopes = Scopes.of(model)
     _forget_sources(model)
-    simplify(model)
-    model = fix_reshape_targets(fold_constants(model))
+    for _ in range(2):  # what was folded makes more shapes known
+        infer_shapes(model)
+        simplify(model)
+        model = fix_reshape_targets(fold_constants(model))
     markers = _take_markers(model)
     model = _in_opset(model, opset)
     attribute_nodes(model, scopes, markers)

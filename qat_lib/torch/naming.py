@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,13 +25,12 @@ def model_quantizers(model: nn.Module, pattern: str | None = None) -> dict[str, 
     """Return every TensorQuantizer of a model by name.
 
     Args:
-        model: any ``nn.Module``. A quantizer without a name of its own goes by its path, such as
-            ``"conv1._input_quantizer"``.
+        model: any ``nn.Module``. A quantizer without a name, or with that of another one, goes by
+            its path, such as ``"conv1._input_quantizer"``.
         pattern: a regular expression that a name must match whole; None = all.
     """
     found = {}
-    for path, quantizer in quantizers_of(model).items():
-        name = quantizer.name or _name_at(path)
+    for name, quantizer in _names(model):
         if pattern is None or re.fullmatch(pattern, name):
             found[name] = quantizer
     return found
@@ -38,16 +38,23 @@ def model_quantizers(model: nn.Module, pattern: str | None = None) -> dict[str, 
 
 @contextmanager
 def named_by_path(module: nn.Module) -> Iterator[None]:
-    """Give each quantizer without a name its path, within the block."""
-    unnamed = [(path, q) for path, q in quantizers_of(module).items() if not q.name]
-    for path, quantizer in unnamed:
-        quantizer.name = _name_at(path)
+    """Give each quantizer without a name of its own its path, within the block."""
+    before = [(quantizer, quantizer.name) for quantizer in quantizers_of(module).values()]
+    for name, quantizer in _names(module):
+        quantizer.name = name
     try:
         yield
     finally:
-        for _, quantizer in unnamed:
-            quantizer.name = ""
+        for quantizer, name in before:
+            quantizer.name = name
 
 
-def _name_at(path: str) -> str:
-    return path or "quantizer"
+def _names(module: nn.Module) -> list[tuple[str, TensorQuantizer]]:
+    """Return each quantizer with its name, if no other has it, or its path."""
+    found = quantizers_of(module)
+    count = Counter(quantizer.name for quantizer in found.values())
+    names = []
+    for path, quantizer in found.items():
+        own = quantizer.name if count[quantizer.name] == 1 else ""
+        names.append((own or path or "quantizer", quantizer))
+    return names

@@ -170,7 +170,7 @@ class RangeState(nn.Module):
         elif switches is not None:
             self._amax = None
         elif self.of_weight:
-            self._forget()
+            self._refit()
         elif self._is_set and strict:
             missing_keys.append(prefix + RANGE)
         if switches is not None:
@@ -181,13 +181,10 @@ class RangeState(nn.Module):
             own = {key for key in state_dict if key.startswith(prefix)}
             unexpected_keys.extend(sorted(own - known))
 
-    def _forget(self) -> None:
-        """Take the range of a weight that was loaded without one."""
-        if self._learned:
+    def _refit(self) -> None:
+        """Take the range of a weight that was loaded without one, where there was one before."""
+        if self._amax is not None or self._learned:
             self.fit_weight()
-        else:
-            self._amax = None
-        self._is_set = False
 
     def _load_range(self, amax: Any, step: Any) -> None:
         old = self.amax

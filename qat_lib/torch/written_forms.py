@@ -31,6 +31,8 @@ def simplify(model: ir.Model) -> None:
             _name_type(node)
         elif is_op(node, "Shape"):
             _write_shape(graph, node)
+        elif is_op(node, "Gather"):
+            _write_taken_sizes(graph, node)
         elif is_op(node, "SplitToSequence"):
             _write_split(graph, node)
 
@@ -63,6 +65,20 @@ def _write_shape(graph: ir.Graph, node: ir.Node) -> None:
     part = shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
     if None not in part and not node.outputs[0].is_graph_output():
         array = np.asarray(part, np.int64)
+        replace(node.outputs[0], add_constant(graph, array, str(node.outputs[0].name)))
+        graph.remove(node, safe=True)
+
+
+def _write_taken_sizes(graph: ir.Graph, node: ir.Node) -> None:
+    """Write known dimensions, taken from a Shape, as a constant."""
+    source, place = producer(node.inputs[0]), constant(operand(node, 1))
+    shape = dims(source.inputs[0]) if is_op(source, "Shape") else None
+    if shape is None or place is None or source is None:
+        return
+    part = shape[attribute(source, "start", 0) : attribute(source, "end", len(shape))]
+    sizes = [part[index] for index in place.ravel()]
+    if None not in sizes and not node.outputs[0].is_graph_output():
+        array = np.asarray(sizes, np.int64).reshape(place.shape)
         replace(node.outputs[0], add_constant(graph, array, str(node.outputs[0].name)))
         graph.remove(node, safe=True)
 

@@ -104,6 +104,22 @@ def test_session_turns_the_inputs_that_are_channels_first(tmp_path: Path) -> Non
     np.testing.assert_array_equal(plain, -x)
 
 
+def test_session_takes_images_that_are_channels_first_already(tmp_path: Path) -> None:
+    text = "(float[N,3,2,2] x) => (float[N,3,2,2] y) { y = Identity(x) }"
+    raw = Preprocessing(image_shape=(2, 2, 3), mean=(0.1, 0.2, 0.3))
+    metadata = {
+        "layout": json.dumps({"x": "NCHW"}),
+        "preprocessing": json.dumps(raw.to_dict()),
+        "preprocessing_embedded": "true",
+    }
+    reference = ReferenceSession(write(tmp_path, text), metadata=metadata, layout="NCHW")
+    images = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
+    np.testing.assert_array_equal(reference.run([images])[0], images)
+    (prepared,) = reference.model_inputs([images])
+    expected = raw.apply(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(prepared, expected)
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [

@@ -20,7 +20,16 @@ from qat_lib.errors import ExportError, UnsupportedModelError
 from qat_lib.export.options import ExportOptions
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.preprocessing import Preprocessing
-from qat_lib.torch import QuantDescriptor, TensorQuantizer, check_parity, export_onnx
+from qat_lib.torch import (
+    QuantDescriptor,
+    TensorQuantizer,
+    calibrate,
+    check_parity,
+    export_onnx,
+    plan_quantization,
+    quantize_model,
+)
+from qat_lib.torch.nn import QuantLSTM
 
 SHAPE = (3, 12, 12)
 
@@ -104,17 +113,17 @@ class Several(nn.Module):
 
 
 FLOAT_MODULES: dict[str, Any] = {
-    "conv": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU6()),
-    "grouped": lambda: nn.Conv2d(3, 6, 3, groups=3, padding=1),
-    "transposed": lambda: nn.ConvTranspose2d(3, 4, 2, stride=2),
-    "pools": lambda: nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2, padding=1), nn.Hardswish()),
-    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 144, 7), nn.Softmax(dim=1)),
-    "resized": lambda: nn.Upsample(scale_factor=2, mode="nearest"),
-    "bilinear": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
-    "padded": lambda: nn.Sequential(nn.ZeroPad2d((1, 2, 0, 1)), nn.Conv2d(3, 2, 3)),
-    "mish": nn.Mish,
-    "gelu": nn.GELU,
-    "split": lambda: Split(),
+    "convolutions": lambda: nn.Sequential(
+        *(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU6()),
+        *(nn.ZeroPad2d((1, 2, 0, 1)), nn.Conv2d(4, 8, 3, groups=4, stride=2), nn.Mish()),
+        *(nn.ConvTranspose2d(8, 4, 2, stride=2), nn.BatchNorm2d(4), nn.LeakyReLU(0.1)),
+    ),
+    "pools": lambda: nn.Sequential(
+        *(nn.Upsample(scale_factor=2, mode="nearest"), nn.MaxPool2d(3, 2, 1)),
+        *(nn.Upsample(scale_factor=2, mode="bilinear"), nn.AvgPool2d(2, padding=1)),
+        *(nn.Flatten(), nn.Linear(3 * 13 * 13, 7), nn.GELU(), nn.Softmax(dim=1)),
+    ),
+    "parts": lambda: Split(),
 }
 
 
@@ -135,8 +144,6 @@ def test_export_gives_the_modules_answers(
 ) -> None:
     torch.manual_seed(0)
     module = stirred(FLOAT_MODULES[name]())
-    if (name, opset) == ("pools", 13):
-        module = module[:2]  # HardSwish came with operator set 14
     path = export(module, torch.zeros(1, *SHAPE), opset=opset)
     (received,) = run_onnx(path, images)
     expected = answers(module, images).numpy()
@@ -306,6 +313,65 @@ def test_export_names_inputs_and_outputs(export: Any, run_onnx: Any) -> None:
     np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-right)), rtol=1e-6)
     assert check_parity(Several(), path, {"right": right, "left": left}).passed
     assert check_parity(Several(), path, [left, right]).passed
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.dense = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(x + self.conv(x))
+        return self.dense(x.mean((2, 3)))
+
+
+def test_export_names_functions_as_plans_do(export: Any) -> None:
+    example = torch.ones(1, *SHAPE)
+    expected = {"conv/Conv", "add/Add", "relu/Relu", "mean/GlobalAveragePool", "dense/Gemm"}
+    names = {node.name for node in onnx.load(export(Residual(), example)).graph.node}
+    assert expected <= names
+    plan = plan_quantization(Residual(), custom_qdq_cases="auto", example_input=example)
+    quantized = quantize_model(Residual(), custom_qdq_cases="auto", example_input=example)
+    calibrate(quantized, [example], method="max")
+    path = export(quantized, example, "quantized.onnx", plan=plan)
+    assert expected <= {node.name for node in onnx.load(path).graph.node}
+    assert qat_lib.verify_onnx(path, plan) == []
+    for entry in plan.quantizers:
+        trace = qat_lib.trace_tensor(entry.tensor, path, plan)
+        assert trace.keras_layers == (entry.layer,)
+        assert trace.quantizers[0].nodes
+
+
+class AsksForTypes(nn.Module):
+    """A forward that does other things while torch.fx traces it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() if isinstance(x, torch.Tensor) else x.sigmoid()
+
+
+def test_export_trusts_no_trace_that_answers_otherwise(export: Any, run_onnx: Any) -> None:
+    x = np.float32([[-1, 2]])
+    (received,) = run_onnx(export(AsksForTypes(), torch.zeros(1, 2)), x)
+    assert received.tolist() == [[0, 2]]
+
+
+def test_export_of_recurrent_modules_leaves_the_batch_open(export: Any) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = QuantLSTM(4, 3, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0][:, -1]
+
+    torch.manual_seed(0)
+    module, x = Last(), torch.randn(7, 5, 4)
+    calibrate(module, [x], method="max")
+    path = export(module, x[:1])
+    report = check_parity(module, path, x.numpy())
+    assert report.passed
+    assert report.mean_difference < 1e-5
 
 
 def test_export_names_an_output_apart_from_an_input(export: Any) -> None:

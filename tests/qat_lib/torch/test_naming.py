@@ -44,3 +44,12 @@ def test_model_quantizers_count_a_shared_one_once() -> None:
     quantizer = TensorQuantizer()
     model = nn.ModuleList([quantizer, nn.Sequential(quantizer)])
     assert model_quantizers(model) == {"0": quantizer}
+
+
+def test_quantizers_of_one_name_go_by_their_paths() -> None:
+    descriptor = QuantDescriptor(name="same")
+    model = nn.Sequential(TensorQuantizer(descriptor), TensorQuantizer(descriptor))
+    assert list(model_quantizers(model)) == ["0", "1"]
+    with named_by_path(model):
+        assert [quantizer.name for quantizer in model] == ["0", "1"]
+    assert [quantizer.name for quantizer in model] == ["same", "same"]

@@ -122,7 +122,7 @@ class QuantLSTM(QuantMixin, nn.LSTM):
             data, hx = self._with_batch(data, hx)
             steps = list((data.transpose(0, 1) if self.batch_first else data).unbind(0))
         if hx is None:
-            zeros = data.new_zeros(len(self.all_weights), len(steps[0]), self.hidden_size)
+            zeros = data.new_zeros(len(self.all_weights), steps[0].shape[0], self.hidden_size)
             hx = (zeros, zeros)
         self.check_forward_args(data, hx, input.batch_sizes if packed else None)
         steps, states = self._run_layers(steps, hx)
@@ -183,7 +183,13 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         state, memory = start
         outputs = []
         for step in reversed(steps) if reverse else steps:
-            size = len(step)
+            size = step.shape[0]  # not by len, which an export takes for a constant
+            if size == state.shape[0]:
+                state, memory = _advance(
+                    quantize(torch.cat([step, state], 1)), memory, weight, bias
+                )
+                outputs.append(state)
+                continue
             joined = quantize(torch.cat([step, state[:size]], 1))
             new_state, new_memory = _advance(joined, memory[:size], weight, bias)
             outputs.append(new_state)

@@ -158,6 +158,17 @@ def test_the_range_of_a_weight_is_known_without_data(policy: str) -> None:
     torch.testing.assert_close(quantizer.amax, factor * expected, rtol=0, atol=0)
 
 
+def test_a_fixed_range_of_a_weight_is_that_of_the_loaded_one() -> None:
+    linear, fresh = quant_nn.QuantLinear(3, 2), quant_nn.QuantLinear(3, 2)
+    linear.weight_quantizer.fit_weight()
+    state = nn.Linear(3, 2).state_dict()
+    for each in (linear, fresh):
+        each.load_state_dict(state)
+    expected = state["weight"].abs().amax(1, keepdim=True)
+    torch.testing.assert_close(linear.weight_quantizer._amax, expected, rtol=0, atol=0)
+    assert fresh.weight_quantizer._amax is None
+
+
 def test_a_learned_range_of_a_weight_starts_at_the_weight() -> None:
     descriptor = QuantDescriptor(axis=0, learn_amax=True)
     linear = quant_nn.QuantLinear(3, 2, quant_desc_weight=descriptor)

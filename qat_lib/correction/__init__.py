@@ -1,0 +1,8 @@
+"""Corrections of a quantized model that need unlabeled data and no training."""
+
+from __future__ import annotations
+
+from qat_lib.correction.bias import BiasReport, correct_bias
+from qat_lib.correction.equalization import equalize
+
+__all__ = ["BiasReport", "correct_bias", "equalize"]

@@ -1,0 +1,145 @@
+"""correct_bias: mean errors leave with the biases."""
+
+import keras
+import numpy as np
+import pytest
+
+import qat_lib
+from qat_lib.correction import correct_bias
+from qat_lib.errors import CalibrationError
+
+
+def images(samples=64, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0.2, 1.0, size=(samples, 8, 8, 3)).astype("float32")
+
+
+def network(**options):
+    keras.utils.set_random_seed(1)
+    x = keras.Input((8, 8, 3), name="image")
+    y = keras.layers.Conv2D(16, 3, use_bias=False, name="conv")(x)
+    y = keras.layers.BatchNormalization(name="bn", **options)(y)
+    y = keras.layers.ReLU(name="relu")(y)
+    y = keras.layers.Conv2D(16, 3, activation="relu", name="biased")(y)
+    y = keras.layers.GlobalAveragePooling2D(name="pool")(y)
+    return keras.Model(x, keras.layers.Dense(4, name="logits")(y), name="net")
+
+
+def quantized_at(bits, model, data, **options):
+    spec = qat_lib.QuantizationSpec()
+    for name in ("conv", "biased", "logits"):
+        spec.add(name, num_bits=bits, **options)
+    quantized = qat_lib.quantize_model(model, quantization_spec=spec)
+    if not options:
+        qat_lib.calibrate(quantized, data, "max")
+    return quantized
+
+
+def mean_error(model, quantized, data):
+    return np.abs(np.mean(quantized(data) - model(data), axis=0))
+
+
+def test_correct_bias_removes_the_mean_error():
+    model, data = network(), images()
+    quantized = quantized_at(4, model, data)
+    before = mean_error(model, quantized, data)
+    report = correct_bias(quantized, data)
+    after = mean_error(model, quantized, data)
+    assert after.max() < 0.1 * before.max()
+    assert set(report.shifts) == {"quant_conv", "quant_biased", "quant_logits"}
+    assert report.skipped == {}
+    assert report.samples == 64
+    assert all(shift > 0 for shift in report.shifts.values())
+
+
+def test_correct_bias_of_weights_holds_on_other_data():
+    model, data, other = network(), images(), images(seed=5)
+    quantized = quantized_at(4, model, data, quantize_input=False)
+    before = mean_error(model, quantized, other)
+    correct_bias(quantized, data)
+    assert mean_error(model, quantized, other).max() < 0.5 * before.max()
+
+
+def test_correct_bias_moves_bias_and_beta_only():
+    model, data = network(), images()
+    quantized = quantized_at(4, model, data)
+    before = {v.path: v.numpy() for v in quantized.variables}
+    correct_bias(quantized, data)
+    changed = {v.path for v in quantized.variables if np.any(v.numpy() != before[v.path])}
+    assert sorted(path.split("/")[-1] for path in changed) == ["beta", "bias", "bias"]
+
+
+def test_correct_bias_leaves_an_exact_model_alone():
+    model, data = network(), images()
+    quantized = quantized_at(16, model, data)
+    before = quantized(data).numpy()
+    correct_bias(quantized, data)
+    np.testing.assert_allclose(quantized(data), before, atol=2e-3)
+
+
+def test_correct_bias_withstands_clipped_outliers():
+    """A few clipped positions must not move all others, as a plain mean would."""
+    x = keras.Input((8, 8, 1), name="image")
+    y = keras.layers.Conv2D(1, 1, kernel_initializer="ones", name="conv")(x)
+    model = keras.Model(x, y)
+    data = images()[..., :1]
+    data[:, 0, 0, 0] = 100.0  # 1 of 64 positions
+    quantized = qat_lib.quantize_model(model)
+    for quantizer in qat_lib.model_quantizers(quantized).values():
+        if not quantizer.of_weight:
+            quantizer.amax = 1.0
+    correct_bias(quantized, data)
+    assert abs(float(quantized.get_layer("quant_conv").layer.bias.numpy()[0])) < 0.01
+
+
+def test_correct_bias_survives_export(tmp_path):
+    model, data = network(), images()
+    quantized = quantized_at(8, model, data)
+    correct_bias(quantized, data)
+    qat_lib.export_onnx(quantized, tmp_path / "net.onnx")
+    report = qat_lib.check_parity(quantized, tmp_path / "net.onnx", data[:8])
+    assert report.passed
+
+
+def test_correct_bias_says_what_it_skips():
+    x = keras.Input((8, 8, 3), name="image")
+    shared = keras.layers.Conv2D(3, 3, padding="same", name="shared")
+    y = shared(shared(x))
+    y = keras.layers.Conv2D(4, 3, use_bias=False, name="bare")(y)
+    model = keras.Model(x, keras.layers.Flatten(name="flat")(y))
+    data = images()
+    quantized = qat_lib.quantize_model(model)
+    qat_lib.calibrate(quantized, data)
+    report = correct_bias(quantized, data)
+    assert report.shifts == {}
+    assert "more than once" in report.skipped["quant_shared"]
+    assert "no bias" in report.skipped["quant_bare"]
+
+
+def test_correct_bias_needs_a_beta_in_the_normalization():
+    model, data = network(center=False), images()
+    report = correct_bias(quantized_at(8, model, data), data)
+    assert set(report.skipped) == {"quant_conv"}
+
+
+def test_correct_bias_takes_the_first_samples():
+    model, data = network(), images()
+    one, two = quantized_at(4, model, data), quantized_at(4, model, data)
+    batches = [(data[i : i + 5], None) for i in range(0, 60, 5)]
+    assert correct_bias(one, batches, samples=12).samples == 12
+    correct_bias(two, data[:12])
+    np.testing.assert_allclose(one(data), two(data), atol=1e-5)
+
+
+def test_correct_bias_reports_progress():
+    model, data = network(), images()
+    seen = []
+    correct_bias(quantized_at(8, model, data), data, on_layer=lambda *done: seen.append(done))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(("data", "samples"), [([], 64), (images(4), 0)])
+def test_correct_bias_refuses(data, samples):
+    quantized = quantized_at(8, network(), images())
+    with pytest.raises(CalibrationError):
+        correct_bias(quantized, data, samples=samples)

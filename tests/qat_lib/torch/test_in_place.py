@@ -1,0 +1,83 @@
+"""Operations that work in place: later readers read the changed value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from qat_lib.torch import quantize_model
+from qat_lib.torch.in_place import changes_its_input, work_out_of_place
+from qat_lib.torch.tracing import trace_module
+
+
+class Network(nn.Module):
+    """A value that several operations read and one changes before the last of them."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.change = change
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x)
+        before = y * 3
+        changed = self.change(self, y)
+        return before + changed + self.conv(y)
+
+
+def add_in_place(_: Any, y: Any) -> Any:
+    y += 1
+    return y
+
+
+CHANGES = {
+    "module": lambda network, y: network.relu(y),
+    "method": lambda _, y: y.mul_(2),
+    "function": lambda _, y: F.relu_(y),
+    "argument": lambda _, y: F.relu(y, inplace=True),
+    "operator": add_in_place,
+    "torch": lambda _, y: torch.sigmoid_(y),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_readers_read_what_they_would(change: str) -> None:
+    torch.manual_seed(0)
+    network = Network(CHANGES[change])
+    quantized = quantize_model(network, "partial", _none())
+    x = torch.randn(2, 3, 4, 4)
+    with torch.no_grad():
+        assert torch.equal(quantized(x), network(x))
+
+
+def _none() -> Any:
+    from qat_lib import QuantizationSpec
+
+    return QuantizationSpec().add("no_such_layer")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_works_in_place_in_the_end(change: str) -> None:
+    traced = trace_module(Network(CHANGES[change]))
+    work_out_of_place(traced)
+    nodes = list(traced.graph.nodes)
+    assert not [node.name for node in nodes if changes_its_input(traced, node)]
+
+
+class Viewed(nn.Module):
+    """A change of a view, which changes the value behind it, too."""
+
+    def forward(self, x: Any) -> Any:
+        x = x * 1
+        x[:, :1].add_(5)
+        return x * 2
+
+
+def test_changes_of_views_stay() -> None:
+    traced = trace_module(Viewed())
+    assert torch.equal(traced(torch.ones(1, 2)), torch.tensor([[12.0, 2.0]]))

@@ -1,0 +1,165 @@
+"""The graph of a module: what is one operation, what follows the mode, what cannot be traced."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch_twins import Residual
+
+from qat_lib.errors import UnsupportedModelError
+from qat_lib.torch import TensorQuantizer
+from qat_lib.torch import nn as quant_nn
+from qat_lib.torch.tracing import FLAG, trace_module
+
+
+def targets(module: nn.Module, **options: Any) -> list[str]:
+    """Return what the nodes of a traced module call."""
+    nodes = trace_module(module, **options).graph.nodes
+    calls = [node for node in nodes if node.op.startswith("call")]
+    return [getattr(node.target, "__name__", str(node.target)) for node in calls]
+
+
+class Dropping(nn.Module):
+    """Code that asks for the mode, as functional dropout does."""
+
+    def forward(self, x: Any) -> Any:
+        return F.dropout(x, 0.5, self.training)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_functions_follow_the_mode(training: bool) -> None:
+    traced = trace_module(Dropping().train(training))
+    x = torch.ones(100)
+    for mode in (True, False, True):
+        assert torch.equal(traced.train(mode)(x), x) is not mode
+
+
+class Contrary(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return F.dropout(x, 0.5, training=not self.training)
+
+
+def test_functions_follow_the_contrary_of_the_mode() -> None:
+    traced = trace_module(Contrary())
+    x = torch.ones(100)
+    assert torch.equal(traced.train()(x), x)
+    assert not torch.equal(traced.eval()(x), x)
+
+
+class Always(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return F.dropout(x, 0.5, training=True)
+
+
+def test_a_mode_that_the_code_sets_stays() -> None:
+    traced = trace_module(Always())
+    assert FLAG not in dict(traced.named_modules())
+    assert not torch.equal(traced.eval()(torch.ones(100)), torch.ones(100))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        self.auxiliary = nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        return (self.head(x), self.auxiliary(x)) if self.training else self.head(x)
+
+
+@pytest.mark.parametrize(("training", "calls"), [(True, ["head", "auxiliary"]), (False, ["head"])])
+def test_other_work_in_training_is_warned_of(
+    training: bool, calls: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="qat_lib"):
+        assert targets(Branching().train(training)) == calls
+    assert "Branching does other things in training than in inference" in caplog.text
+
+
+def test_the_modes_of_parts_stay_as_they_are() -> None:
+    module = Residual().train()
+    module.stem_bn.eval()
+    before = [part.training for part in module.modules()]
+    trace_module(module)
+    assert [part.training for part in module.modules()] == before
+
+
+class Optional(nn.Module):
+    def forward(self, x: Any, mask: Any = None, scale: float = 2.0) -> Any:
+        x = x * scale
+        return x if mask is None else x * mask
+
+
+def test_arguments_with_a_default_keep_it() -> None:
+    assert targets(Optional()) == ["mul"]
+    assert torch.equal(trace_module(Optional())(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_arguments_with_a_default_can_be_given() -> None:
+    assert targets(Optional(), inputs=2) == ["mul", "mul"]
+    traced = trace_module(Optional(), 2)
+    assert torch.equal(traced(torch.ones(2), torch.zeros(2)), torch.zeros(2))
+
+
+class Inner(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Any) -> Any:
+        return self.part(x)
+
+
+class DropPath(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 0.5 if self.training else x
+
+
+class Named(nn.Linear):
+    pass
+
+
+class Changed(nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return F.linear(x, self.weight * 2)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [nn.Linear(2, 2), quant_nn.QuantLinear(2, 2), TensorQuantizer(), DropPath(), Named(2, 2)],
+)
+def test_modules_that_are_one_operation(part: nn.Module) -> None:
+    assert targets(Inner(part)) == ["part"]
+
+
+def test_modules_that_are_traced_into() -> None:
+    assert targets(Inner(Inner(nn.Linear(2, 2)))) == ["part.part"]
+    assert targets(Inner(Changed(2, 2))) == ["mul", "linear"]
+
+
+class Deciding(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+class Keyed(nn.Module):
+    def forward(self, x: Any, *, other: Any) -> Any:
+        return x + other
+
+
+@pytest.mark.parametrize("module", [Deciding(), Keyed()])
+def test_what_cannot_be_traced_is_refused_with_the_way_out(module: nn.Module) -> None:
+    name = type(module).__name__
+    with pytest.raises(UnsupportedModelError, match=rf"can't trace {name}: .*quantized_modules"):
+        trace_module(module)
+
+
+def test_a_traced_module_is_not_traced_again() -> None:
+    traced = trace_module(Residual())
+    assert trace_module(traced) is traced
+    assert type(traced).__name__ == "Residual"
