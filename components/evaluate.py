@@ -1,4 +1,4 @@
-"""Step evaluate: the engines on the test part, against FP32 Keras and against each other."""
+"""Step evaluate: the engines on the test part, beside FP32 Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fifth step: export the FP32, PTQ and QAT models to ONNX, and FP16 if asked for.
+"""Step export_onnx: FP32, PTQ, QAT and optionally FP16 models to ONNX.
 
 Each graph is verified, and that of the candidate analyzed.
 """
@@ -22,9 +22,9 @@ from components.variants import CANDIDATE_VARIANT, Variant
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the result depends on; of ``engine`` these are two."""
-    from components.export.choice import engine_facts
+    from components.export.choice import engine_dependencies
 
-    return {**sections, "engine": engine_facts(sections.get("engine") or {})}
+    return {**sections, "engine": engine_dependencies(sections.get("engine") or {})}
 
 
 def export_onnx_step(
@@ -102,9 +102,10 @@ def export_onnx_step(
 def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
-    """Export one model and compare it with Keras on the test part."""
+    """Export one model and compare the file with it on the test part."""
     from components.data.reader import load_split
-    from components.export.parity import compare_with_keras
+    from components.export.parity import compare_with_model
+    from components.training.framework import framework_of
 
     metadata: dict[str, Any] = {"classes": list(dataset.info().classes)}
     if (accuracy := folder.test_accuracy()) is not None:
@@ -119,8 +120,12 @@ def _export_variant(
 
     options = export.options()
     in_half = options.float_precision == "fp16"
-    parity = compare_with_keras(
-        model, path, images, export_in_fp32=export_in_fp32 if in_half else None
+    parity = compare_with_model(
+        framework_of(folder),
+        model,
+        path,
+        images,
+        export_in_fp32=export_in_fp32 if in_half else None,
     )
     return ExportRecord(
         bytes=report.bytes,
@@ -146,13 +151,13 @@ def _export_file(
     With ``signed``, unsigned quantizers become signed ones of the same range: other numbers, the
     same structure.
     """
-    import qat_lib
+    from components.training.framework import framework_of
 
-    model = qat_lib.load_model(folder.model_file)
-    if signed:
-        for quantizer in qat_lib.model_quantizers(model).values():
-            quantizer.unsigned = False
-    report = qat_lib.export_onnx(model, path, options=export.options(), plan=folder.plan(), **about)
+    framework = framework_of(folder)
+    model = framework.load(folder)
+    report = framework.export_onnx(
+        model, path, options=export.options(), signed=signed, plan=folder.plan(), **about
+    )
     return model, report
 
 

@@ -1,4 +1,4 @@
-"""The fourth step: quantization-aware fine-tuning of the calibrated model."""
+"""Step finetune_qat: quantization-aware fine-tuning of the calibrated model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def finetune_qat_step(
         baseline: directory of the FP32 baseline, for the comparison and as the teacher of the
             distillation.
         ptq: directory of the quantized and calibrated model.
-        out: existing empty directory; gets model.keras, plan.json, ranges.json, history.json,
+        out: existing empty directory; gets the model, plan.json, ranges.json, history.json,
             metrics.json, predictions.npy.
         qat: epochs, rate and the like.
         seed: of shuffling and augmentation.
@@ -40,31 +40,45 @@ def finetune_qat_step(
         whose weights were kept (0: the calibrated model, see
         ``components.training.history.is_clear_gain``).
     """
-    import qat_lib
-    from components.training import fitting
     from components.training.finetuning import final_epoch, finetune
+    from components.training.framework import framework_of
+    from components.training.prepared_data import (
+        outputs_accuracy,
+        predict_split,
+        split_accuracy,
+    )
     from components.training.ranges import describe_ranges
 
-    fitting.make_deterministic(seed)
     reference, calibrated, tuned = Baseline(baseline), Quantized(ptq), FineTuned(out)
-    network = qat_lib.load_model(calibrated.model_file)
+    framework = framework_of(calibrated)
+    framework.make_deterministic(seed)
+    network = framework.load(calibrated)
     plan = calibrated.plan()
-    teacher = qat_lib.load_model(reference.model_file) if qat.distillation else None
-    history = finetune(network, dataset, qat, seed=seed, progress=progress, teacher=teacher)
-    outputs = fitting.predict_split(network, dataset, "test")
-    accuracy = fitting.outputs_accuracy(outputs, dataset, "test")
+    teacher = framework.load(reference) if qat.distillation else None
+    history = finetune(
+        network,
+        dataset,
+        qat,
+        seed=seed,
+        progress=progress,
+        teacher=teacher,
+        framework=framework,
+    )
+    outputs = predict_split(framework, network, dataset, "test")
+    accuracy = outputs_accuracy(outputs, dataset, "test")
     metrics = {
         **accuracies(
-            test=accuracy, validation=fitting.split_accuracy(network, dataset, "validation")
+            test=accuracy,
+            validation=split_accuracy(framework, network, dataset, "validation"),
         ),
         "kept_epoch": final_epoch(history).epoch,
     }
     if (before := reference.test_accuracy()) is not None:
         metrics["test_accuracy_change"] = accuracy - before
-    network.save(tuned.model_file)
+    framework.save(network, tuned)
     tuned.write_predictions(outputs)
     calibrated.copy_plan(tuned)
-    tuned.write_ranges(describe_ranges(network, plan))
+    tuned.write_ranges(describe_ranges(framework.quantizers(network), plan))
     tuned.write_history(history)
     tuned.write_metrics(metrics)
     return metrics

@@ -1,8 +1,8 @@
-"""The third step: plan and apply Q/DQ, then calibrate. The result is the PTQ model."""
+"""Step quantize_model: place Q/DQ and calibrate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     Of ``export`` and ``engine`` these are the ones that decide about the target.
     """
-    from components.export.choice import target_facts
+    from components.export.choice import target_dependencies
 
-    facts = target_facts(sections.get("export") or {}, sections.get("engine") or {})
+    facts = target_dependencies(sections.get("export") or {}, sections.get("engine") or {})
     return {**sections, **facts}
 
 
@@ -39,17 +39,18 @@ def quantize_model_step(
     Args:
         dataset: directory of the prepared data.
         baseline: directory of the FP32 baseline.
-        out: existing empty directory; gets model.keras, plan.json, spec.json, ranges.json,
+        out: existing empty directory; gets the model, plan.json, spec.json, ranges.json,
             metrics.json.
-        quantization: mode, spec, cases, calibrator, range policy, sign of the integers.
+        quantization: mode, spec, cases, calibrator, range policy, sign of the integers, bias
+            correction.
         export: only `target` is used; it determines signedness.
         engine: only `backend` is used; it determines the target.
         seed: of anything random; the step itself draws nothing.
         progress: told of every calibration batch.
 
     Returns:
-        Accuracy of the calibrated model on the validation and test parts, number of quantizers and
-        skipped layers.
+        Accuracy of the calibrated model on the validation and test parts, number of quantizers,
+        skipped layers and corrected biases.
 
     Raises:
         SpecError, ConfigError: the spec or a case is wrong.
@@ -57,45 +58,60 @@ def quantize_model_step(
     """
     import math
 
-    import qat_lib
     from components.data.reader import numpy_batches
     from components.export.choice import choose_unsigned
-    from components.training import fitting
+    from components.training.framework import framework_of
+    from components.training.prepared_data import split_accuracy
     from components.training.quantization_choice import open_cases, read_spec
     from components.training.ranges import describe_ranges
 
-    fitting.make_deterministic(seed)
+    framework = framework_of(Baseline(baseline))
+    framework.make_deterministic(seed)
     unsigned = choose_unsigned(quantization, export, engine)
-    network = qat_lib.load_model(Baseline(baseline).model_file)
+    network = framework.load(Baseline(baseline))
+
+    def calibration_data() -> Iterator[Any]:
+        return numpy_batches(dataset, "calibration", quantization.batch_size)
+
+    if quantization.equalize:
+        network = framework.equalize(network, calibration_data())
     spec = read_spec(quantization)
-    plan = qat_lib.plan_quantization(
+    plan = framework.plan(
         network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned
     )
     plan = plan.with_range_policy(quantization.range_policy)
-    quantized = qat_lib.apply_plan(network, plan)
+    quantized = framework.apply(network, plan)
     batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)
-    report = qat_lib.calibrate(
+    report = framework.calibrate(
         quantized,
-        numpy_batches(dataset, "calibration", quantization.batch_size),
+        calibration_data(),
         quantization.calibrator,
         percentile=quantization.percentile,
         freeze=quantization.range_policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
+    corrected = 0
+    if quantization.bias_correction:
+        corrected = framework.correct_bias(
+            quantized,
+            calibration_data(),
+            on_layer=lambda done, of: progress.update("bias correction", done, of),
+        )
     metrics = {
         **accuracies(
-            test=fitting.split_accuracy(quantized, dataset, "test"),
-            validation=fitting.split_accuracy(quantized, dataset, "validation"),
+            test=split_accuracy(framework, quantized, dataset, "test"),
+            validation=split_accuracy(framework, quantized, dataset, "validation"),
         ),
         "quantizers": float(len(plan.quantizers)),
         "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
+        "corrected_biases": float(corrected),
     }
     ptq = Quantized(out)
-    quantized.save(ptq.model_file)
+    framework.save(quantized, ptq)
     ptq.write_plan(plan)
     ptq.write_spec(spec.to_list() if spec else [])
-    ptq.write_ranges(describe_ranges(quantized, plan, report))
+    ptq.write_ranges(describe_ranges(framework.quantizers(quantized), plan, report))
     ptq.write_metrics(metrics)
     return metrics

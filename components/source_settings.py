@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from components.settings_base import Settings
 from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import parse_json
+from qat_lib.options import Framework
 
 Side = Annotated[int, Field(ge=1, le=8_192)]
 
@@ -110,18 +111,22 @@ class DataSettings(Settings):
 class ModelSettings(Settings):
     """The network."""
 
+    framework: Framework = Field(
+        "keras",
+        description="What the network is made and trained with; torch needs qatline[torch].",
+    )
     name: str = Field(
         "resnet_digits",
         description=(
             "A reference network, keras.applications:<Name>, module:function, or the path of a "
-            ".keras file."
+            ".keras file; with torch: resnet20_cifar10, mobilenetv2_imagenet or module:function."
         ),
     )
     weights: str | None = Field(
         None,
         description=(
-            "Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file; "
-            "also looked for beside the data."
+            "Weights to start from: imagenet (keras.applications), a .weights.h5 or a .npz file "
+            "(torch: .npz); also looked for beside the data."
         ),
     )
     trained: bool | None = Field(
@@ -147,18 +152,27 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _can_be_named(self) -> ModelSettings:
-        if (problem := _name_problem(self.name)) is not None:
+        if (problem := _name_problem(self.name, self.framework)) is not None:
             raise ValueError(f"model.name: {problem}, received {self.name!r}")
         if "://" in (self.weights or ""):
             raise ValueError(
                 "model.weights: expected imagenet or a file on this machine, received "
                 f"{self.weights}"
             )
+        if self.framework == "torch" and not (self.weights or ".npz").endswith(".npz"):
+            raise ValueError(
+                "model.weights: expected a .npz file with the names of the module's state_dict() "
+                f"(model.framework=torch), received {self.weights}"
+            )
         return self
 
 
-def _name_problem(name: str) -> str | None:
+def _name_problem(name: str, framework: Framework) -> str | None:
     """Return what was expected instead of a name that no model can have."""
+    if framework == "torch" and (
+        name.endswith((".keras", ".pt", ".pth")) or name.startswith("keras.applications:")
+    ):
+        return "expected a reference network of PyTorch or module:function (model.framework=torch)"
     if "://" in name:
         return "expected a .keras file on this machine"
     if name.endswith((".h5", ".hdf5")):

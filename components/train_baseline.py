@@ -1,4 +1,4 @@
-"""The second step: train the FP32 baseline, or only evaluate a model that is trained already."""
+"""Step train_baseline: train the FP32 model, or evaluate a trained one."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ def train_baseline_step(
         ConfigError, UnsupportedModelError: the model cannot be loaded or is incompatible with the
             data.
     """
-    from components.training import fitting
-    from components.training.model_source import gives_probabilities, open_model
+    from components.training.framework import choose_framework
+    from components.training.prepared_data import (
+        outputs_accuracy,
+        predict_split,
+        split_accuracy,
+    )
 
-    fitting.make_deterministic(seed)
+    framework = choose_framework(model.framework)
+    framework.make_deterministic(seed)
     info, baseline = Dataset(dataset).info(), Baseline(out)
-    network, trained = open_model(model, info.image_shape, len(info.classes))
+    network, trained = framework.open_model(model, info.image_shape, len(info.classes))
     history: list[Epoch] = []
     if not trained:
-        history = fitting.fit(
+        history = framework.fit(
             network,
             dataset,
             training,
@@ -52,22 +57,23 @@ def train_baseline_step(
             progress=progress,
             label_smoothing=training.label_smoothing,
         )
-    outputs = fitting.predict_split(network, dataset, "test")
+    outputs = predict_split(framework, network, dataset, "test")
     metrics = {
         **accuracies(
-            test=fitting.outputs_accuracy(outputs, dataset, "test"),
-            validation=fitting.split_accuracy(network, dataset, "validation"),
+            test=outputs_accuracy(outputs, dataset, "test"),
+            validation=split_accuracy(framework, network, dataset, "validation"),
         ),
-        "parameters": float(network.count_params()),
+        "parameters": float(framework.parameters(network)),
     }
-    network.save(baseline.model_file)
+    framework.save(network, baseline)
     baseline.write_predictions(outputs)
     description = ModelInfo(
-        name=network.name,
+        name=framework.name(network),
         source=model.name,
-        parameters=network.count_params(),
+        framework=model.framework,
+        parameters=framework.parameters(network),
         input_shape=list(info.image_shape),
-        probabilities=gives_probabilities(network),
+        probabilities=framework.gives_probabilities(network),
         trained_here=not trained,
     )
     baseline.write_metrics(metrics)

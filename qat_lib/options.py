@@ -1,4 +1,4 @@
-"""The choices that options of the library, the pipeline and the command line have, each once.
+"""The allowed values of options, as type aliases.
 
 Every alias is a ``Literal``: settings and command line take it as the type of a field or an option.
 ``get_args`` gives the values, in the order in which messages name them.
@@ -15,6 +15,9 @@ Each is the name of a module in ``qat_lib.engines``."""
 
 BackendChoice: TypeAlias = Literal["auto", Backend]
 """A backend, or the best one that can be used."""
+
+Framework: TypeAlias = Literal["keras", "torch"]
+"""What a model is made and trained with."""
 
 Mode: TypeAlias = Literal["full", "partial"]
 """Whether all layers are quantized or only those that a spec or a case names."""

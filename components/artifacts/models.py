@@ -1,4 +1,4 @@
-"""What the steps that make a Keras model hand on.
+"""What the steps that make a model hand on.
 
 The baseline, the calibrated and the fine-tuned model.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from components.artifacts.folder import StepFolder
 from components.artifacts.record import Measured, Record
 from qat_lib.errors import DataError, PlanError
+from qat_lib.options import Framework
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,7 @@ _TEST_ACCURACY = "test_accuracy"
 
 
 def accuracies(*, test: float, validation: float) -> dict[str, float]:
-    """Return the figures of a model that all of these steps measure, by name; both in [0, 1]."""
+    """Return a model's accuracies by name, in [0, 1]."""
     return {_TEST_ACCURACY: test, "validation_accuracy": validation}
 
 
@@ -51,10 +52,29 @@ class ModelInfo(Record):
 
     name: str = ""
     source: str = ""
+    framework: str = "keras"
     parameters: int | None = None
     input_shape: Sequence[int] = ()
     probabilities: bool | None = None
     trained_here: bool | None = None
+
+
+class TorchRecipe(Record):
+    """What builds the float form of a PyTorch network.
+
+    Attributes:
+        name: a reference network, or ``module:function``.
+        options: keyword arguments of the builder.
+        image_shape: (height, width, channels) of the data.
+        classes: number of outputs.
+        code: digest of the user's code that builds it; empty for a reference network.
+    """
+
+    name: str
+    options: dict[str, Any]
+    image_shape: tuple[int, int, int]
+    classes: int
+    code: str = ""
 
 
 class RangeHistogram(Record):
@@ -81,18 +101,39 @@ class QuantizerRange(Record):
 
 
 class ModelFolder(StepFolder):
-    """A Keras model with the figures of the step that made it."""
+    """A model with the figures of the step that made it.
 
-    MODEL: ClassVar[str] = "model.keras"
+    A Keras model is one file. A PyTorch network is its state, what builds it, and the plan that
+    quantizes it.
+    """
+
+    MODELS: ClassVar[Mapping[Framework, str]] = {"keras": "model.keras", "torch": "model.pt"}
+    RECIPE: ClassVar[str] = "network.json"
     METRICS: ClassVar[str] = "metrics.json"
     HISTORY: ClassVar[str] = "history.json"
     PREDICTIONS: ClassVar[str] = "predictions.npy"
     PLAN: ClassVar[str] = "plan.json"
 
     @property
+    def framework(self) -> Framework:
+        """Framework of the model; Keras where there is none."""
+        for name, file in self.MODELS.items():
+            if self.has(file):
+                return name
+        return "keras"
+
+    @property
     def model_file(self) -> Path:
-        """Path of the Keras model."""
-        return self.file(self.MODEL)
+        """Path of the model."""
+        return self.file(self.MODELS[self.framework])
+
+    def recipe(self) -> TorchRecipe:
+        """Return what builds the float form of a PyTorch network."""
+        return self.read(self.RECIPE, TorchRecipe)
+
+    def write_recipe(self, recipe: TorchRecipe) -> None:
+        """Write what builds the float form of a PyTorch network."""
+        self.write(self.RECIPE, recipe.to_dict())
 
     def metrics(self) -> Mapping[str, float]:
         """Return the step's figures by name; none where it wrote none."""

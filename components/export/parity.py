@@ -1,8 +1,8 @@
-"""Whether an exported file agrees with Keras, as far as its data types allow that to be asked.
+"""Compare an exported file with its model within its data types' precision.
 
 In FP32 the labels must be the same but for ties. FP16 rounds every tensor between two layers, which
 moves values over the edges between two INT8 levels, and so labels that are close. There the same
-lowering in FP32 must agree with Keras label by label, and the outputs in FP16 must lie within a
+lowering in FP32 must agree with the model label by label, and the outputs in FP16 must lie within a
 bound. What it does to accuracy is measured on the engine.
 """
 
@@ -14,21 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts.exported import ParityRecord
+from components.training.framework import Framework
 from qat_lib.errors import VerificationError
 
 HALF_BOUND = 5e-2
-"""Largest accepted difference of a file in FP16 from Keras, as a share of the largest output."""
+"""Largest accepted difference of a file in FP16 from its model, as a share of the largest output."""
 
 
-def compare_with_keras(
-    model: Any, path: Path, images: Any, *, export_in_fp32: Callable[[Path], Any] | None = None
+def compare_with_model(
+    framework: Framework,
+    model: Any,
+    path: Path,
+    images: Any,
+    *,
+    export_in_fp32: Callable[[Path], Any] | None = None,
 ) -> ParityRecord:
     """Compare an exported file with the model it came from.
 
     Args:
-        model: the Keras model.
+        framework: the model's.
+        model: the model.
         path: the ONNX file.
-        images: inputs, as Keras takes them.
+        images: inputs, as the data has them.
         export_in_fp32: exports the same model to another path with FP32 for non-quantized layers; given for a
             file in FP16.
 
@@ -39,26 +46,23 @@ def compare_with_keras(
     Raises:
         VerificationError: they do not agree.
     """
-    import qat_lib
-
-    report = qat_lib.check_parity(model, path, images)
+    report = framework.check_parity(model, path, images)
     parity = ParityRecord.model_validate(report.to_dict())
     if export_in_fp32 is None:
         if not report.passed:
             raise VerificationError(
                 f"{path.name} {report}: {report.mismatches} labels differ beyond a tie. Find the "
-                "layer where the difference starts with: qatline export model.keras -o x.onnx "
-                "--check inputs.npy --layers"
+                f"layer where the difference starts with: {framework.layer_check}"
             )
         return parity
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         twin = Path(folder) / path.name
         export_in_fp32(twin)
-        exact = compare_with_keras(model, twin, images)
+        exact = compare_with_model(framework, model, twin, images)
     passed = bool(report.largest_difference <= HALF_BOUND * report.magnitude)
     if not passed:
         raise VerificationError(
-            f"{path.name} in FP16 differs from Keras by up to {report.largest_difference:.3g}; "
+            f"{path.name} in FP16 differs from {framework.title} by up to {report.largest_difference:.3g}; "
             f"expected at most {HALF_BOUND:g} of the largest output, {report.magnitude:.3g}. In "
             "FP32 it agrees: export it with export.float_precision=fp32 or engine.fp16=never."
         )

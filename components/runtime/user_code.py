@@ -6,6 +6,8 @@ Code of the user's, which may fail in any way.
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from qat_lib.errors import ConfigError, QatlineError
@@ -55,6 +57,29 @@ def call(setting: str, reference: str, function: Any, **arguments: Any) -> Any:
         raise
     except Exception as error:  # the user's own code
         raise ConfigError(f"{setting}: {reference!r} failed: {_reason(error)}.") from error
+
+
+def call_with(
+    setting: str,
+    reference: str,
+    function: Any,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """Call a function with those of ``given`` that it names, and with all of ``options``.
+
+    A function that takes any keyword gets all of both.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    accepted = inspect.signature(function).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values())
+    arguments = dict(options)
+    for name, value in given.items():
+        if takes_all or name in accepted:
+            arguments.setdefault(name, value)
+    return call(setting, reference, function, **arguments)
 
 
 def _reason(error: Exception) -> str:

@@ -32,6 +32,8 @@ LIBRARIES = (
     "openvino",
     "onnxruntime",
     "tensorrt",
+    "torch",
+    "onnxscript",
 )
 # Settings that may hold the path of a file or a folder whose content matters.
 PATH_SETTINGS = (
@@ -56,6 +58,22 @@ def code_digest(settings: Mapping[str, Any]) -> str:
         folder = _package_folder(package)
         _add_sources(digest, _package_files(folder), folder.parent)
     _add_sources(digest, _user_sources(_module_references(settings)), None)
+    return digest.hexdigest()
+
+
+def user_code_digest(reference: str) -> str:
+    """Return the SHA-256 of the user's modules that ``module:attribute`` brings along.
+
+    Empty for a name that is no such reference.
+
+    Raises:
+        ConfigError: the module can't be found.
+    """
+    modules = list(_module_references(reference))
+    if not modules:
+        return ""
+    digest = hashlib.sha256()
+    _add_sources(digest, _user_sources(modules), None)
     return digest.hexdigest()
 
 

@@ -9,21 +9,23 @@ from typing import Any
 from components.artifacts.models import Epoch
 from components.runtime.events import Progress
 from components.settings import QATSettings
-from components.training import fitting
+from components.training.framework import Framework, choose_framework
+from components.training.prepared_data import TrainingData
 
 
 def finetune(
     model: Any,
-    data: Path | fitting.TrainingData,
+    data: Path | TrainingData,
     qat: QATSettings,
     *,
     seed: int,
     progress: Progress,
     teacher: Any = None,
+    framework: Framework | None = None,
 ) -> list[Epoch]:
     """Fine-tune a calibrated model in place; end with the best epoch's weights.
 
-    For a result that can be repeated, call ``fitting.make_deterministic`` before the model is
+    For a result that can be repeated, call the framework's ``make_deterministic`` before the model is
     loaded: layers such as Dropout draw their seeds then.
 
     An epoch counts as better than the model as it came only if its gain is more than noise (see
@@ -36,11 +38,13 @@ def finetune(
         seed: of shuffling and augmentation.
         progress: told of every batch.
         teacher: the model in floating point whose outputs serve as soft targets, or None.
+        framework: that of the model; None for Keras.
 
     Returns:
         One record an epoch, from epoch 0, the model as it came.
     """
-    return fitting.fit(
+    chosen = framework or choose_framework("keras")
+    return chosen.fit(
         model,
         data,
         qat,
@@ -53,5 +57,5 @@ def finetune(
 
 
 def final_epoch(history: Sequence[Epoch]) -> Epoch:
-    """Return the epoch whose weights the model has now; epoch 0 is the model as it came."""
+    """Return the epoch whose weights were kept; epoch 0 is before training."""
     return next(epoch for epoch in history if epoch.kept)

@@ -1,4 +1,4 @@
-"""Training and prediction, shared by the steps that train.
+"""Training and prediction of Keras models.
 
 Seeded, deterministic, with progress and a history.
 """
@@ -8,67 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from components.artifacts import Dataset
 from components.artifacts.models import Epoch
-from components.data.reader import load_split, numpy_batches, tf_dataset
-from components.evaluation.metrics import accuracy
 from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
 from components.training.history import History
 from components.training.model_source import gives_probabilities
+from components.training.prepared_data import TrainingData, open_data
 
 
 def make_deterministic(seed: int) -> None:
     """Seed Python, NumPy and TensorFlow, and make TensorFlow's kernels deterministic."""
     keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
-
-
-class TrainingData(Protocol):
-    """What a training reads: the parts ``train`` and ``validation``, in batches."""
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-
-    @property
-    def samples(self) -> int:
-        """Number of samples to train on."""
-
-    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
-        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time."""
-
-    def validation(self, batch_size: int) -> Any:
-        """Return the ``tf.data.Dataset`` of the validation part."""
-
-
-class PreparedData:
-    """The data set that the step prepare_data left.
-
-    Args:
-        path: its directory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, info = path, Dataset(path).info()
-        self.classes: int = len(info.classes)
-        self.samples: int = info.splits["train"]
-
-    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
-        """Return the batches of an epoch."""
-        return tf_dataset(
-            self._path, "train", batch_size, shuffle_seed=shuffle_seed, augment=augment
-        )
-
-    def validation(self, batch_size: int) -> Any:
-        """Return the batches of the validation part."""
-        return tf_dataset(self._path, "validation", batch_size)
 
 
 def fit(
@@ -103,18 +60,24 @@ def fit(
         One record an epoch. With ``keep_best`` the first record is epoch 0, the model as it came,
         and each says with ``kept`` whether its weights are the final ones.
     """
-    source = PreparedData(data) if isinstance(data, Path) else data
+    source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
     _compile(model, schedule, steps, source.classes, label_smoothing)
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
     validation = source.validation(schedule.batch_size)
     if teacher is not None and distillation > 0:
         train = train.map(_soft_targets(teacher, source.classes, distillation))
-    record = History(model, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    compiled = CompiledModel(model)
+    record = History(compiled, validation, steps, schedule.epochs, progress, keep_best=keep_best)
     if keep_best:
         record.start()
     if schedule.epochs:
-        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[record])
+        told = keras.callbacks.LambdaCallback(
+            on_epoch_begin=record.on_epoch_begin,
+            on_epoch_end=record.on_epoch_end,
+            on_train_batch_end=record.on_train_batch_end,
+        )
+        model.fit(train, epochs=schedule.epochs, verbose=0, shuffle=False, callbacks=[told])
     record.restore_kept()
     # Else its file would hold the optimizer's variables, and a loss that only this package can
     # load.
@@ -122,9 +85,37 @@ def fit(
     return record.rows
 
 
-def predict_split(model: Any, dataset: Path, split: str, batch_size: int = 256) -> np.ndarray:
-    """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
-    return predict(model, (x for x, _ in numpy_batches(dataset, split, batch_size)))
+class CompiledModel:
+    """A compiled Keras model in training; see ``components.training.history.Trained``.
+
+    Args:
+        model: the model; its loss is that of one sample each.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of the next step."""
+        return float(self._model.optimizer.learning_rate)
+
+    def outputs(self, x: Any) -> np.ndarray:
+        """Return the outputs of inference on a batch."""
+        return np.asarray(self._model.predict_on_batch(x))
+
+    def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
+        """Return the loss of each sample."""
+        return np.asarray(keras.ops.convert_to_numpy(self._model.loss.call(y, outputs)))
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Return copies of all weights."""
+        weights: list[np.ndarray] = self._model.get_weights()
+        return weights
+
+    def set_weights(self, weights: list[np.ndarray]) -> None:
+        """Set all weights."""
+        self._model.set_weights(weights)
 
 
 def predict(model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
@@ -134,17 +125,6 @@ def predict(model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
     for x in batches:
         outputs.append(run(tf.convert_to_tensor(x)).numpy())
     return np.concatenate(outputs)
-
-
-def split_accuracy(model: Any, dataset: Path, split: str) -> float:
-    """Return the top-1 accuracy of a model on one part, in [0, 1]."""
-    return outputs_accuracy(predict_split(model, dataset, split), dataset, split)
-
-
-def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
-    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
-    _, labels = load_split(dataset, split, raw=True)
-    return accuracy(outputs, labels)
 
 
 def _compile(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
-import keras
 import numpy as np
 
 from components.artifacts.models import Epoch
@@ -33,11 +33,33 @@ def is_clear_gain(before: np.ndarray, after: np.ndarray) -> bool:
     return bool(gain.mean() > CLEAR * error)
 
 
-class History(keras.callbacks.Callback):
+class Trained(Protocol):
+    """What is trained, as its history sees it."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of the next step."""
+
+    def outputs(self, x: Any) -> np.ndarray:
+        """Return the outputs of inference on a batch, ``(samples, classes)``."""
+
+    def losses(self, y: Any, outputs: np.ndarray) -> np.ndarray:
+        """Return the loss of each sample, ``(samples,)``."""
+
+    def get_weights(self) -> Any:
+        """Return a copy of all that training changes."""
+
+    def set_weights(self, weights: Any) -> None:
+        """Put back what ``get_weights`` returned."""
+
+
+class History:
     """Records each epoch, reports every batch, and remembers the weights to keep.
 
+    Its methods ``on_...`` are those of Keras's callbacks.
+
     Args:
-        model: compiled model; its loss is that of one sample each.
+        trained: what is trained.
         validation: batches of inputs and labels.
         steps: batches of an epoch.
         epochs: number of epochs.
@@ -49,20 +71,19 @@ class History(keras.callbacks.Callback):
 
     def __init__(
         self,
-        model: Any,
-        validation: Any,
+        trained: Trained,
+        validation: Iterable[tuple[Any, Any]],
         steps: int,
         epochs: int,
         progress: Progress,
         *,
         keep_best: bool,
     ) -> None:
-        super().__init__()
-        self.trained, self.validation = model, validation
+        self.trained, self.validation = trained, validation
         self.steps, self.epochs, self.progress, self.keep_best = steps, epochs, progress, keep_best
         self.rows: list[Epoch] = []
         self.at_first: np.ndarray | None = None
-        self.kept: tuple[float, int, list[np.ndarray]] | None = None
+        self.kept: tuple[float, int, Any] | None = None
         self.done = 0
 
     def start(self) -> None:
@@ -91,7 +112,7 @@ class History(keras.callbacks.Callback):
             **_training(logs),
             val_loss=loss,
             val_accuracy=float(hits.mean()),
-            lr=float(self.trained.optimizer.learning_rate),
+            lr=self.trained.learning_rate,
             seconds=seconds,
         )
         self.rows.append(row)
@@ -102,8 +123,8 @@ class History(keras.callbacks.Callback):
         """Return the loss of each validation sample, and whether its label is the first guess."""
         losses, hits = [], []
         for x, y in self.validation:
-            outputs = self.trained.predict_on_batch(x)
-            losses.append(keras.ops.convert_to_numpy(self.trained.loss.call(y, outputs)))
+            outputs = self.trained.outputs(x)
+            losses.append(self.trained.losses(y, outputs))
             hits.append(np.argmax(outputs, axis=1) == np.reshape(y, -1))
         return np.concatenate(losses), np.concatenate(hits)
 
@@ -125,5 +146,5 @@ class History(keras.callbacks.Callback):
 
 
 def _training(logs: Any) -> dict[str, float]:
-    """Return what Keras's logs say of the training part, of the figures that are recorded."""
+    """Return what the logs say of the training part, of the figures that are recorded."""
     return {name: float(logs[name]) for name in ("loss", "accuracy") if name in (logs or {})}

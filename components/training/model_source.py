@@ -5,10 +5,9 @@ A reference network, keras.applications, the user's own function, or a file.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from components.runtime.user_code import call, import_callable
+from components.runtime.user_code import call_with, import_callable
 from components.settings import ModelSettings
 from qat_lib.errors import ConfigError, UnsupportedModelError
 from qat_lib.files import limits
@@ -107,11 +106,8 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
 
 def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
     function = import_callable("model.name", settings.name)
-    given = {"input_shape": input_shape, "classes": classes, **settings.options}
-    accepted = inspect.signature(function).parameters
-    takes_all = inspect.Parameter.VAR_KEYWORD in {parameter.kind for parameter in accepted.values()}
-    taken = {k: v for k, v in given.items() if takes_all or k in accepted or k in settings.options}
-    return call("model.name", settings.name, function, **taken)
+    given = {"input_shape": input_shape, "classes": classes}
+    return call_with("model.name", settings.name, function, given, settings.options)
 
 
 def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from components.artifacts.models import QuantizerRange, RangeHistogram
+from qat_lib.export.ranges import RangeOwner
 
 HISTOGRAM_BINS = 128
 
 
-def describe_ranges(model: Any, plan: Any, report: Any = None) -> dict[str, QuantizerRange]:
+def describe_ranges(
+    quantizers: Mapping[str, RangeOwner], plan: Any, report: Any = None
+) -> dict[str, QuantizerRange]:
     """Return tensor, range and, with a calibration report, histogram of each quantizer.
 
     Args:
-        model: a quantized model.
+        quantizers: the quantizers of a model by name.
         plan: its QuantizationPlan.
         report: a CalibrationReport, or None.
 
     Returns:
         The range of each quantizer by its name; histograms have 128 bins.
     """
-    from qat_lib import model_quantizers
-
     entries = {entry.name: entry for entry in plan.quantizers}
     seen = report.tensors if report is not None else {}
     described = {}
-    for name, quantizer in model_quantizers(model).items():
+    for name, quantizer in quantizers.items():
         entry, statistics = entries.get(name), seen.get(name)
         amax = quantizer.amax
         described[name] = QuantizerRange(

@@ -87,7 +87,7 @@ class RunConfig(Settings):
         if problem is not None:
             raise ValueError(problem)
         if ":" not in self.model.name and not self.model.name.endswith(".keras"):
-            check_reference_name(self.model.name)
+            check_reference_name(self.model.name, self.model.framework)
         for name in self.quantization.cases:
             check_case_name(name)
         self._check_batches()

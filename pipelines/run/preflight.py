@@ -63,6 +63,8 @@ def _packages(config: RunConfig) -> Iterator[str]:
         "jinja2",
         "PIL",
     )
+    if config.model.framework == "torch":
+        yield from ("torch", "onnxscript")
     if config.data.kind == "digits":
         yield "sklearn"
     if os.environ.get(MODE_VARIABLE) != "off":

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from qat_lib.errors import ConfigError
+from qat_lib.options import Framework
 
 if TYPE_CHECKING:
     from qat_lib.models.mobilenet import mobilenetv2_imagenet
@@ -20,8 +21,12 @@ _MODULES = {
 REFERENCE_MODELS = tuple(_MODULES)
 """Names of the networks."""
 
+TORCH_REFERENCE_MODELS = ("resnet20_cifar10", "mobilenetv2_imagenet")
+"""Names of those that ``qat_lib.torch.models`` builds as well."""
+
 __all__ = [
     "REFERENCE_MODELS",
+    "TORCH_REFERENCE_MODELS",
     "build_reference_model",
     "check_reference_name",
     "mobilenetv2_imagenet",
@@ -30,19 +35,31 @@ __all__ = [
 ]
 
 
-def check_reference_name(name: str) -> None:
-    """Check that there is a reference network ``name``, without importing Keras.
+_KNOWN: dict[Framework, tuple[str, ...]] = {
+    "keras": REFERENCE_MODELS,
+    "torch": TORCH_REFERENCE_MODELS,
+}
+_OTHERS: dict[Framework, str] = {
+    "keras": "keras.applications:<Name>, module:function, or the path of a .keras file",
+    "torch": "module:function that returns a torch.nn.Module",
+}
+
+
+def check_reference_name(name: str, framework: Framework = "keras") -> None:
+    """Check that there is a reference network ``name``, without importing its framework.
 
     Raises:
         ConfigError: there is none; the nearest name is given.
     """
-    if name in REFERENCE_MODELS:
+    known = _KNOWN[framework]
+    if name in known:
         return
-    near = difflib.get_close_matches(name, REFERENCE_MODELS, n=1)
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    kind = "reference network" if framework == "keras" else "reference network of PyTorch"
     raise ConfigError(
-        f"model.name {name!r} is not a reference network ({', '.join(REFERENCE_MODELS)}).{hint} "
-        "Other models: keras.applications:<Name>, module:function, or the path of a .keras file."
+        f"model.name {name!r} is not a {kind} ({', '.join(known)}).{hint} "
+        f"Other models: {_OTHERS[framework]}."
     )
 
 

@@ -1,0 +1,171 @@
+"""What the steps need of a framework, and which one a config or a model's directory asks for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from components.artifacts.models import Epoch, ModelFolder
+from components.runtime.events import Progress
+from components.settings import ModelSettings, QATSettings, TrainingSettings
+from components.training.prepared_data import TrainingData
+from qat_lib.export.ranges import RangeOwner
+from qat_lib.options import Framework as FrameworkName
+from qat_lib.options import Mode
+
+if TYPE_CHECKING:
+    from qat_lib.calibrators.report import CalibrationReport
+    from qat_lib.export.finish import ExportReport
+    from qat_lib.export.options import ExportOptions
+    from qat_lib.export.parity_report import ParityReport
+    from qat_lib.plan import QuantizationPlan
+    from qat_lib.spec import QuantizationSpec
+
+_HOMES: Mapping[FrameworkName, str] = {
+    "keras": "components.training.keras_framework",
+    "torch": "components.training.torch_framework",
+}
+
+
+class Framework(Protocol):
+    """A framework that makes, trains, quantizes and exports models.
+
+    What a model is, only the framework knows. Images come in batches as the data has them,
+    float32 ``(samples, height, width, channels)``.
+
+    Attributes:
+        title: its name in messages.
+        layer_check: how a user compares an exported file with its model layer by layer.
+    """
+
+    title: str
+    layer_check: str
+
+    def make_deterministic(self, seed: int) -> None:
+        """Seed everything random, and make kernels deterministic."""
+
+    def open_model(
+        self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
+    ) -> tuple[Any, bool]:
+        """Return the model that ``settings`` name, and whether it is trained already.
+
+        Raises:
+            ConfigError: the name, its options or its weights are wrong.
+            UnsupportedModelError: the model does not fit the data, or can't be loaded safely.
+        """
+
+    def name(self, model: Any) -> str:
+        """Return the model's name."""
+
+    def parameters(self, model: Any) -> int:
+        """Return the number of its parameters."""
+
+    def gives_probabilities(self, model: Any) -> bool:
+        """Whether its outputs went through a softmax, rather than being logits."""
+
+    def fit(
+        self,
+        model: Any,
+        data: Path | TrainingData,
+        schedule: TrainingSettings | QATSettings,
+        *,
+        seed: int,
+        progress: Progress,
+        label_smoothing: float = 0.0,
+        keep_best: bool = False,
+        teacher: Any = None,
+        distillation: float = 0.0,
+    ) -> list[Epoch]:
+        """Train a model in place; see ``components.training.fitting.fit``."""
+
+    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
+        """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
+
+    def plan(
+        self,
+        model: Any,
+        mode: Mode,
+        spec: QuantizationSpec | None,
+        cases: Sequence[Any],
+        *,
+        unsigned: bool,
+    ) -> QuantizationPlan:
+        """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
+
+    def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
+        """Return an equalized copy of a float model; see ``qat_lib.equalize``.
+
+        Raises:
+            ConfigError: the framework has no equalization.
+        """
+
+    def apply(self, model: Any, plan: QuantizationPlan) -> Any:
+        """Return a quantized copy of a model."""
+
+    def calibrate(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        method: str,
+        *,
+        percentile: float,
+        freeze: bool,
+        on_batch: Callable[[int], None],
+    ) -> CalibrationReport:
+        """Set the ranges of a quantized model; see ``qat_lib.calibrate``."""
+
+    def correct_bias(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        *,
+        on_layer: Callable[[int, int], None],
+    ) -> int:
+        """Correct the biases of a quantized model; see ``qat_lib.correct_bias``.
+
+        Return how many were corrected: none where the framework has no bias correction.
+        """
+
+    def quantizers(self, model: Any) -> Mapping[str, RangeOwner]:
+        """Return the quantizers of a model by name."""
+
+    def save(self, model: Any, folder: ModelFolder) -> None:
+        """Write a model into a step's directory."""
+
+    def load(self, folder: ModelFolder) -> Any:
+        """Return the model in a step's directory, whose plan is there too if it has one.
+
+        Raises:
+            StepError, UnsupportedModelError: it is missing or damaged.
+        """
+
+    def export_onnx(
+        self, model: Any, path: Path, *, options: ExportOptions, signed: bool, **about: Any
+    ) -> ExportReport:
+        """Export a model; see ``qat_lib.export_onnx``.
+
+        With ``signed``, unsigned quantizers become signed ones of the same range: other numbers,
+        the same structure.
+        """
+
+    def check_parity(self, model: Any, path: Path, images: np.ndarray) -> ParityReport:
+        """Compare an exported file with its model; see ``qat_lib.check_parity``."""
+
+
+def choose_framework(name: FrameworkName) -> Framework:
+    """Return a framework; what it needs is imported.
+
+    Raises:
+        MissingPackageError: a package is not installed.
+    """
+    framework: Framework = importlib.import_module(_HOMES[name]).FRAMEWORK
+    return framework
+
+
+def framework_of(folder: ModelFolder) -> Framework:
+    """Return the framework of the model in a step's directory."""
+    return choose_framework(folder.framework)

@@ -1,0 +1,137 @@
+"""Keras, as the steps use it; see ``components.training.framework``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import qat_lib
+from components.artifacts.models import Epoch, ModelFolder
+from components.settings import ModelSettings, QATSettings, TrainingSettings
+from components.training import fitting, model_source
+from components.training.framework import Framework
+from components.training.prepared_data import TrainingData
+
+if TYPE_CHECKING:
+    from qat_lib.export.options import ExportOptions
+    from qat_lib.plan import QuantizationPlan
+    from qat_lib.spec import QuantizationSpec
+
+
+class KerasFramework:
+    """Keras on TensorFlow; a model is a ``keras.Model``."""
+
+    title = "Keras"
+    layer_check = "qatline export model.keras -o x.onnx --check inputs.npy --layers"
+
+    def make_deterministic(self, seed: int) -> None:
+        """Seed Python, NumPy and TensorFlow."""
+        fitting.make_deterministic(seed)
+
+    def open_model(
+        self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
+    ) -> tuple[Any, bool]:
+        """Return the model that ``settings`` name, and whether it is trained already."""
+        return model_source.open_model(settings, image_shape, classes)
+
+    def name(self, model: Any) -> str:
+        """Return the model's name."""
+        return str(model.name)
+
+    def parameters(self, model: Any) -> int:
+        """Return the number of its weights, trained or not."""
+        return int(model.count_params())
+
+    def gives_probabilities(self, model: Any) -> bool:
+        """Whether its last layer is a softmax."""
+        return model_source.gives_probabilities(model)
+
+    def fit(
+        self,
+        model: Any,
+        data: Path | TrainingData,
+        schedule: TrainingSettings | QATSettings,
+        **options: Any,
+    ) -> list[Epoch]:
+        """Train a model in place."""
+        return fitting.fit(model, data, schedule, **options)
+
+    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
+        """Return the outputs of inference."""
+        return fitting.predict(model, batches)
+
+    def plan(
+        self,
+        model: Any,
+        mode: Any,
+        spec: QuantizationSpec | None,
+        cases: Sequence[Any],
+        *,
+        unsigned: bool,
+    ) -> QuantizationPlan:
+        """Decide which tensors get a quantizer."""
+        return qat_lib.plan_quantization(model, mode, spec, cases, unsigned=unsigned)
+
+    def apply(self, model: Any, plan: QuantizationPlan) -> Any:
+        """Return a quantized copy of a model."""
+        return qat_lib.apply_plan(model, plan)
+
+    def calibrate(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        method: str,
+        *,
+        percentile: float,
+        freeze: bool,
+        on_batch: Callable[[int], None],
+    ) -> Any:
+        """Set the ranges of a quantized model."""
+        return qat_lib.calibrate(
+            model, batches, method, percentile=percentile, freeze=freeze, on_batch=on_batch
+        )
+
+    def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
+        """Return an equalized copy of a float model."""
+        return qat_lib.equalize(model, batches)
+
+    def correct_bias(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        *,
+        on_layer: Callable[[int, int], None],
+    ) -> int:
+        """Correct the biases of a quantized model."""
+        return len(qat_lib.correct_bias(model, batches, on_layer=on_layer).shifts)
+
+    def quantizers(self, model: Any) -> Mapping[str, Any]:
+        """Return the quantizers of a model by name."""
+        return qat_lib.model_quantizers(model)
+
+    def save(self, model: Any, folder: ModelFolder) -> None:
+        """Write ``model.keras``."""
+        model.save(folder.file(folder.MODELS["keras"]))
+
+    def load(self, folder: ModelFolder) -> Any:
+        """Return the model of ``model.keras``, loaded in safe mode."""
+        return qat_lib.load_model(folder.model_file)
+
+    def export_onnx(
+        self, model: Any, path: Path, *, options: ExportOptions, signed: bool, **about: Any
+    ) -> Any:
+        """Export a model."""
+        if signed:
+            for quantizer in qat_lib.model_quantizers(model).values():
+                quantizer.unsigned = False
+        return qat_lib.export_onnx(model, path, options=options, **about)
+
+    def check_parity(self, model: Any, path: Path, images: np.ndarray) -> Any:
+        """Compare an exported file with its model."""
+        return qat_lib.check_parity(model, path, images)
+
+
+FRAMEWORK: Framework = KerasFramework()

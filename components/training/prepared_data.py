@@ -1,0 +1,79 @@
+"""What a training reads, and what a model says of a part of it, in any framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from components.artifacts import Dataset
+from components.data.reader import load_split, numpy_batches, tf_dataset
+from components.evaluation.metrics import accuracy
+
+if TYPE_CHECKING:
+    from components.training.framework import Framework
+
+
+class TrainingData(Protocol):
+    """What a training reads: the parts ``train`` and ``validation``, in batches."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples to train on."""
+
+    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
+        """Return the ``tf.data.Dataset`` of an epoch, shuffled anew each time."""
+
+    def validation(self, batch_size: int) -> Any:
+        """Return the ``tf.data.Dataset`` of the validation part."""
+
+
+class PreparedData:
+    """The data set that the step prepare_data left.
+
+    Args:
+        path: its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, info = path, Dataset(path).info()
+        self.classes: int = len(info.classes)
+        self.samples: int = info.splits["train"]
+
+    def train(self, batch_size: int, *, shuffle_seed: int, augment: str) -> Any:
+        """Return the batches of an epoch."""
+        return tf_dataset(
+            self._path, "train", batch_size, shuffle_seed=shuffle_seed, augment=augment
+        )
+
+    def validation(self, batch_size: int) -> Any:
+        """Return the batches of the validation part."""
+        return tf_dataset(self._path, "validation", batch_size)
+
+
+def open_data(data: Path | TrainingData) -> TrainingData:
+    """Return a source of batches: ``data`` itself, or the data set in that directory."""
+    return PreparedData(data) if isinstance(data, Path) else data
+
+
+def predict_split(
+    framework: Framework, model: Any, dataset: Path, split: str, batch_size: int = 256
+) -> np.ndarray:
+    """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
+    return framework.predict(model, (x for x, _ in numpy_batches(dataset, split, batch_size)))
+
+
+def split_accuracy(framework: Framework, model: Any, dataset: Path, split: str) -> float:
+    """Return the top-1 accuracy of a model on one part, in [0, 1]."""
+    return outputs_accuracy(predict_split(framework, model, dataset, split), dataset, split)
+
+
+def outputs_accuracy(outputs: np.ndarray, dataset: Path, split: str) -> float:
+    """Return the top-1 accuracy of ``outputs`` on one part, in [0, 1]."""
+    _, labels = load_split(dataset, split, raw=True)
+    return accuracy(outputs, labels)

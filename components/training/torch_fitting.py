@@ -1,0 +1,252 @@
+"""Training and prediction of PyTorch networks, on the schedule of ``components.training.fitting``.
+
+One config means one training in both frameworks: batches, decay of the rate, loss, weight decay and
+the constants of the optimizers are those of Keras.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from components.artifacts.models import Epoch
+from components.runtime.events import Progress
+from components.settings import QATSettings, TrainingSettings
+from components.training.history import History
+from components.training.prepared_data import TrainingData, open_data
+from components.training.torch_network import TorchNetwork, gives_probabilities
+from qat_lib.torch.inference import in_inference
+
+EPSILON = 1e-7
+"""Keras's: of Adam, and least distance of a probability from 0 and 1."""
+
+ADAMW_DECAY = 0.004
+"""Keras's weight decay of AdamW where none is given."""
+
+
+def make_deterministic(seed: int) -> None:
+    """Seed Python, NumPy, PyTorch and ``tf.data``, and make PyTorch's kernels deterministic."""
+    import tensorflow as tf
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    random.seed(seed)
+    np.random.seed(seed)
+    tf.random.set_seed(seed)
+    torch.manual_seed(seed)
+    # Some kernels of GPUs have no deterministic form: a warning then, instead of an error.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def fit(
+    network: TorchNetwork,
+    data: Path | TrainingData,
+    schedule: TrainingSettings | QATSettings,
+    *,
+    seed: int,
+    progress: Progress,
+    label_smoothing: float = 0.0,
+    keep_best: bool = False,
+    teacher: TorchNetwork | None = None,
+    distillation: float = 0.0,
+) -> list[Epoch]:
+    """Train a network in place, with cosine decay to zero, and leave it in inference mode.
+
+    Arguments and result are those of ``components.training.fitting.fit``.
+    """
+    source = open_data(data)
+    steps = math.ceil(source.samples / schedule.batch_size)
+    loss = Loss(source.classes, label_smoothing, gives_probabilities(network.module))
+    soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
+    training = Training(network, schedule, steps, loss, soft)
+    train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
+    validation = NumpyBatches(source.validation(schedule.batch_size))
+    record = History(training, validation, steps, schedule.epochs, progress, keep_best=keep_best)
+    if keep_best:
+        record.start()
+    for epoch in range(schedule.epochs):
+        record.on_epoch_begin()
+        figures = training.run_epoch(NumpyBatches(train), record)
+        record.on_epoch_end(epoch, figures)
+    record.restore_kept()
+    network.module.eval()
+    return record.rows
+
+
+def predict(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
+    outputs = []
+    with in_inference(network.module), torch.no_grad():
+        for x in batches:
+            outputs.append(network.module(network.tensor(x)).cpu().numpy())
+    return np.concatenate(outputs)
+
+
+class NumpyBatches:
+    """Batches of a ``tf.data.Dataset`` as arrays, from the start each time.
+
+    Args:
+        dataset: the data set.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return iter(self._dataset.as_numpy_iterator())
+
+
+class Loss:
+    """Cross-entropy of integer labels or soft targets, with label smoothing.
+
+    Args:
+        classes: number of outputs.
+        smoothing: label smoothing, in [0, 1).
+        probabilities: whether outputs are probabilities, not logits.
+    """
+
+    def __init__(self, classes: int, smoothing: float, probabilities: bool) -> None:
+        self.classes, self.smoothing, self.probabilities = classes, smoothing, probabilities
+
+    def targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return integer labels ``(samples,)`` as ``(samples, classes)``."""
+        return functional.one_hot(labels.reshape(-1).long(), self.classes).float()
+
+    def __call__(self, targets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the loss of each sample, ``(samples,)``."""
+        smooth = targets * (1.0 - self.smoothing) + self.smoothing / self.classes
+        return -(smooth * self._logarithms(outputs)).sum(dim=1)
+
+    def _logarithms(self, outputs: torch.Tensor) -> torch.Tensor:
+        if not self.probabilities:
+            return functional.log_softmax(outputs, dim=1)
+        whole = outputs / outputs.sum(dim=1, keepdim=True)
+        return whole.clamp(EPSILON, 1.0 - EPSILON).log()
+
+
+class SoftTargets:
+    """Labels blended with a teacher's probabilities.
+
+    Args:
+        teacher: a trained network of the same outputs.
+        weight: weight of its probabilities, in [0, 1]; the labels have the rest.
+    """
+
+    def __init__(self, teacher: TorchNetwork, weight: float) -> None:
+        self._module, self._weight = teacher.module.eval(), weight
+        self._probabilities = gives_probabilities(teacher.module)
+
+    def blend(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the targets of a batch."""
+        with torch.no_grad():
+            outputs = self._module(x)
+        soft = outputs if self._probabilities else functional.softmax(outputs, dim=1)
+        return (1.0 - self._weight) * targets + self._weight * soft
+
+
+class Training:
+    """A network in training; see ``components.training.history.Trained``.
+
+    Args:
+        network: the network.
+        schedule: epochs, optimizer and rate.
+        steps: batches of an epoch.
+        loss: the loss.
+        soft: where targets come from besides labels, or None.
+    """
+
+    def __init__(
+        self,
+        network: TorchNetwork,
+        schedule: TrainingSettings | QATSettings,
+        steps: int,
+        loss: Loss,
+        soft: SoftTargets | None = None,
+    ) -> None:
+        self._network, self._loss, self._soft = network, loss, soft
+        self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
+        default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
+        self._decay = schedule.weight_decay or default
+        self._parameters = [p for p in network.module.parameters() if p.requires_grad]
+        self._optimizer = make_optimizer(schedule.optimizer, self._parameters)
+        self._done = 0
+
+    @property
+    def learning_rate(self) -> float:
+        """Rate of the next step: half a cosine from the peak to zero."""
+        share = min(self._done / self._total, 1.0)
+        return self._peak * 0.5 * (1.0 + math.cos(math.pi * share))
+
+    def outputs(self, x: np.ndarray) -> np.ndarray:
+        """Return the outputs of inference on a batch."""
+        return predict(self._network, [x])
+
+    def losses(self, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """Return the loss of each sample."""
+        targets = self._loss.targets(torch.from_numpy(np.asarray(y)))
+        losses: np.ndarray = self._loss(targets, torch.from_numpy(outputs)).numpy()
+        return losses
+
+    def get_weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the module's state."""
+        state = self._network.module.state_dict()
+        return {name: value.clone() for name, value in state.items()}
+
+    def set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        """Set the module's state."""
+        self._network.module.load_state_dict(weights)
+
+    def run_epoch(
+        self, batches: Iterable[tuple[np.ndarray, np.ndarray]], record: History
+    ) -> dict[str, float]:
+        """Train on every batch once; return loss and accuracy of the epoch, in training mode."""
+        self._network.module.train()
+        seen, loss, hits = 0, 0.0, 0.0
+        figures: dict[str, float] = {}
+        for index, (x, y) in enumerate(batches):
+            losses, right = self._step(x, y)
+            seen, loss, hits = seen + len(y), loss + losses, hits + right
+            figures = {"loss": loss / seen, "accuracy": hits / seen}
+            record.on_train_batch_end(index, figures)
+        return figures
+
+    def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+        """Train on one batch; return the sum of its losses and the number of right labels."""
+        images = self._network.tensor(x)
+        labels = torch.from_numpy(np.asarray(y)).to(images.device)
+        targets = self._loss.targets(labels)
+        if self._soft is not None:
+            targets = self._soft.blend(images, targets)
+        outputs = self._network.module(images)
+        losses = self._loss(targets, outputs)
+        self._optimizer.zero_grad()
+        losses.mean().backward()
+        self._update()
+        hits = outputs.argmax(dim=1) == targets.argmax(dim=1)
+        return float(losses.detach().sum()), float(hits.sum())
+
+    def _update(self) -> None:
+        """Take a step of the optimizer, after the weights' decay, at the rate of now."""
+        rate = self.learning_rate
+        with torch.no_grad():
+            for parameter in self._parameters if self._decay else ():
+                parameter.mul_(1.0 - rate * self._decay)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._done += 1
+
+
+def make_optimizer(name: str, parameters: list[nn.Parameter]) -> Any:
+    """Return an optimizer with Keras's constants, without weight decay of its own."""
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=0.0, momentum=0.9, nesterov=True)
+    return torch.optim.Adam(parameters, lr=0.0, eps=EPSILON)

@@ -1,0 +1,222 @@
+"""A PyTorch network of the pipeline: built by name, checked, written and read without its code."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from components.artifacts.models import ModelFolder, TorchRecipe
+from components.runtime.user_code import call_with, import_callable
+from components.settings import ModelSettings
+from components.store.fingerprints import user_code_digest
+from qat_lib.errors import ConfigError, UnsupportedModelError
+from qat_lib.files import limits
+from qat_lib.foreign_errors import describe_error
+from qat_lib.plan import QuantizationPlan
+from qat_lib.torch import apply_plan
+from qat_lib.torch.graph import ModuleGraph
+from qat_lib.torch.inference import in_inference
+from qat_lib.torch.models import build_reference_model, load_weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TorchNetwork:
+    """A module, and how its float form is built again.
+
+    Attributes:
+        module: the module, quantized or not.
+        recipe: what builds its float form.
+    """
+
+    module: nn.Module
+    recipe: TorchRecipe
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def example(self) -> torch.Tensor:
+        """Two images of zeros as the module takes them."""
+        height, width, channels = self.recipe.image_shape
+        return torch.zeros(2, channels, height, width, device=self.device)
+
+    def tensor(self, images: np.ndarray) -> torch.Tensor:
+        """Return images ``(samples, height, width, channels)`` as the module takes them."""
+        first = np.ascontiguousarray(np.moveaxis(np.asarray(images, np.float32), -1, 1))
+        return torch.from_numpy(first).to(self.device)
+
+
+def open_network(
+    settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
+) -> tuple[TorchNetwork, bool]:
+    """Return the network that ``settings`` name, and whether it is trained already.
+
+    Args:
+        settings: the model section.
+        image_shape: (height, width, channels) of the data.
+        classes: number of classes of the data.
+
+    Raises:
+        ConfigError: the name, its options or its weights are wrong.
+        UnsupportedModelError: the module does not fit the data, or torch.fx can't trace it.
+    """
+    recipe = TorchRecipe(
+        name=settings.name,
+        options=settings.options,
+        image_shape=image_shape,
+        classes=classes,
+        code=user_code_digest(settings.name),
+    )
+    network = build_network(recipe)
+    if settings.weights:
+        load_weights(network.module, settings.weights)
+    trained = bool(settings.weights) if settings.trained is None else settings.trained
+    return _on_best_device(network), trained
+
+
+def build_network(recipe: TorchRecipe) -> TorchNetwork:
+    """Return a float network with initial weights, on the CPU.
+
+    Raises:
+        ConfigError, UnsupportedModelError: as in ``open_network``.
+    """
+    module = _build(recipe)
+    if not isinstance(module, nn.Module):
+        raise UnsupportedModelError(
+            f"model.name: expected {recipe.name!r} to return a torch.nn.Module, received "
+            f"{type(module).__name__}."
+        )
+    network = TorchNetwork(module=module, recipe=recipe)
+    check_network(network)
+    return network
+
+
+def check_network(network: TorchNetwork) -> None:
+    """Check that a network takes the data's images and gives one number for each class.
+
+    Raises:
+        UnsupportedModelError: it does not, or torch.fx can't trace it.
+    """
+    recipe, module = network.recipe, network.module
+    height, width, channels = recipe.image_shape
+    with in_inference(module), torch.no_grad():
+        try:
+            outputs = module(network.example)
+        except Exception as error:  # the user's own code
+            raise UnsupportedModelError(
+                f"The model {recipe.name!r} can't run on images of shape "
+                f"{(channels, height, width)} (channels, height, width): {describe_error(error)}. "
+                "Set data.image_size (and data.color), or take another model."
+            ) from error
+    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else None
+    if shape != (2, recipe.classes):
+        received = type(outputs).__name__ if shape is None else f"outputs of shape {shape[1:]}"
+        raise UnsupportedModelError(
+            f"The model {recipe.name!r} gives {received}, but the data has {recipe.classes} "
+            f"classes: expected ({recipe.classes},). Change the last layer, or data.classes."
+        )
+    graph = ModuleGraph(module)
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        raise UnsupportedModelError(
+            f"The pipeline trains models with one input and one output. {recipe.name!r} has "
+            f"{len(graph.inputs)} and {len(graph.outputs)}."
+        )
+
+
+def gives_probabilities(module: nn.Module) -> bool:
+    """Whether the outputs went through a softmax, rather than being logits."""
+    graph = ModuleGraph(module)
+    (result,) = graph.outputs
+    call = graph.producer(result)
+    while call.traits.is_quantizer or isinstance(call.operation, nn.Identity):
+        call = graph.producer(call.inputs[0])
+    return isinstance(call.operation, nn.Softmax) or call.traits.class_name == "softmax"
+
+
+def save_network(network: TorchNetwork, folder: ModelFolder) -> None:
+    """Write the state as ``model.pt`` and how the float form is built as ``network.json``."""
+    state = {name: value.cpu() for name, value in network.module.state_dict().items()}
+    torch.save(state, folder.file(folder.MODELS["torch"]))
+    folder.write_recipe(network.recipe)
+
+
+def load_network(folder: ModelFolder) -> TorchNetwork:
+    """Return the network in a step's directory: built, quantized by its plan, with its state.
+
+    Raises:
+        StepError: a file is missing or damaged.
+        ConfigError, UnsupportedModelError: the float form can't be built any more.
+    """
+    network, plan = build_network(folder.recipe()), folder.plan()
+    if plan is not None:
+        network = apply_to_network(network, plan)
+    file = folder.model_file
+    try:
+        # No code: only tensors are taken from the file.
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        network.module.load_state_dict(state)
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        EOFError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise folder.damaged(file.name, describe_error(error)) from error
+    return _on_best_device(network)
+
+
+def apply_to_network(network: TorchNetwork, plan: QuantizationPlan) -> TorchNetwork:
+    """Return a quantized copy of a network."""
+    module = apply_plan(network.module, plan, example_input=network.example)
+    return replace(network, module=module)
+
+
+def _build(recipe: TorchRecipe) -> Any:
+    height, width, channels = recipe.image_shape
+    given = {
+        "input_shape": (channels, height, width),
+        "channels": channels,
+        "classes": recipe.classes,
+    }
+    if ":" in recipe.name:
+        function = import_callable("model.name", recipe.name)
+        return call_with("model.name", recipe.name, function, given, recipe.options)
+    allowed = limits.model_bytes()
+    with torch.device("meta"):
+        size = _bytes(_reference(recipe, channels))
+    if size > allowed:
+        raise ConfigError(
+            f"model.name {recipe.name!r}: expected weights of at most {allowed:,} bytes, received "
+            f"{size:,}. Change model.options, or allow more: {limits.MODEL_VARIABLE}=8GiB."
+        )
+    return _reference(recipe, channels)
+
+
+def _reference(recipe: TorchRecipe, channels: int) -> nn.Module:
+    options = {"channels": channels, "classes": recipe.classes, **recipe.options}
+    return build_reference_model(recipe.name, **options)
+
+
+def _bytes(module: nn.Module) -> int:
+    state: Mapping[str, torch.Tensor] = module.state_dict()
+    return sum(value.numel() * value.element_size() for value in state.values())
+
+
+def _on_best_device(network: TorchNetwork) -> TorchNetwork:
+    """Move a network to the GPU where there is one."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return replace(network, module=cast("nn.Module", network.module.to(device)))
