@@ -30,9 +30,10 @@ PASSES = [
     "merge_einsum", "write_activation_ranges", "store_quantized_weights", "embed_preprocessing",
     "use_nearest_resize", "recover_prelu", "merge_batched_dense", "remove_transposes", "fold_constants",
     "use_global_pools", "reorder_flattened_weights", "eliminate_singleton_reshapes", "recover_batchnorm",
-    "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "quantize_before_max_pools",
-    "hoist_strides", "quantize_unsigned", "remove_redundant_clamps", "convert_inputs_to_nchw", "store_float_weights",
-    "convert_float_to_half", "name_canonically",
+    "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "remove_redundant_bounds",
+    "quantize_before_max_pools",
+    "hoist_strides", "quantize_unsigned", "remove_redundant_clamps",
+    "convert_inputs_to_nchw", "store_float_weights", "convert_float_to_half", "name_canonically",
 ]  # fmt: skip
 OPENVINO = {
     "quantize_before_max_pools",
