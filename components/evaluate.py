@@ -1,4 +1,4 @@
-"""Step evaluate: the engines on the test part, against the FP32 model and against each other."""
+"""Step evaluate: the engines on the test part, beside the FP32 model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fifth step: export the FP32, PTQ and QAT models to ONNX, and FP16 if asked for.
+"""Step export_onnx: FP32, PTQ, QAT and optionally FP16 models to ONNX.
 
 Each graph is verified, and that of the candidate analyzed.
 """
@@ -22,9 +22,9 @@ from components.variants import CANDIDATE_VARIANT, Variant
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the result depends on; of ``engine`` these are two."""
-    from components.export.choice import engine_facts
+    from components.export.choice import engine_dependencies
 
-    return {**sections, "engine": engine_facts(sections.get("engine") or {})}
+    return {**sections, "engine": engine_dependencies(sections.get("engine") or {})}
 
 
 def export_onnx_step(

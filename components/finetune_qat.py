@@ -1,4 +1,4 @@
-"""The fourth step: quantization-aware fine-tuning of the calibrated model."""
+"""Step finetune_qat: quantization-aware fine-tuning of the calibrated model."""
 
 from __future__ import annotations
 

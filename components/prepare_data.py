@@ -1,4 +1,4 @@
-"""The first step: check, split and fingerprint images from any source.
+"""Step prepare_data: check, split and fingerprint images from any source.
 
 Their preprocessing is written beside them.
 """

@@ -1,8 +1,8 @@
-"""The third step: plan and apply Q/DQ, then calibrate. The result is the PTQ model."""
+"""Step quantize_model: place Q/DQ and calibrate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ def quantize_model_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
 
     Of ``export`` and ``engine`` these are the ones that decide about the target.
     """
-    from components.export.choice import target_facts
+    from components.export.choice import target_dependencies
 
-    facts = target_facts(sections.get("export") or {}, sections.get("engine") or {})
+    facts = target_dependencies(sections.get("export") or {}, sections.get("engine") or {})
     return {**sections, **facts}
 
 
@@ -41,15 +41,16 @@ def quantize_model_step(
         baseline: directory of the FP32 baseline.
         out: existing empty directory; gets the model, plan.json, spec.json, ranges.json,
             metrics.json.
-        quantization: mode, spec, cases, calibrator, range policy, sign of the integers.
+        quantization: mode, spec, cases, calibrator, range policy, sign of the integers, bias
+            correction.
         export: only `target` is used; it determines signedness.
         engine: only `backend` is used; it determines the target.
         seed: of anything random; the step itself draws nothing.
         progress: told of every calibration batch.
 
     Returns:
-        Accuracy of the calibrated model on the validation and test parts, number of quantizers and
-        skipped layers.
+        Accuracy of the calibrated model on the validation and test parts, number of quantizers,
+        skipped layers and corrected biases.
 
     Raises:
         SpecError, ConfigError: the spec or a case is wrong.
@@ -68,6 +69,12 @@ def quantize_model_step(
     framework.make_deterministic(seed)
     unsigned = choose_unsigned(quantization, export, engine)
     network = framework.load(Baseline(baseline))
+
+    def calibration_data() -> Iterator[Any]:
+        return numpy_batches(dataset, "calibration", quantization.batch_size)
+
+    if quantization.equalize:
+        network = framework.equalize(network, calibration_data())
     spec = read_spec(quantization)
     plan = framework.plan(
         network, quantization.mode, spec, open_cases(quantization), unsigned=unsigned
@@ -77,12 +84,19 @@ def quantize_model_step(
     batches = math.ceil(Dataset(dataset).info().splits["calibration"] / quantization.batch_size)
     report = framework.calibrate(
         quantized,
-        numpy_batches(dataset, "calibration", quantization.batch_size),
+        calibration_data(),
         quantization.calibrator,
         percentile=quantization.percentile,
         freeze=quantization.range_policy == "frozen",
         on_batch=lambda done: progress.update("calibration", done, batches),
     )
+    corrected = 0
+    if quantization.bias_correction:
+        corrected = framework.correct_bias(
+            quantized,
+            calibration_data(),
+            on_layer=lambda done, of: progress.update("bias correction", done, of),
+        )
     metrics = {
         **accuracies(
             test=split_accuracy(framework, quantized, dataset, "test"),
@@ -92,6 +106,7 @@ def quantize_model_step(
         "unsigned_quantizers": float(sum(entry.unsigned for entry in plan.quantizers)),
         "skipped_layers": float(len(plan.skipped)),
         "calibration_samples": float(report.samples),
+        "corrected_biases": float(corrected),
     }
     ptq = Quantized(out)
     framework.save(quantized, ptq)

@@ -80,6 +80,17 @@ class QuantizationSettings(Settings):
         ),
     )
     batch_size: Batch = Field(64, description="Batch size of the calibration pass.")
+    bias_correction: bool = Field(
+        True, description="Take the mean error of quantization out of the biases."
+    )
+
+    equalize: bool = Field(
+        False,
+        description=(
+            "Give the channels in front of depthwise convolutions one range first, without a "
+            "change of the FP32 outputs."
+        ),
+    )
 
     @field_validator("spec")
     @classmethod

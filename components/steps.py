@@ -1,4 +1,4 @@
-"""The steps of the pipeline, in order: what each one hands on, and what of it is recorded.
+"""The table of the pipeline's steps, in order.
 
 A step is a module ``components/<name>.py`` with a function ``<name>_step`` and an entry of
 ``STEPS``. All else is derived: the function's signature says which artifacts of earlier steps and

@@ -1,4 +1,4 @@
-"""The second step: train the FP32 baseline, or only evaluate a model that is trained already."""
+"""Step train_baseline: train the FP32 model, or evaluate a trained one."""
 
 from __future__ import annotations
 

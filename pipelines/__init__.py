@@ -1,1 +1,1 @@
-"""What to run and where: the config, the KFP pipeline, the local runner, and the command line."""
+"""Config, KFP pipeline, local runner and command line."""

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
         CalibrationReport,
         calibrate,
     )
+    from qat_lib.correction import (
+        BiasReport,
+        correct_bias,
+        equalize,
+    )
     from qat_lib.custom_qdq_cases import (
         BNQDQCase,
         CustomQDQInsertionCase,
@@ -94,6 +99,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BNQDQCase",
     "BaseQuantizeWrapper",
+    "BiasReport",
     "BuildSpec",
     "CalibrationReport",
     "CreateAssetsFolders",
@@ -128,8 +134,10 @@ __all__ = [
     "check_parity",
     "convert_keras_model_to_onnx",
     "convert_saved_model_to_onnx",
+    "correct_bias",
     "custom_qdq_cases",
     "engines",
+    "equalize",
     "errors",
     "export",
     "export_onnx",
@@ -155,6 +163,9 @@ _HOMES = {
     "analyze_onnx": "qat_lib.analysis",
     "CalibrationReport": "qat_lib.calibration",
     "calibrate": "qat_lib.calibration",
+    "BiasReport": "qat_lib.correction",
+    "correct_bias": "qat_lib.correction",
+    "equalize": "qat_lib.correction",
     "BNQDQCase": "qat_lib.custom_qdq_cases",
     "CustomQDQInsertionCase": "qat_lib.custom_qdq_cases",
     "EfficientNetQDQCase": "qat_lib.custom_qdq_cases",

@@ -1,4 +1,4 @@
-"""Names that changed: the old one works for one release, with a warning that names the new one."""
+"""Deprecated names: they work for one release, with a warning."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _old_value(old: str, field: RenamedField) -> Callable[[Any], Any]:
 def with_new_names(
     values: Mapping[str, Any], renamed: Mapping[str, RenamedField]
 ) -> dict[str, Any]:
-    """Return the values of a file with old names under their new ones, without a warning.
+    """Return a file's values with old names replaced, without a warning.
 
     A file that was written before stays readable.
     """

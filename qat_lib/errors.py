@@ -53,7 +53,7 @@ class UnsupportedModelError(QatlineError, ValueError):
 
 
 class PlanError(QatlineError, ValueError):
-    """A quantization plan does not fit the model that it is applied to."""
+    """A quantization plan does not fit its model."""
 
 
 class CalibrationError(QatlineError, ValueError):
@@ -89,7 +89,7 @@ class EngineLoadError(EngineError):
 
 
 class EngineBusyError(EngineError):
-    """More callers ask the engine at once than it serves; the same request may succeed later."""
+    """Too many concurrent requests; the same request may succeed later."""
 
 
 class MissingPackageError(QatlineError, ImportError):

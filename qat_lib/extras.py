@@ -27,7 +27,7 @@ _EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package i
 
 
 def missing_hint(error: ImportError) -> str | None:
-    """Return which extra to install for a failed import; None if the package is in none of them."""
+    """Return the extra to install for a failed import, or None."""
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in _EXTRAS:
         return None

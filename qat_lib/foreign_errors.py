@@ -1,4 +1,4 @@
-"""What other libraries' exceptions say, put so that it can stand in a message of ours."""
+"""Quote other libraries' exceptions in a message."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ALL = "all"
 
 @dataclass(repr=False)
 class LayerConfig:
-    """One entry of a ``QuantizationSpec``: which layers, and what of them is quantized.
+    """One entry of a ``QuantizationSpec``: layers, and their quantization.
 
     An attribute that is set later is checked as the constructor checks it.
 

@@ -22,7 +22,7 @@ _SPARE_BYTES = 64 << 20
 
 
 def load_model(path: str | Path) -> Any:
-    """Load a ``.keras`` file, quantized or not, in safe mode and without compiling it.
+    """Load a ``.keras`` file, quantized or not, in safe mode, uncompiled.
 
     What the file asks for is checked first. It may unpack to 256 MiB, or to 16 times its size where
     that is more; the environment variable ``QATLINE_MAX_UNPACKED`` (such as ``4GiB``) sets another

@@ -1,4 +1,4 @@
-"""The choices that options of the library, the pipeline and the command line have, each once.
+"""The allowed values of options, as type aliases.
 
 Every alias is a ``Literal``: settings and command line take it as the type of a field or an option.
 ``get_args`` gives the values, in the order in which messages name them.

@@ -35,6 +35,7 @@ __all__ = [
     "QuantizationPlan",
     "QuantizerEntry",
     "SkippedLayer",
+    "as_plan",
 ]
 
 PLAN_VERSION = 1
@@ -72,7 +73,7 @@ class QuantizationPlan:
         return replace(self, quantizers=tuple(e for e in self.quantizers if e.name not in names))
 
     def with_range_policy(self, policy: str) -> QuantizationPlan:
-        """Return a plan with ``policy`` for each activation whose policy is open (``"ema"``)."""
+        """Return a plan with ``policy`` for activations of policy ``"ema"``."""
         changed = []
         for entry in self.quantizers:
             is_open = entry.kind != "weight" and entry.range_policy == "ema"
@@ -186,6 +187,24 @@ class QuantizationPlan:
 
 PlanLike: TypeAlias = QuantizationPlan | Mapping[str, Any] | str | os.PathLike[str]
 """A plan, its dict form, or the path of its JSON."""
+
+
+def as_plan(plan: PlanLike) -> QuantizationPlan:
+    """Return a plan from itself, its dict form, or the path of its JSON.
+
+    Raises:
+        PlanError: ``plan`` is no quantization plan, or its file can't be read.
+    """
+    if isinstance(plan, QuantizationPlan):
+        return plan
+    if isinstance(plan, Mapping):
+        return QuantizationPlan.from_dict(plan)
+    if isinstance(plan, str | os.PathLike):
+        return QuantizationPlan.load(Path(plan))
+    raise PlanError(
+        "Expected a QuantizationPlan, its dict form or the path of its JSON. Received: "
+        f"{type(plan).__name__}."
+    )
 
 
 def _readers(entry: QuantizerEntry) -> str:

@@ -86,7 +86,7 @@ class QuantizerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedLayer:
-    """One layer that gets no quantizer: its class, the named reason and, in words, the detail."""
+    """A layer without quantizers: class, named reason and detail."""
 
     layer: str
     class_name: str
@@ -123,9 +123,9 @@ def entry_to_dict(entry: QuantizerEntry) -> dict[str, Any]:
 
 
 def first_form(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan's plain form with the keys of the first release, from which its digest is made.
+    """Return a plan's plain form with the first release's keys.
 
-    Files exported since then have that digest in them.
+    The digest is made of it, and exported files since then contain that digest.
     """
     quantizers, skipped = [], []
     for entry in data["quantizers"]:
@@ -152,7 +152,7 @@ def _with_new_key(item: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 def checked(key: str, value: Any, kind: type[_T]) -> _T:
-    """Return a value that has the type that a plan needs there; a boolean is no number."""
+    """Return a value of the expected type; a boolean is no number."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise PlanError(
             f"This is not a quantization plan: expected {key} to be {kind.__name__}. Received: "

@@ -27,7 +27,7 @@ FloatBatch = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """Turn raw images into ``(pixel * scale - mean) / std``, computed in float32.
+    """Preprocess raw images in float32: ``(pixel * scale - mean) / std``.
 
     Args:
         image_shape: ``(height, width, channels)`` of one image.

@@ -29,7 +29,7 @@ def quantize_model(
     *,
     unsigned: bool = False,
 ) -> Any:
-    """Return a copy of a model in which tensors and weights are fake-quantized.
+    """Return a copy of a model with fake-quantized tensors and weights.
 
     Without cases only the default table and the spec place quantizers: residual connections,
     Concatenates and poolings stay as they are. The command line and the pipeline place them as
@@ -88,7 +88,7 @@ def _compile_like(model: Any, quantized: Any) -> None:
 
 
 def model_quantizers(model: Any, pattern: str | None = None) -> dict[str, TensorQuantizer]:
-    """Return every TensorQuantizer of a model by name, those inside of wrappers included.
+    """Return every TensorQuantizer of a model, by name.
 
     Args:
         model: a quantized model.

@@ -120,7 +120,7 @@ class QuantizationSpec:
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> QuantizationSpec:
-        """Read a spec from a YAML or JSON file, or from the text that ``to_yaml`` returned.
+        """Read a spec from a YAML or JSON file, or YAML text.
 
         Args:
             source: path of the file; a string of several lines is the text itself.
@@ -134,7 +134,7 @@ class QuantizationSpec:
         return cls.from_list(data if data is not None else [])
 
     def save(self, path: str | Path) -> None:
-        """Write the spec to ``path``: JSON where the name ends in ``.json``, else YAML.
+        """Write the spec to ``path``: JSON if it ends in ``.json``, else YAML.
 
         The file appears whole or not at all.
         """

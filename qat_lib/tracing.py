@@ -14,12 +14,11 @@ import numpy as np
 
 from qat_lib.engines.values import EngineLayer
 from qat_lib.errors import ConfigError
-from qat_lib.export.verify import as_plan
 from qat_lib.files.text_files import read_json
 from qat_lib.graph.roles import PAIR
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 from qat_lib.onnx_view.pairs import DEQUANTIZE, quantized_type
-from qat_lib.plan import PlanLike, QuantizationPlan, QuantizerEntry, SkippedLayer
+from qat_lib.plan import PlanLike, QuantizationPlan, QuantizerEntry, SkippedLayer, as_plan
 from qat_lib.tensor_trace import NodeTrace, QuantizerTrace, TensorTrace
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def trace_tensor(
     analysis: FusionReport | None = None,
     engine_layers: Iterable[EngineLayer] | str | os.PathLike[str] = (),
 ) -> TensorTrace:
-    """Return what is known about one tensor, from the plan to the engine.
+    """Trace one tensor from the plan to the engine.
 
     Args:
         name: a Keras layer (its output and weights), a quantizer, a tensor of the plan

@@ -1,4 +1,4 @@
-"""What the steps hand on, one class for each artifact, which alone knows its files and their keys.
+"""Artifacts of the steps: one class each for its files and keys.
 
 A class is made from the output directory of its step. It reads a file when it is asked for it and
 checks it then: ``qat_lib.errors.StepError`` says what was expected and received, and which

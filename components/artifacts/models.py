@@ -25,7 +25,7 @@ _TEST_ACCURACY = "test_accuracy"
 
 
 def accuracies(*, test: float, validation: float) -> dict[str, float]:
-    """Return the figures of a model that all of these steps measure, by name; both in [0, 1]."""
+    """Return a model's accuracies by name, in [0, 1]."""
     return {_TEST_ACCURACY: test, "validation_accuracy": validation}
 
 

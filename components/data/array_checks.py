@@ -1,4 +1,4 @@
-"""Checks of image and label arrays, each with one message; a large array is read in pieces."""
+"""Checks of image and label arrays; large arrays are read in pieces."""
 
 from __future__ import annotations
 

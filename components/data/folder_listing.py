@@ -1,4 +1,4 @@
-"""List the images of a folder, one sub-folder a class: each file once, and none in two classes.
+"""List the images of a folder with one sub-folder for each class.
 
 Files and folders are told apart by device and inode, so that links can't multiply them.
 """

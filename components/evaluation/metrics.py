@@ -33,7 +33,7 @@ def top_k_accuracy(outputs: Floats, labels: Labels, k: int) -> float:
 
 
 def top5_accuracy(outputs: Floats, labels: Labels) -> float | None:
-    """Return the share of samples whose label is among the 5 largest; None up to 5 classes."""
+    """Return the top-5 accuracy, in [0, 1]; None up to 5 classes."""
     return top_k_accuracy(outputs, labels, 5) if outputs.shape[1] > 5 else None
 
 

@@ -1,4 +1,4 @@
-"""The rows of an evaluation in the order in which they are shown, each with its title."""
+"""The rows of an evaluation and their titles, in display order."""
 
 from __future__ import annotations
 

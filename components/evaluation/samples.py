@@ -70,7 +70,7 @@ class WorstSamples:
 
 
 def write_picture(path: Path, image: Array) -> None:
-    """Write an image (h, w, 1 or 3) of any range as PNG, stretched to its own range.
+    """Write an image (h, w, 1 or 3) as PNG, normalized to its range.
 
     Small ones are enlarged.
     """

@@ -23,7 +23,7 @@ class ExportChoice:
     fp16: bool
 
 
-def engine_facts(engine: Settings) -> dict[str, Any]:
+def engine_dependencies(engine: Settings) -> dict[str, Any]:
     """Return the engine settings that the export depends on, with ``auto`` resolved.
 
     The rest of the section must not decide whether an export can be reused, and what ``auto`` means
@@ -38,9 +38,9 @@ def engine_facts(engine: Settings) -> dict[str, Any]:
     return facts
 
 
-def target_facts(export: Settings, engine: Settings) -> dict[str, Settings]:
+def target_dependencies(export: Settings, engine: Settings) -> dict[str, Settings]:
     """Return the settings that decide about the target, with ``auto`` resolved."""
-    facts = engine_facts(engine)
+    facts = engine_dependencies(engine)
     return {
         "export": {key: export[key] for key in ("target",) if key in export},
         "engine": {"backend": facts["backend"]},

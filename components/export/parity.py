@@ -1,4 +1,4 @@
-"""Whether an exported file agrees with its model, as far as its data types allow that to be asked.
+"""Compare an exported file with its model within its data types' precision.
 
 In FP32 the labels must be the same but for ties. FP16 rounds every tensor between two layers, which
 moves values over the edges between two INT8 levels, and so labels that are close. There the same

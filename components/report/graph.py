@@ -55,7 +55,7 @@ class _Builder:
 
 
 def read_view(path: Path) -> GraphView | None:
-    """Read an ONNX file into a view; None if it has too many nodes for a picture.
+    """Read an ONNX file into a view; None if it is too large.
 
     Raises:
         ValueError: the file is no ONNX model, or its graph is not ordered.

@@ -1,4 +1,4 @@
-"""The picture of the quantized graph: layers as boxes, each Q/DQ pair as a pill on its tensor."""
+"""Draw the quantized graph: layers as boxes, Q/DQ pairs as pills."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from components.report.sources import RunData
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A formatted value and, from 0 to 1, how long its bar is; None draws no bar."""
+    """A formatted value and the length of its bar, 0 to 1 or None."""
 
     text: str
     bar: float | None = None

@@ -1,4 +1,4 @@
-"""What the report is made of: the steps' directories, read as far as they can be read.
+"""Read the directories of the steps for the report.
 
 An interrupted run, an older one, or one of another backend lacks some files. The report then
 says so in a sentence; it never fails.
@@ -55,7 +55,7 @@ class ReportFolders:
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """What the steps handed on; a default stands for a file that is missing or can't be read.
+    """Outputs of the steps; missing or unreadable files have defaults.
 
     Args:
         layers: Layers of the candidate's engine.

@@ -1,4 +1,4 @@
-"""Errors of the file system as the user should see them: above all, that a disk is full."""
+"""Messages for errors of the file system, such as a full disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXTS = (
 
 
 def as_storage_error(error: BaseException, place: Path) -> StorageError:
-    """Translate an error of the file system; a full disk is told as such, with what is left."""
+    """Translate an error of the file system; a full disk gets its own message."""
     if isinstance(error, StorageError):
         return error
     if not is_disk_full(error):

@@ -1,4 +1,4 @@
-"""What a step tells about itself while it runs: one JSON line an event, appended to a file.
+"""Events of a running step: JSON lines appended to a file.
 
 The launcher names the file in ``QATLINE_EVENTS``; without it (on a cluster, in a unit test) events
 go nowhere. Each line is written with one ``write`` to a file opened for appending, so that two

@@ -1,4 +1,4 @@
-"""Run one step as a KFP component does: look in the store, else execute, publish, report, track.
+"""Run one step: look in the store, else execute, publish and track.
 
 The order matters. A result is published before it is tracked, so that a tracking server that fails
 late costs no work: the run fails, and when it is resumed the step is reused.

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """One stored file: its location, its size in bytes, and a tag that changes with its content."""
+    """A stored file: location, size in bytes, and a tag of its content."""
 
     location: str
     size: int

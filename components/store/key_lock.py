@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def this_process() -> str:
-    """Name this process for those that wait for it: its run, if it belongs to one, and its id."""
+    """Return the name of this process: its run, if any, and its id."""
     process = f"process {os.getpid()} on {socket.gethostname()}"
     run = os.environ.get(RUN_VARIABLE)
     return f"run {run} ({process})" if run else process

@@ -21,7 +21,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
-    """Size in bytes and SHA-256 of a file, and of its meaning where that is less than its content."""
+    """Size in bytes and SHA-256 of a file and of its meaning."""
 
     sha256: str
     size: int

@@ -24,7 +24,7 @@ _SHARED = "shared_object_id"
 
 
 def meaning_digest(path: Path) -> str | None:
-    """Return the SHA-256 of what a file means, or None where that is its content as it is.
+    """Return the SHA-256 of a file's meaning; None where it is its content.
 
     A JSON file counts without run times and dates, a ``.keras`` archive by the name and meaning of
     each member. Nothing is loaded or unpacked: a compressed or oversized archive counts as it is.

@@ -1,4 +1,4 @@
-"""Directories for unfinished work: each is removed by its process, or after it by the next one."""
+"""Directories for unfinished work, removed by their process or the next one."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _INITIAL_ROWS = {"alembic_version": 1, "experiments": 1, "workspaces": 1}
 
 
 def database_uri(path: Path) -> str:
-    """Return the URI of a SQLite file; only what would end the path in a URI is quoted."""
+    """Return the URI of a SQLite file, quoted where necessary."""
     return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
 
 

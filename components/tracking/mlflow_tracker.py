@@ -79,7 +79,7 @@ class MlflowWriter:
             self._client.log_artifact(self.run_id, str(path), artifact_path=folder or None)
 
     def log_dataset(self, info: DatasetInfo) -> None:
-        """Record the data set as an input of the run, with its fingerprint as digest and tag."""
+        """Record the data set with its fingerprint as an input of the run."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = scrub(info.source)

@@ -90,7 +90,7 @@ def flatten(value: Any, prefix: str) -> dict[str, Any]:
 
 
 def environment_tags() -> dict[str, str]:
-    """Return the versions of what runs here and the state of the git working tree, as tags."""
+    """Return library versions and the state of the git tree as tags."""
     versions = {name: text for name, text in library_versions().items() if text}
     tags = {f"version.{name}": text for name, text in versions.items()} | {
         "host.system": platform.platform()

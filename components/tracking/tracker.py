@@ -173,7 +173,7 @@ def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
 
 @contextmanager
 def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]:
-    """Open the tracking run of one step, and end it FINISHED, or FAILED when the body raises.
+    """Open a step's tracking run; end it FINISHED, or FAILED on an exception.
 
     Args:
         step: name of the step, which is the name of a new run.

@@ -57,5 +57,5 @@ def finetune(
 
 
 def final_epoch(history: Sequence[Epoch]) -> Epoch:
-    """Return the epoch whose weights the model has now; epoch 0 is the model as it came."""
+    """Return the epoch whose weights were kept; epoch 0 is before training."""
     return next(epoch for epoch in history if epoch.kept)

@@ -96,6 +96,13 @@ class Framework(Protocol):
     ) -> QuantizationPlan:
         """Decide which tensors get a quantizer; see ``qat_lib.plan_quantization``."""
 
+    def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
+        """Return an equalized copy of a float model; see ``qat_lib.equalize``.
+
+        Raises:
+            ConfigError: the framework has no equalization.
+        """
+
     def apply(self, model: Any, plan: QuantizationPlan) -> Any:
         """Return a quantized copy of a model."""
 
@@ -110,6 +117,18 @@ class Framework(Protocol):
         on_batch: Callable[[int], None],
     ) -> CalibrationReport:
         """Set the ranges of a quantized model; see ``qat_lib.calibrate``."""
+
+    def correct_bias(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        *,
+        on_layer: Callable[[int, int], None],
+    ) -> int:
+        """Correct the biases of a quantized model; see ``qat_lib.correct_bias``.
+
+        Return how many were corrected: none where the framework has no bias correction.
+        """
 
     def quantizers(self, model: Any) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a model by name."""

@@ -94,6 +94,20 @@ class KerasFramework:
             model, batches, method, percentile=percentile, freeze=freeze, on_batch=on_batch
         )
 
+    def equalize(self, model: Any, batches: Iterable[tuple[np.ndarray, Any]]) -> Any:
+        """Return an equalized copy of a float model."""
+        return qat_lib.equalize(model, batches)
+
+    def correct_bias(
+        self,
+        model: Any,
+        batches: Iterable[tuple[np.ndarray, Any]],
+        *,
+        on_layer: Callable[[int, int], None],
+    ) -> int:
+        """Correct the biases of a quantized model."""
+        return len(qat_lib.correct_bias(model, batches, on_layer=on_layer).shifts)
+
     def quantizers(self, model: Any) -> Mapping[str, Any]:
         """Return the quantizers of a model by name."""
         return qat_lib.model_quantizers(model)

@@ -16,12 +16,13 @@ from components.training import torch_fitting, torch_network
 from components.training.framework import Framework
 from components.training.prepared_data import TrainingData
 from components.training.torch_network import TorchNetwork
+from qat_lib.errors import ConfigError
+from qat_lib.export.ranges import RangeOwner
 from qat_lib.torch.capture import Example
 from qat_lib.torch.quantizers import read_quantizers
 
 if TYPE_CHECKING:
     from qat_lib.export.options import ExportOptions
-    from qat_lib.export.ranges import RangeOwner
     from qat_lib.plan import QuantizationPlan
     from qat_lib.spec import QuantizationSpec
 
@@ -105,6 +106,27 @@ class TorchFramework:
             freeze=freeze,
             on_batch=on_batch,
         )
+
+    def equalize(
+        self,
+        model: TorchNetwork,  # noqa: ARG002
+        batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
+    ) -> Any:
+        """Refuse: only Keras models are equalized."""
+        raise ConfigError(
+            "quantization.equalize is there for Keras models only. Received a PyTorch model: set "
+            "quantization.equalize=false."
+        )
+
+    def correct_bias(
+        self,
+        model: TorchNetwork,  # noqa: ARG002
+        batches: Iterable[tuple[np.ndarray, Any]],  # noqa: ARG002
+        *,
+        on_layer: Callable[[int, int], None],  # noqa: ARG002
+    ) -> int:
+        """Correct nothing: only the biases of Keras models are corrected."""
+        return 0
 
     def quantizers(self, model: TorchNetwork) -> Mapping[str, RangeOwner]:
         """Return the quantizers of a network by name."""

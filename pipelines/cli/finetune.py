@@ -54,7 +54,7 @@ def finetune_file(
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Fine-tune a quantized Keras model (QAT); keep the best epoch if it beats the model by more than noise."""
+    """Fine-tune a quantized Keras model (QAT) and keep the best epoch."""
     with reported(debug=debug, as_json=json_):
         from pipelines.cli.quiet_import import import_tensorflow
 

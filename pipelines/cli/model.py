@@ -43,6 +43,9 @@ def export(
     remainder: Annotated[
         FloatPrecision | None, typer.Option(help="Deprecated: --float-precision.", hidden=True)
     ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Deprecated: --batch-size.", hidden=True)
+    ] = None,
     plan: Annotated[
         Path | None, typer.Option(help="plan.json to verify the file against.", show_default=False)
     ] = None,
@@ -64,7 +67,10 @@ def export(
         import qat_lib
         from pipelines.cli import model_views
 
-        renamed: dict[str, FloatPrecision] = {}
+        renamed: dict[str, Any] = {}
+        if batch is not None:
+            renamed["batch_size"] = batch
+            say_renamed("--batch", "--batch-size")
         if remainder is not None:
             renamed["float_precision"] = remainder
             say_renamed("--remainder", "--float-precision")

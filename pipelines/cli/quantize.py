@@ -54,6 +54,15 @@ def quantize(
         ),
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Calibration batch size.")] = 64,
+    equalize: Annotated[
+        bool,
+        typer.Option(
+            "--equalize", help="One range for the channels before depthwise convolutions, first."
+        ),
+    ] = False,
+    bias_correction: Annotated[
+        bool, typer.Option(help="Take the mean error of quantization out of the biases.")
+    ] = True,
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan as JSON.", show_default=False)
     ] = None,
@@ -82,14 +91,18 @@ def quantize(
             **({"cases": case} if case else {}),
         )
         network = qat_lib.load_model(model)
+        inputs = None
+        if data is not None:
+            inputs = model_views.read_inputs(data)
+            check_inputs(network, inputs, data)
+            if equalize:
+                network = qat_lib.equalize(network, inputs, batch_size=batch_size)
         found = qat_lib.plan_quantization(
             network, mode, read_spec(settings), open_cases(settings), unsigned=unsigned
         )
         content: dict[str, Any] = {"plan": found.to_dict()}
         report = None
-        if output is not None and data is not None:
-            inputs = model_views.read_inputs(data)
-            check_inputs(network, inputs, data)
+        if output is not None:
             quantized = qat_lib.apply_plan(network, found)
             report = qat_lib.calibrate(
                 quantized,
@@ -99,6 +112,8 @@ def quantize(
                 batch_size=batch_size,
                 freeze=True,
             )
+            if bias_correction:
+                qat_lib.correct_bias(quantized, inputs, batch_size=batch_size)
             model_views.write_model(output, quantized)
             content |= {"path": str(output), "samples": report.samples}
         if save_plan is not None:

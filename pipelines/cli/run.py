@@ -1,4 +1,4 @@
-"""``qatline run`` and ``resume``: from the options to a run folder, and its result to the screen."""
+"""``qatline run`` and ``qatline resume``."""
 
 from __future__ import annotations
 

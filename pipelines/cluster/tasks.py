@@ -54,7 +54,7 @@ def for_pods(config: RunConfig) -> RunConfig:
 
 
 def request(task: Any, resources: StepResources) -> None:
-    """Set on a kfp task what its pod asks for; what is not set stays the cluster's choice."""
+    """Set the resources of a kfp task's pod; the cluster decides the rest."""
     from kfp import kubernetes
 
     quantities = {

@@ -34,7 +34,7 @@ def absolute_paths(layer: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 
 def weights_beside_data(values: dict[str, Any]) -> dict[str, Any]:
-    """Find a weights file in the folder of the data if it is not where the config says."""
+    """Look for a missing weights file in the folder of the data."""
     model, data = values.get("model"), values.get("data")
     weights = model.get("weights") if isinstance(model, dict) else None
     path = data.get("path") if isinstance(data, dict) else None

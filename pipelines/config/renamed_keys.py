@@ -15,7 +15,7 @@ logger = logging.getLogger("qatline")
 
 
 def with_new_keys(values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
-    """Return the values with each old key under its new name, and log a warning for it.
+    """Return the values with old keys renamed; log a warning for each.
 
     Raises:
         ConfigError: both names are given.

@@ -23,7 +23,7 @@ def parse_config(text: str, source: str) -> Any:
 
 
 def read_yaml_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file whose top level is a mapping (an empty file is an empty mapping).
+    """Read a YAML file whose top level is a mapping; empty files count.
 
     Raises:
         ConfigError: The file can't be read, is not YAML, or holds something else.

@@ -226,11 +226,11 @@ def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) 
         return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"
     if not step:
         return (
-            f"the launcher ended with code {code} before it could say why. The log may tell; "
+            f"the launcher ended with code {code} before it could say why. See the log, "
             f"then: {again}"
         )
     if step not in progress.steps:
-        return f"step {step} could not start. The log tells why."
+        return f"step {step} could not start. See the log."
     return (
         f"step {step} ended without a message: it was killed, or the machine ran out of memory. "
         f"Free some memory or use a smaller batch size, then: {again}"

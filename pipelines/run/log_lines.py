@@ -1,4 +1,4 @@
-"""The log of a run by its steps, as far as it has come or as it grows."""
+"""Read the log of a run, by step, once or while it grows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RULE = re.compile(r"^-{20,}$")
 
 @dataclass(kw_only=True)
 class StepLines:
-    """Knows of each line of a log which step wrote it; feed it the lines in order."""
+    """Assign each line of a log to its step; needs the lines in order."""
 
     step: str = ""
 

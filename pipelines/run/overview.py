@@ -1,4 +1,4 @@
-"""What can be said about runs from their folders alone: a line for each, or all about one."""
+"""Summaries and details of runs, read from their folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the events of a run add up to: which step of how many, how far, how long."""
+"""The state of a run, folded from its events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The rest of the phase, if it goes on at the same pace; None before there is a pace."""
+        """Remaining seconds of the phase at the current pace; None before the first report."""
         elapsed, done = self.now - self.phase_started, self.current - self.phase_first
         if done <= 0 or elapsed <= 0:
             return None

@@ -1,4 +1,4 @@
-"""The JSON files of a run's folder: what each holds, read and written whole or not at all."""
+"""The JSON files of a run's folder, read and written atomically."""
 
 from __future__ import annotations
 

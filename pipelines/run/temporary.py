@@ -15,7 +15,7 @@ _VARIABLE = "TMPDIR"
 
 @contextmanager
 def temporary_folder(run_id: str) -> Iterator[None]:
-    """Put the temporary files of this process, and of those that it starts, in a new folder.
+    """Redirect temporary files of this process and its children to a new folder.
 
     Remove it at the end.
     """

@@ -29,7 +29,7 @@ from qat_lib.onnx_view.scales import require_usable_scales
 def analyze_onnx(
     path: str | Path, *, tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> FusionReport:
-    """Predict what TensorRT makes of an ONNX file, without TensorRT and without a GPU.
+    """Predict TensorRT's fusions and precisions for an ONNX file, without a GPU.
 
     Args:
         path: the file; any producer's, quantized with Q/DQ pairs or not.
@@ -56,7 +56,7 @@ def analyze_onnx(
 def analyze_graph(
     graph: OnnxGraph, *, model: str = "", tensorrt: TensorRTMajor = 10, allow_uint8: bool = False
 ) -> FusionReport:
-    """Predict what TensorRT makes of a graph that is already read, see ``analyze_onnx``."""
+    """Predict TensorRT's fusions for a graph; see ``analyze_onnx``."""
     return report_on(predict_engine(graph, allow_uint8=allow_uint8), model=model, tensorrt=tensorrt)
 
 

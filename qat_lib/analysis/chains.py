@@ -53,7 +53,7 @@ class Chain:
 
 
 def per_tensor(scale: Scale | None) -> Scale | None:
-    """Return ``scale`` if it is one for the whole tensor, which is what a kernel can write."""
+    """Return ``scale`` if it is per tensor, which a kernel can write."""
     return scale if scale is not None and scale.count == 1 else None
 
 

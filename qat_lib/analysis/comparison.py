@@ -35,7 +35,7 @@ _INT8 = re.compile(r"int8", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInfo:
-    """One layer of a real engine; a precision is None where the file says nothing about it."""
+    """One layer of a built engine; an unknown precision is None."""
 
     name: str
     nodes: frozenset[str]
@@ -95,7 +95,7 @@ class Comparison:
 def compare(
     report: FusionReport, layers: str | Path | Mapping[str, Any] | Iterable[Any]
 ) -> Comparison:
-    """Join ``report`` with the layers of an engine by ONNX node names and score it.
+    """Score ``report`` against an engine's layers, joined by ONNX node names.
 
     Args:
         report: the prediction.

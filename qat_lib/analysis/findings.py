@@ -29,7 +29,7 @@ _RANK: dict[str, int] = {"info": 0, "warning": 1, "error": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Name a place in a graph, what is the matter with it and what would mend it.
+    """A problem in a graph: its node, its cause and its remedy.
 
     Attributes:
         code: a key of ``qat_lib.analysis.CATALOG``.
@@ -131,7 +131,7 @@ def at_least(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
 
 
 def fail_on(findings: Iterable[Finding], severity: str | None) -> list[Finding]:
-    """Return the findings that close the gate ``severity``; an empty list lets the graph pass.
+    """Return the findings of ``severity`` or worse; none lets the graph pass.
 
     Args:
         findings: what the analyzer or the verifier said.
@@ -152,5 +152,5 @@ def fail_on(findings: Iterable[Finding], severity: str | None) -> list[Finding]:
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings with the most severe first, otherwise in the order they came."""
+    """Return the findings by severity, the most severe first."""
     return sorted(findings, key=lambda finding: -_RANK[finding.severity])

@@ -1,4 +1,4 @@
-"""The report as one HTML file: the graph to zoom and search, without a network or server."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOX, _GAP, _ROW = 172.0, 28.0, 84.0
 
 
 def to_html(report: FusionReport) -> str:
-    """Return a self-contained page that shows ``report``; any browser opens it from disk."""
+    """Return ``report`` as a self-contained HTML page."""
     page = files("qat_lib.analysis").joinpath("viewer", "viewer.html").read_text(encoding="utf-8")
     # In a script element only "</" and "<!--" could end or confuse the data.
     data = json.dumps(_data(report), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Q moves up and DQ moves down over operators that commute with them, as far as they go.
+"""Move Q up and DQ down over operators that commute with them.
 
 An operator commutes when Q(Op(x)) = Op(Q(x)): it moves or selects numbers without computing new
 ones. MaxPool is the example of NVIDIA's developer guide; padding, transposes and reshapes were seen
@@ -30,7 +30,7 @@ _LARGEST_INTEGER = 127
 _RECTIFIERS = onnx_operators("rectifier")
 
 
-def is_mover(graph: OnnxGraph, node: Node) -> bool:
+def commutes_with_quantizers(graph: OnnxGraph, node: Node) -> bool:
     """Return whether ``node`` moves or selects numbers, so that quantization commutes with it."""
     if node.op == "Pad":
         return _pads_with_zero(graph, node)
@@ -40,7 +40,7 @@ def is_mover(graph: OnnxGraph, node: Node) -> bool:
 
 
 def is_rectifier(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether ``node`` is a Relu or a Clip from zero, which keep a symmetric scale."""
+    """Return whether ``node`` is a Relu or a Clip from zero."""
     if node.op == "Relu":
         return True
     if node.op != "Clip":
@@ -66,7 +66,7 @@ def keeps_grid(graph: OnnxGraph, node: Node, scale: Scale) -> bool:
 
 
 def propagate(flow: Flow) -> Flow:
-    """Return ``flow`` with Q and DQ moved to a fixed point, which sets the scale of every read.
+    """Return ``flow`` with Q and DQ moved to a fixed point.
 
     One pass in each direction gets there. A DQ passes an operator whose input is quantized, a Q one
     whose outputs all are: neither leaves anything for the other to pass.
@@ -79,7 +79,7 @@ def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
     """Return the reads along which quantization commutes with ``node``; empty when it does not."""
     if node.op == "Concat":
         return flow.data_inputs(node)
-    if is_mover(flow.graph, node) or is_rectifier(flow.graph, node):
+    if commutes_with_quantizers(flow.graph, node) or is_rectifier(flow.graph, node):
         first = flow.input(node, 0)
         return () if first is None else (first,)
     return ()
@@ -130,7 +130,7 @@ def _may_pass(flow: Flow, node: Node) -> bool:
     if not is_rectifier(flow.graph, node):
         return True
     source = flow.graph.producer(flow.inputs(node)[0].value)
-    return source is None or source.op == "Concat" or is_mover(flow.graph, source)
+    return source is None or source.op == "Concat" or commutes_with_quantizers(flow.graph, source)
 
 
 def _pads_with_zero(graph: OnnxGraph, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""How an operator sees a value: the scale of the INT8 in which it reads it, or floating point."""
+"""The type in which an operator reads a value: scaled INT8 or float."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def list_scales(scales: Iterable[Scale]) -> str:
 
 
 def ends_in_float(read: Read) -> bool:
-    """Return whether no placement makes a read INT8: by an output, or what is always float."""
+    """Return whether a read is in floating point for any placement."""
     return read.node is None or read.node.op in FLOAT_ONLY
 
 

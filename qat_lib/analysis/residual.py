@@ -1,4 +1,4 @@
-"""Where residual Adds run: in a convolution's kernel or alone, in INT8 or not (F1 to F6)."""
+"""Placement and precision of residual Adds (F1 to F6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighted operators: which of them run in INT8, with what weights, and how much they compute."""
+"""Weighted operators: precision, weights and amount of computation."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -48,15 +48,33 @@ def apply_plan(model: Any, plan: QuantizationPlan) -> Any:
         ) from error
 
 
+def copy_model(model: Any, replaced: Mapping[str, Any]) -> Any:
+    """Return a copy of ``model`` in which other layers stand for some.
+
+    Args:
+        model: a Functional or Sequential Keras model.
+        replaced: name of a layer in the model's ``LayerGraph`` -> the layer in its place, which
+            keeps its own weights.
+
+    Raises:
+        UnsupportedModelError: a layer can't be copied.
+    """
+    plan = QuantizationPlan(model=model.name, mode="partial", quantizers=(), skipped=(), wrapped=())
+    with deep_graphs():
+        return _Rebuild(LayerGraph(model), plan, replaced).run()
+
+
 class _Rebuild:
     """One application of a plan: the new layers and tensors, by the names of the old ones."""
 
-    def __init__(self, graph: LayerGraph, plan: QuantizationPlan) -> None:
+    def __init__(
+        self, graph: LayerGraph, plan: QuantizationPlan, given: Mapping[str, Any] | None = None
+    ) -> None:
         self.graph = graph
         self.old_layers: dict[str, Any] = dict(graph.layers())
         self.plan = PlanIndex.of(plan, graph)
         self.tensors: dict[str, Any] = {}
-        self.layers: dict[str, Any] = {}
+        self.layers: dict[str, Any] = dict(given or {})
         self.unfilled: dict[str, Any] = {}
         self.quantized: dict[str, Any] = {}
         self.replaced: dict[str, list[TensorQuantizer]] = {}

@@ -32,7 +32,7 @@ class SeenTensor:
 
     magnitude: Any
     largest: float
-    negative: bool = False
+    negative: bool
 
 
 class Histograms(ABC):

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from qat_lib.correction.bias import BiasReport, correct_bias
+from qat_lib.correction.equalization import equalize
 
-__all__ = ["BiasReport", "correct_bias"]
+__all__ = ["BiasReport", "correct_bias", "equalize"]

@@ -16,9 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from qat_lib.calibrators.batches import BatchReader, count_samples
-from qat_lib.correction.lockstep import BothForms, bytes_per_sample, run_lockstep
-from qat_lib.errors import CalibrationError
+from qat_lib.calibrators.batches import count_samples
+from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
 from qat_lib.graph.layer_graph import Call, LayerGraph
 
 logger = logging.getLogger("qat_lib")
@@ -29,9 +28,6 @@ outliers makes a few large errors, which no constant mends: with the plain mean 
 trimmed one MobileNetV2 is worse off than without a correction."""
 POSITIONS = 8192
 """Positions of a channel that its mean is taken of, at most."""
-MEMORY = 2**30
-"""Bytes that the tensors of all samples may take at a time."""
-LEAST_SAMPLES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +76,8 @@ def correct_bias(
         CalibrationError: there is no data, or ``samples`` is below 1.
         UnsupportedModelError: the model has no graph of layers.
     """
-    if samples < 1:
-        raise CalibrationError(f"Expected samples to be at least 1. Received: {samples!r}.")
     graph = LayerGraph(model)
-    fitting = max(LEAST_SAMPLES, MEMORY // max(1, bytes_per_sample(graph)))
-    batches = _take(_read(graph, data, batch_size), min(samples, fitting))
-    if not batches:
-        raise CalibrationError("The calibration data is empty: give at least one batch.")
+    batches = read_samples(graph, data, samples, batch_size)
     correction = _Correction(graph, on_layer)
     run_lockstep(graph, batches, correction.visit)
     return BiasReport(
@@ -183,28 +174,3 @@ def _sampled(tensor: Any, batches: int) -> np.ndarray:
     rows = tf.reshape(tf.cast(tensor, tf.float32), (-1, tensor.shape[-1]))
     step = max(1, len(rows) * batches // POSITIONS)
     return np.asarray(rows[::step].numpy())
-
-
-def _read(graph: LayerGraph, data: Any, batch_size: int) -> Any:
-    reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
-    for batch in reader.batches(data, batch_size):
-        if isinstance(batch, dict):
-            batch = [batch[tensor.name] for tensor in graph.model.inputs]
-        yield keras.tree.map_structure(tf.convert_to_tensor, batch)
-
-
-def _take(batches: Any, samples: int) -> list[Any]:
-    """Return the first samples, the last batch cut."""
-    taken: list[Any] = []
-    left = samples
-    for batch in batches:
-        kept = keras.tree.map_structure(lambda x, left=left: x[:left], batch)
-        taken.append(kept)
-        left -= count_samples(kept)
-        if left <= 0:
-            break
-    return taken
-
-
-def _is_array(data: Any) -> bool:
-    return isinstance(data, np.ndarray) or bool(tf.is_tensor(data))

@@ -9,11 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
+from qat_lib.calibrators.batches import BatchReader, count_samples
 from qat_lib.calibrators.collecting import collecting
+from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
 
 BYTES_PER_ELEMENT = 4
+MEMORY = 2**30
+"""Bytes that the tensors of all samples may take at a time."""
+LEAST_SAMPLES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,9 @@ class _PassOn:
         """Do nothing."""
 
 
-def run_lockstep(graph: LayerGraph, batches: Sequence[Any], visit: Visit) -> None:
+def run_lockstep(
+    graph: LayerGraph, batches: Sequence[Any], visit: Visit, *, quantized: bool = True
+) -> None:
     """Compute every call of a quantized model in float and quantized, before the next call.
 
     So ``visit`` can change a layer from the errors that it causes, and what follows sees the
@@ -51,6 +60,8 @@ def run_lockstep(graph: LayerGraph, batches: Sequence[Any], visit: Visit) -> Non
         graph: the graph of a quantized model.
         batches: batches of inputs; each a tensor, or a list of one for each input of the model.
         visit: called after each call that is no input.
+        quantized: whether to compute the quantized form. Default True; a float model has none, and
+            its one form stands for both.
     """
     readers = {tensor: len(graph.consumers(tensor)) for tensor in graph.order}
     pairs: dict[str, BothForms] = {}
@@ -61,7 +72,8 @@ def run_lockstep(graph: LayerGraph, batches: Sequence[Any], visit: Visit) -> Non
         if call.is_input:
             continue
         with _without_activation(call) as activation:
-            outputs = _compute(call, [pairs[tensor] for tensor in call.inputs], len(batches))
+            inputs = [pairs[tensor] for tensor in call.inputs]
+            outputs = _compute(call, inputs, len(batches), quantized=quantized)
         outputs = visit(call, outputs) or outputs
         if activation is not None:
             outputs = tuple(_activated(pair, activation) for pair in outputs)
@@ -98,19 +110,24 @@ def _activated(pair: BothForms, activation: Callable[[Any], Any]) -> BothForms:
     )
 
 
-def _compute(call: Call, inputs: Sequence[BothForms], count: int) -> tuple[BothForms, ...]:
+def _compute(
+    call: Call, inputs: Sequence[BothForms], count: int, *, quantized: bool
+) -> tuple[BothForms, ...]:
     """Return the outputs of a call, over all batches."""
-    in_float, quantized = [], []
+    in_float, in_integers = [], []
     for batch in range(count):
         with collecting(_PassOn()):
             in_float.append(_outputs(call, [pair.float[batch] for pair in inputs]))
-        quantized.append(_outputs(call, [pair.quantized[batch] for pair in inputs]))
+        if quantized:
+            in_integers.append(_outputs(call, [pair.quantized[batch] for pair in inputs]))
+        else:
+            in_integers.append(in_float[-1])
     pairs = []
     for index in range(len(call.outputs)):
         pairs.append(
             BothForms(
                 float=[outputs[index] for outputs in in_float],
-                quantized=[outputs[index] for outputs in quantized],
+                quantized=[outputs[index] for outputs in in_integers],
             )
         )
     return tuple(pairs)
@@ -119,6 +136,40 @@ def _compute(call: Call, inputs: Sequence[BothForms], count: int) -> tuple[BothF
 def _outputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
     args, kwargs = call.fill(inputs.__getitem__)
     return list(keras.tree.flatten(call.operation(*args, **kwargs)))
+
+
+def read_samples(graph: LayerGraph, data: Any, samples: int, batch_size: int) -> list[Any]:
+    """Return the first samples of calibration data, in batches, as many as fit into memory.
+
+    Args:
+        graph: the graph of the model that takes them.
+        data: data in any form that ``calibrate`` takes.
+        samples: number of samples, at least 1; fewer where their tensors would take more than
+            ``MEMORY`` bytes.
+        batch_size: size of the batches that an array is cut into.
+
+    Raises:
+        CalibrationError: there is no data, or ``samples`` is below 1.
+    """
+    if samples < 1:
+        raise CalibrationError(f"Expected samples to be at least 1. Received: {samples!r}.")
+    left = min(samples, max(LEAST_SAMPLES, MEMORY // max(1, bytes_per_sample(graph))))
+    reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
+    taken: list[Any] = []
+    for batch in reader.batches(data, batch_size):
+        if isinstance(batch, dict):
+            batch = [batch[tensor.name] for tensor in graph.model.inputs]
+        taken.append(keras.tree.map_structure(lambda x, n=left: tf.convert_to_tensor(x[:n]), batch))
+        left -= count_samples(taken[-1])
+        if left <= 0:
+            break
+    if not taken:
+        raise CalibrationError("The calibration data is empty: give at least one batch.")
+    return taken
+
+
+def _is_array(data: Any) -> bool:
+    return isinstance(data, np.ndarray) or bool(tf.is_tensor(data))
 
 
 def bytes_per_sample(graph: LayerGraph) -> int:

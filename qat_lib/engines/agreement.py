@@ -1,4 +1,4 @@
-"""How far an engine's answers may be from the ONNX graph's, and how far they are.
+"""Measured and accepted differences between an engine and its ONNX graph.
 
 The difference of an output is the root mean square (RMS) of what the two answers to a sample differ
 by, for the worst sample, over the standard deviation of the reference's answers. It is 1.4 for

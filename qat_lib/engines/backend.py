@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """One build: the ONNX file, its summary, the resolved spec, and how to report and stop.
+    """One build: ONNX file, summary, resolved spec, and callbacks.
 
     Args:
         onnx: the ONNX file.
@@ -50,7 +50,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltEngine:
-    """What a backend hands back: the engine file's bytes and what the backend says about it.
+    """The result of a build: the engine's bytes and its description.
 
     Args:
         data: content of the engine file.
@@ -127,7 +127,7 @@ def get_backend(name: str) -> EngineBackend:
 
 
 def available_backends() -> dict[Backend, str]:
-    """Return what each backend says: its version, or why it can't be used here."""
+    """Return each backend's version, or why it can't be used here."""
     found: dict[Backend, str] = {}
     for name in BACKENDS:
         try:

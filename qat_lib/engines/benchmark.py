@@ -21,7 +21,7 @@ def benchmark_together(
     rounds: int = _ROUNDS,
     seed: int = 0,
 ) -> dict[str, Latency]:
-    """Benchmark several engines in turns, so that whatever else the machine does meets all of them.
+    """Benchmark several engines in turns, under the same conditions.
 
     Args:
         engines: the engines by name.

@@ -64,7 +64,7 @@ def build_engine(
     on_progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> EngineArtifact:
-    """Build an engine from an ONNX file and write it with its manifest and its layer list.
+    """Build an engine from an ONNX file, with manifest and layers.
 
     Beside ``model.engine`` lie ``model.engine.json`` (the manifest), ``model.layers.json`` and,
     where the backend logs its build, ``model.build.log``. All of them appear together, or none

@@ -1,4 +1,4 @@
-"""The engine: what every backend's loaded engine can do, and the checks in front of it."""
+"""The base class of loaded engines, with checks of their inputs."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Engine(ABC):
         }
 
     def close(self) -> None:
-        """Refuse new requests, wait for those that came before, and free the engine's memory.
+        """Refuse new requests, finish earlier ones, and free the memory.
 
         Raises:
             EngineBusyError: requests still run after the timeout; nothing was freed.

@@ -66,7 +66,7 @@ class Drafts:
 
 @contextlib.contextmanager
 def together(directory: Path) -> Iterator[Drafts]:
-    """Collect files of ``directory``; at the end all of them appear, and none if the block raises.
+    """Write several files of ``directory`` atomically.
 
     Raises:
         EngineBuildError: the disk is full or the directory can't be written; nothing half-written

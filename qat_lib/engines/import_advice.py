@@ -1,4 +1,4 @@
-"""What to do where a backend does not take an ONNX graph: is it the graph, or the backend?"""
+"""Advice for ONNX graphs that a backend refuses."""
 
 from __future__ import annotations
 

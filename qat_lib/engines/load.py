@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def load_engine(
     path: Path | str, *, rebuild: bool = True, limits: RequestLimits | None = None
 ) -> Engine:
-    """Load an engine file after checking it against its manifest and this machine.
+    """Load an engine file, checked against its manifest and this machine.
 
     Args:
         path: the engine file; its manifest lies beside it.

@@ -1,4 +1,4 @@
-"""The manifest beside every engine file: what it is, what it was made of, and where it may run."""
+"""The manifest of an engine file: content, source, and device."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class EngineManifest:
         return f"<EngineManifest: {self.backend} {self.backend_version}, {self.bytes:,} bytes>"
 
     def to_json(self) -> str:
-        """Return the manifest as indented JSON, with a digest over all of it."""
+        """Return the manifest as indented JSON with its digest."""
         return seal(asdict(self))
 
 

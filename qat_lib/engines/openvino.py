@@ -1,4 +1,4 @@
-"""INT8 engines on a CPU: the compiled OpenVINO model, exported to a file and imported again.
+"""INT8 engines on a CPU: compiled OpenVINO models.
 
 What each layer runs in is read from the execution graph of the imported model, the one that answers
 requests. The float precision is always set: left alone, OpenVINO computes in bfloat16 wherever the

@@ -24,7 +24,7 @@ Request = TypeVar("Request")
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """How many callers an engine serves at once, and how many wait how long.
+    """Limits of concurrent and waiting callers of an engine.
 
     Args:
         parallel: requests that run at the same time; None = what suits the backend. Each takes
@@ -169,7 +169,7 @@ class RequestPool(Generic[Request]):
         if len(self._queue) >= self._limits.waiting:
             raise EngineBusyError(
                 f"{len(self._queue)} callers wait for the engine already, which is the limit. Send "
-                "fewer requests at once, or load it with more room: load_engine(path, "
+                "fewer requests at once, or raise the limit: load_engine(path, "
                 "limits=RequestLimits(waiting=...))."
             )
         ticket: _Ticket[Request] = _Ticket()

@@ -1,4 +1,4 @@
-"""What a user asks of an engine build: ``BuildSpec`` and the text forms of its parts."""
+"""``BuildSpec``, the options of an engine build, and its text forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeProfile:
-    """The shapes that one input may have: smallest, the one to optimize for, and largest.
+    """Shapes of one input: smallest, optimum and largest.
 
     Args:
         minimum: smallest shape, all dimensions positive.
@@ -73,7 +73,7 @@ class ShapeProfile:
 
     @property
     def bounded(self) -> tuple[int | None, ...]:
-        """The dimensions that the profile fixes; None for those that it leaves open."""
+        """The fixed dimensions; None for the open ones."""
         pairs = zip(self.minimum, self.maximum, strict=True)
         return tuple(low if low == high else None for low, high in pairs)
 

@@ -76,7 +76,7 @@ class EngineLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionSummary:
-    """How many weighted layers run in INT8, and how many layers run in each precision."""
+    """Number of weighted layers in INT8, and of layers by precision."""
 
     int8_layers: int
     weighted_layers: int

@@ -29,13 +29,14 @@ def export_onnx(
     weights: WeightForm = "int8",
     float_precision: FloatPrecision = "fp32",
     channels_first_input: bool = False,
-    batch: int | None = None,
+    batch_size: int | None = None,
     preprocessing: Preprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
     plan: PlanLike | None = None,
     options: ExportOptions | None = None,
     remainder: FloatPrecision | None = None,
+    batch: int | None = None,
 ) -> ExportReport:
     """Export a Keras model, quantized or not, to ONNX and verify the result.
 
@@ -51,7 +52,7 @@ def export_onnx(
         float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
             strongly typed TensorRT.
         channels_first_input: whether image inputs are NCHW instead of Keras's NHWC. Default False.
-        batch: fixed batch size; None (default) leaves it open.
+        batch_size: fixed batch size; None (default) leaves it open.
         preprocessing: how raw images become the model's input; recorded in the file.
         embed_preprocessing: whether the graph takes raw images (uint8) and preprocesses them
             itself. Default False.
@@ -63,6 +64,7 @@ def export_onnx(
         options: all options above that say how the graph is lowered, as one value; default None:
             those keywords. An option of your own has no keyword.
         remainder: deprecated name of ``float_precision``.
+        batch: deprecated name of ``batch_size``.
 
     Returns:
         What was written.
@@ -85,13 +87,16 @@ def export_onnx(
     if remainder is not None:
         warn_renamed("remainder", "float_precision")
         float_precision = remainder
+    if batch is not None:
+        warn_renamed("batch", "batch_size")
+        batch_size = batch
     keywords = ExportOptions(
         target=target,
         opset=opset,
         weights=weights,
         float_precision=float_precision,
         channels_first_input=channels_first_input,
-        batch=batch,
+        batch_size=batch_size,
         embed_preprocessing=embed_preprocessing,
     )
     return export_source(
@@ -121,4 +126,4 @@ class KerasSource:
 
     def convert(self, options: ExportOptions) -> ir.Model:
         """Return its graph, converted by tf2onnx."""
-        return convert(self.model, opset=options.opset, batch=options.batch)
+        return convert(self.model, opset=options.opset, batch=options.batch_size)

@@ -21,9 +21,9 @@ from qat_lib.export.lowering import lower
 from qat_lib.export.options import ExportOptions
 from qat_lib.export.ranges import LearnedRange, RangeOwner, disabled_quantizers, learned_ranges
 from qat_lib.export.record import keras_tensors, node_identities, record_quantizers, write_metadata
-from qat_lib.export.verify import as_plan, verify_onnx
+from qat_lib.export.verify import verify_onnx
 from qat_lib.files.output_files import check_output
-from qat_lib.plan import PlanLike, QuantizationPlan
+from qat_lib.plan import PlanLike, QuantizationPlan, as_plan
 from qat_lib.preprocessing import Preprocessing
 
 Layout = Literal["NHWC", "NCHW"]

@@ -1,4 +1,4 @@
-"""Lower a converted model: run the passes that the options ask for, one after the other."""
+"""Lower a converted model by the passes that its options select."""
 
 from __future__ import annotations
 

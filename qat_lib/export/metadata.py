@@ -1,4 +1,4 @@
-"""What an exported file says about itself, in the ONNX model's metadata, and how it is read back.
+"""Metadata of exported files: written, and read back.
 
 Keys (all values are text): ``qatline.version``, ``qatline.target``, ``qatline.plan_digest``,
 ``qatline.quantizers`` (JSON, see ``Recorded``), ``qatline.tensors`` (JSON: Keras layer ->

@@ -1,4 +1,4 @@
-"""The options of an export as one validated value, and the lowering passes that they ask for.
+"""The options of an export, and the lowering passes that they select.
 
 A field of ``ExportOptions`` says all about an option: config and command line derive theirs from it.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from qat_lib.deprecation import RenamedField, renamed_fields
 from qat_lib.errors import ExportError
 from qat_lib.options import Backend, FloatPrecision, WeightForm
 
@@ -73,6 +74,7 @@ def option_fields() -> list[OptionField]:
     return found
 
 
+@renamed_fields({"batch": RenamedField("batch_size")})
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """How a graph is lowered; see ``qat_lib.export.export.export_onnx`` for what each means.
@@ -98,7 +100,7 @@ class ExportOptions:
         default=False,
         metadata=about("Convert image inputs to NCHW.", flag="--channels-first", in_config=False),
     )
-    batch: int | None = field(
+    batch_size: int | None = field(
         default=None,
         metadata=about(
             "Fixed batch size (default: dynamic).", least=1, most=LARGEST_BATCH, in_config=False
@@ -118,12 +120,12 @@ class ExportOptions:
                 raise ExportError(
                     f"Expected {each.name} to be one of {', '.join(allowed)}. Received: {value!r}."
                 )
-        if self.batch is not None and (
-            isinstance(self.batch, bool) or not 1 <= self.batch <= LARGEST_BATCH
+        if self.batch_size is not None and (
+            isinstance(self.batch_size, bool) or not 1 <= self.batch_size <= LARGEST_BATCH
         ):
             raise ExportError(
                 f"Expected a batch size from 1 to {LARGEST_BATCH}, or None for an open one. "
-                f"Received: {self.batch!r}."
+                f"Received: {self.batch_size!r}."
             )
 
 
@@ -182,6 +184,7 @@ PASSES = (
     Pass("bias.merge_bias"),
     Pass("fold_batchnorm.fold_batchnorm"),
     Pass("padding.merge_padding"),
+    Pass("bounds.remove_redundant_bounds"),
     Pass("pool_order.quantize_before_max_pools", for_openvino),
     Pass("strides.hoist_strides", for_openvino),
     Pass("unsigned.quantize_unsigned", for_openvino),

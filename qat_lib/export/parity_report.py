@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class LayerDifference:
-    """Difference between a Keras layer's output and its ONNX tensor, and the output's size."""
+    """Difference between a Keras layer's output and its ONNX tensor."""
 
     layer: str
     tensor: str
@@ -62,7 +62,7 @@ class ParityReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the labels agree except for ties, and float outputs lie within tolerance."""
+        """Whether labels agree, but for ties, and outputs within tolerance."""
         if self.mismatches or not np.isfinite(self.largest_difference):
             return False
         return self.tolerance is None or self.largest_difference <= self.tolerance * max(

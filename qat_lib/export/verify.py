@@ -1,4 +1,4 @@
-"""Check that an ONNX file is legal and holds exactly the plan's quantizers with their ranges.
+"""Verify an ONNX file: legality, and the plan's quantizers with their ranges.
 
 Its codes, beside those of the parser rules, are in ``qat_lib.analysis.rules.record``. This
 module needs neither TensorFlow nor Keras.
@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qat_lib.analysis.findings import Finding, by_severity
 from qat_lib.analysis.rules.parser import check_parser_rules
 from qat_lib.analysis.rules.record import C01, Q01, Q02, Q05
-from qat_lib.errors import PlanError
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.tensors import Tensors
 from qat_lib.export.verify_ranges import CHANGED, check_activations, check_weights
@@ -24,9 +23,7 @@ from qat_lib.onnx_view.graph import OnnxGraph
 from qat_lib.onnx_view.loading import load_onnx
 from qat_lib.onnx_view.metadata import read_metadata
 from qat_lib.onnx_view.protos import message_names, writers
-
-if TYPE_CHECKING:
-    from qat_lib.plan import PlanLike, QuantizationPlan
+from qat_lib.plan import PlanLike, as_plan
 
 
 def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> list[Finding]:
@@ -103,26 +100,6 @@ def _read_record(metadata: Mapping[str, str], *, planned: bool) -> Recorded | No
     # Exported in floating point: whoever quantized the file since then is its producer.
     in_float = not (recorded.activations or recorded.weights or recorded.disabled)
     return None if in_float and not planned else recorded
-
-
-def as_plan(plan: PlanLike) -> QuantizationPlan:
-    """Return a plan from itself, its dict form, or the path of its JSON.
-
-    Raises:
-        PlanError: ``plan`` is no quantization plan, or its file can't be read.
-    """
-    from qat_lib.plan import QuantizationPlan
-
-    if isinstance(plan, QuantizationPlan):
-        return plan
-    if isinstance(plan, Mapping):
-        return QuantizationPlan.from_dict(plan)
-    if isinstance(plan, str | os.PathLike):
-        return QuantizationPlan.load(Path(plan))
-    raise PlanError(
-        "Expected a QuantizationPlan, its dict form or the path of its JSON. Received: "
-        f"{type(plan).__name__}."
-    )
 
 
 def _check_file(path: Path) -> Iterator[Finding]:
@@ -233,7 +210,7 @@ def _check_names(
             name,
             message="this quantizer is not in the graph: its Q/DQ pair was folded away or never "
             "traced.",
-            advice="Export again; if it stays, its tensor reaches no output of the model.",
+            advice="Export again; if the finding remains, its tensor reaches no output of the model.",
         )
     for name in sorted(present - expected):
         yield Q02.at(

@@ -1,4 +1,4 @@
-"""How much a file may ask for before it is refused, and the variables that allow more.
+"""Limits on files, and the environment variables that raise them.
 
 A small file can ask for any amount of memory: it names sizes, or it is compressed. What it asks for
 is read from its headers and compared with these limits before anything is decoded.

@@ -1,4 +1,4 @@
-"""Read files that anyone may have made: regular ones only, and no more of them than is allowed.
+"""Read untrusted files: regular ones only, up to a limit.
 
 A pipe never ends, nor does a link to ``/dev/zero``. What can't be read raises an OSError with the
 reason, which the caller puts into an exception of its own.

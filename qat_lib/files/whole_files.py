@@ -35,7 +35,7 @@ def written_beside(target: Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text beside its place, then rename it: a reader sees all of it or nothing.
+    """Write UTF-8 text atomically.
 
     Raises:
         OSError: it can't be written; what was there before is still there.

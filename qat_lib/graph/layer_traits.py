@@ -17,6 +17,7 @@ from qat_lib.graph.roles import (
     rows,
 )
 from qat_lib.graph.traits import WIDE_WINDOW
+from qat_lib.quantizers.channel_relu import ChannelReLU
 
 
 def classes(role: Role, *more: Role) -> tuple[Any, ...]:
@@ -101,6 +102,8 @@ def activation_of(operation: Any) -> str | None:
     """Return the activation function that the operation is, such as ``"relu"``, or None."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
+    if isinstance(operation, ChannelReLU):
+        return "relu6"
     # The layer, and what keras.activations.relu leaves in a graph.
     if type(operation).__name__ == "ReLU":
         return (

@@ -15,7 +15,7 @@ def resnet_digits(
     width: int = 16,
     blocks: int = 1,
 ) -> Any:
-    """Build a small residual network with identity and projection shortcuts, a stem pool and a global pool.
+    """Build a small residual network for 8x8 images.
 
     Args:
         input_shape: (height, width, channels), at least 4x4.

@@ -1,4 +1,4 @@
-"""What a graph would make an engine builder compute and keep, and the limits of it.
+"""Limits of what an engine builder computes and stores for a graph.
 
 Builders fold what depends on constants only, so that a file of a hundred bytes (a Range to 1e11)
 can take all memory; a tensor of more than 2 ** 31 elements has no kernel; and compile time grows

@@ -1,4 +1,4 @@
-"""Which Keras layer a node of an ONNX file stands for, and which quantizer a Q or DQ node is.
+"""Keras layers and quantizers of the nodes in an ONNX file.
 
 The export writes both into the file. Only for nodes that it did not write, those of an older file
 or of another producer, the identity is guessed from the node's name.
@@ -97,7 +97,7 @@ def guess_layer(node: str) -> str:
 
 
 def guess_quantizer(node: str) -> str:
-    """Return the quantizer in the name of a Q or DQ node that carries no identity.
+    """Guess the quantizer of a Q or DQ node from its name.
 
     >>> guess_quantizer("conv1_kernel_quantizer/DequantizeLinear")
     'conv1_kernel_quantizer'

@@ -1,4 +1,4 @@
-"""Whether the tensors inside of an ONNX file hold as many values as their shapes and types say."""
+"""Check the sizes of the tensors inside an ONNX file."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ PACKAGE = "qat_lib"
 
 
 class BaseQuantizeWrapper(keras.layers.Wrapper):
-    """Wrap a layer so that its inputs, and in a subclass its weights, are fake-quantized.
+    """Fake-quantize a layer's inputs and, in a subclass, its weights.
 
     A subclass named ``<KerasClass>QuantizeWrapper`` registers itself for that class by being
     defined.
@@ -128,7 +128,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Call the layer on quantized inputs; shapes and data types are those of the layer."""
+        """Call the layer on quantized inputs, with its shapes and types."""
         return self.call_layer(
             self.quantized_inputs(inputs, training), training=training, mask=mask, **kwargs
         )

@@ -22,7 +22,7 @@ from qat_lib.quantizers import TensorQuantizer
 
 
 class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
-    """Wrap a layer so that weighted layers inside of it read quantized weights and inputs.
+    """Quantize the weighted layers inside a layer, and their inputs.
 
     It serves any layer whose ``call`` calls Dense, convolutions and the like: these get a ``call``
     that quantizes what they read, and are otherwise as they were. The composite's own inputs are

@@ -1,4 +1,4 @@
-"""Wrappers of the layers that multiply by a matrix, and of Embedding, whose table has one range."""
+"""Wrappers of matrix products, and of Embedding."""
 
 from __future__ import annotations
 

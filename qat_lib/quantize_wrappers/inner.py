@@ -1,4 +1,4 @@
-"""The weighted layers inside of a composite layer, by the path of attributes that leads to them.
+"""The weighted layers inside a composite layer, by attribute path.
 
 A composite is a layer that calls other layers: TimeDistributed, a transformer block, a user's own
 layer. Names of inner layers change from copy to copy where Keras makes them up; attributes do not.

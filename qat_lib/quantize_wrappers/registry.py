@@ -16,7 +16,7 @@ SUFFIX = "QuantizeWrapper"
 
 
 class WrapperRegistry:
-    """Maps layer classes to wrapper classes; the last one registered for a class wins.
+    """Maps layer classes to wrapper classes; the last registration wins.
 
     It is the ``qat_lib.graph.catalog.Catalog`` of the Keras side.
     """
@@ -28,7 +28,7 @@ class WrapperRegistry:
         self._by_name: dict[str, Any] = {}
 
     def register(self, wrapper: Any) -> None:
-        """Register a wrapper class under its ``layer_class``, or under what its name says."""
+        """Register a wrapper class for its ``layer_class``, or by its name."""
         layer_class = wrapper.__dict__.get("layer_class")
         if layer_class is None and wrapper.__name__.endswith(SUFFIX):
             name = wrapper.__name__.removesuffix(SUFFIX)
@@ -40,7 +40,7 @@ class WrapperRegistry:
             self._by_class[layer_class] = wrapper
 
     def find(self, layer_class: type) -> Any:
-        """Return the wrapper of a layer class or its nearest base; None without one."""
+        """Return the wrapper of a layer class or its nearest base, or None."""
         for base in layer_class.__mro__:
             if base is keras.layers.Layer:
                 break

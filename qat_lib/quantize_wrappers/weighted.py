@@ -17,7 +17,7 @@ from qat_lib.quantizers import TensorQuantizer
 
 
 class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
-    """Base for layers whose weights are quantized, one range for each output channel.
+    """Base for layers with weights, which are quantized per output channel.
 
     Args:
         layer: the layer to wrap.
@@ -48,7 +48,7 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
         )
 
     def planned_weights(self) -> dict[str, tuple[int, ...] | None]:
-        """Return each quantized weight's name with its axes that keep a range (None = one)."""
+        """Return channel axes by quantized weight; None is one range."""
         return {_leaf(kernel): axes for kernel, axes in self.kernels.items()}
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
@@ -112,7 +112,7 @@ class WeightedBaseQuantizeWrapper(BaseQuantizeWrapper):
 
 
 def options_for(options: Mapping[str, Any], weight: str) -> dict[str, Any]:
-    """Return the options that hold for one weight, from those for all and those by weight."""
+    """Return the options of one weight."""
     common = {key: value for key, value in options.items() if not isinstance(value, Mapping)}
     return {**common, **options.get(weight, {})}
 

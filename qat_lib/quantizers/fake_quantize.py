@@ -18,7 +18,7 @@ from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 
 
 def quantization_scale(amax: Any, num_bits: int = 8, unsigned: bool = False) -> Any:
-    """Return the float32 scale of a range: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
+    """Return the float32 scale: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
     return tf.maximum(tf.cast(amax, tf.float32), AMAX_FLOOR) / greatest_integer(num_bits, unsigned)
 
 

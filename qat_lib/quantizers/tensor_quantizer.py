@@ -141,7 +141,7 @@ class TensorQuantizer(RangeVariable):
 
     @property
     def calibrated(self) -> bool:
-        """Whether calibration, training or hand has set the range (always true for weights)."""
+        """Whether the range has been set; always true for weights."""
         return self.range_policy == "current" or self.of_weight or self._is_on(CALIBRATED)
 
     def get_config(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import modules as float_nn
 
 from qat_lib.apply.plan_index import PlanIndex
 from qat_lib.errors import PlanError, UnsupportedModelError
@@ -22,15 +23,16 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 from qat_lib.torch.tracing import trace_module
 
 QUANTIZED: dict[type, Any] = {
-    nn.Conv1d: quant_nn.QuantConv1d,
-    nn.Conv2d: quant_nn.QuantConv2d,
-    nn.Conv3d: quant_nn.QuantConv3d,
-    nn.ConvTranspose1d: quant_nn.QuantConvTranspose1d,
-    nn.ConvTranspose2d: quant_nn.QuantConvTranspose2d,
-    nn.ConvTranspose3d: quant_nn.QuantConvTranspose3d,
-    nn.Linear: quant_nn.QuantLinear,
+    float_nn.Conv1d: quant_nn.QuantConv1d,
+    float_nn.Conv2d: quant_nn.QuantConv2d,
+    float_nn.Conv3d: quant_nn.QuantConv3d,
+    float_nn.ConvTranspose1d: quant_nn.QuantConvTranspose1d,
+    float_nn.ConvTranspose2d: quant_nn.QuantConvTranspose2d,
+    float_nn.ConvTranspose3d: quant_nn.QuantConvTranspose3d,
+    float_nn.Linear: quant_nn.QuantLinear,
 }
-"""Classes with a weight, and their quantized forms."""
+"""Classes with a weight, and their quantized forms. ``quantized_modules`` lends their names in
+``torch.nn`` to the quantized ones, those in ``torch.nn.modules`` stay."""
 
 
 def apply_plan(
@@ -52,7 +54,7 @@ def apply_plan(
         PlanError: the plan names a tensor, module or weight that the module lacks.
         UnsupportedModelError: torch.fx can't trace the module, or it can't be copied.
     """
-    count = None if example_input is None else len(example_inputs(example_input))
+    count = None if example_input is None else len(example_inputs(module, example_input))
     traced = trace_module(_copied(module), count)
     return _Insertion(ModuleGraph(traced), plan).run()
 

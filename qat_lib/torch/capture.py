@@ -98,7 +98,7 @@ def capture(module: nn.Module, example: Example, *, batch: int | None) -> Any:
                 named, bound.args, bound.kwargs, dynamic_shapes=shapes, strict=False
             )
         except Exception as error:  # torch.export raises errors of many types
-            advice = "" if batch is not None else ", or give a fixed batch with batch=<n>"
+            advice = "" if batch is not None else ", or give a fixed batch with batch_size=<n>"
             raise ExportError(
                 f"torch.export could not capture the module: {describe_error(error)}. Write its "
                 f"forward without control flow that depends on values of tensors{advice}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch.nn import modules as float_nn
 
 from qat_lib.torch.module_traits import is_known, known_names
 
@@ -27,7 +27,7 @@ class ModuleCatalog:
     def class_named(self, name: str) -> Any:
         """Return the class of torch.nn, or the name of another class or function; None = neither."""
         if is_known(name):
-            return getattr(nn, name, name)
+            return getattr(float_nn, name, name)
         return name if name in self._own else None
 
     def class_names(self) -> list[str]:

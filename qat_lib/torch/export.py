@@ -32,7 +32,7 @@ def export_onnx(
     opset: int = 17,
     weights: WeightForm = "int8",
     float_precision: FloatPrecision = "fp32",
-    batch: int | None = None,
+    batch_size: int | None = None,
     preprocessing: Preprocessing | None = None,
     embed_preprocessing: bool = False,
     metadata: Mapping[str, Any] | None = None,
@@ -58,7 +58,7 @@ def export_onnx(
             8.6 needs.
         float_precision: precision of non-quantized layers: ``"fp32"`` (default) or ``"fp16"``, for
             strongly typed TensorRT.
-        batch: fixed batch size; None (default) leaves it open.
+        batch_size: fixed batch size; None (default) leaves it open.
         preprocessing: how raw images become the module's input; recorded in the file. Its
             ``image_shape`` is (height, width, channels); the file takes NCHW.
         embed_preprocessing: whether the graph takes raw images (uint8, NCHW) and preprocesses them
@@ -94,7 +94,7 @@ def export_onnx(
         opset=opset,
         weights=weights,
         float_precision=float_precision,
-        batch=batch,
+        batch_size=batch_size,
         embed_preprocessing=embed_preprocessing,
     )
     chosen = choose_options(options, keywords)
@@ -106,7 +106,7 @@ def export_onnx(
     stored = in_float32(module)
     with named_by_path(stored):
         return export_source(
-            ModuleSource(stored, Example.of(example_input, batch=chosen.batch)),
+            ModuleSource(stored, Example.of(example_input, batch=chosen.batch_size)),
             path,
             options=chosen,
             preprocessing=preprocessing,
@@ -134,4 +134,4 @@ class ModuleSource:
 
     def convert(self, options: ExportOptions) -> ir.Model:
         """Return its graph, converted by PyTorch's exporter."""
-        return convert(self.module, self.example, opset=options.opset, batch=options.batch)
+        return convert(self.module, self.example, opset=options.opset, batch=options.batch_size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
+from torch.nn import modules as float_nn
 from torch.nn.parameter import UninitializedParameter
 
 from qat_lib.graph.roles import TABLE, Operation, Role
@@ -56,7 +57,7 @@ _ACTIVATIONS: dict[str, _Known] = {}
 _OTHERS: dict[str, _Known] = {}
 for _row in TABLE:
     for _number, _name in enumerate(_row.modules):
-        _MODULES[getattr(nn, _name)] = _known(_row, _number, _name)
+        _MODULES[getattr(float_nn, _name)] = _known(_row, _number, _name)
     for _number, _name in enumerate(_row.torch):
         _FUNCTIONS[_name] = _known(_row, _number, _name)
     for _number, _name in enumerate(_row.functions):
@@ -130,7 +131,7 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
 
 def is_known(name: str) -> bool:
     """Whether a class of torch.nn or a function of that name is in the table."""
-    return getattr(nn, name, None) in _MODULES or name in _FUNCTIONS
+    return getattr(float_nn, name, None) in _MODULES or name in _FUNCTIONS
 
 
 def known_names() -> list[str]:

@@ -12,6 +12,7 @@ from qat_lib.plan import QuantizationPlan
 from qat_lib.planner.planner import plan_graph
 from qat_lib.planner.request import PlanRequest
 from qat_lib.spec import QuantizationSpec
+from qat_lib.torch.existing_quantizers import refuse_other_tools
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.shapes import example_inputs, propagate_shapes
 from qat_lib.torch.tracing import trace_module
@@ -41,7 +42,7 @@ def plan_quantization(
         custom_qdq_cases: objects with ``case(module, qspec) -> QuantizationSpec``, which get the
             traced module; a later one wins. ``"auto"``: ``qat_lib.TensorRTQDQCase``, which serves
             the other engines as well. None (default): no cases.
-        example_input: a tensor, or a tuple of tensors where the module takes several: shapes are
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
             learned from it. Default None: additions count as such of tensors of one shape.
         unsigned: whether tensors that are never negative get unsigned integers. Default False.
 
@@ -68,8 +69,10 @@ def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
         raise UnsupportedModelError(
             f"Expected a torch.nn.Module. Received: {type(module).__name__}."
         )
+    refuse_other_tools(module)
     if example_input is None:
         return ModuleGraph(module)
-    traced = trace_module(module, len(example_inputs(example_input)))
-    propagate_shapes(traced, example_input)
+    example = example_inputs(module, example_input)
+    traced = trace_module(module, len(example))
+    propagate_shapes(traced, example)
     return ModuleGraph(traced)

@@ -32,7 +32,7 @@ def quantize_model(
         quantization_spec: which operations to treat differently from the default.
         custom_qdq_cases: objects that decide by pattern. ``"auto"``: ``qat_lib.TensorRTQDQCase``,
             which serves the other engines as well. None (default): no cases.
-        example_input: a tensor, or a tuple of tensors where the module takes several: shapes are
+        example_input: a tensor, a tuple of tensors, or a dict of tensors by argument: shapes are
             learned from it. Default None.
         unsigned: whether tensors that are never negative get unsigned integers. Default False. For
             OpenVINO and ONNX Runtime; TensorRT takes signed integers only.

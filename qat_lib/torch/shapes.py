@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
 
 logger = logging.getLogger("qat_lib")
@@ -18,23 +21,41 @@ SEVERAL = frozenset(("split", "chunk", "tensor_split", "unbind", "topk", "sort")
 """Functions that give several tensors."""
 
 
-def example_inputs(example: Any) -> tuple[Any, ...]:
-    """Return the arguments of a call from an example: a tensor, or a tuple or list of them."""
-    return tuple(example) if isinstance(example, tuple | list) else (example,)
+def example_inputs(module: nn.Module, example: Any) -> tuple[Any, ...]:
+    """Return the arguments of a call from an example.
+
+    Args:
+        module: what is called.
+        example: a tensor, a tuple or list of tensors, or a dict of tensors by argument.
+
+    Raises:
+        UnsupportedModelError: the names of a dict are not those of the first arguments.
+    """
+    if isinstance(example, tuple | list):
+        return tuple(example)
+    if not isinstance(example, Mapping):
+        return (example,)
+    names = list(inspect.signature(module.forward).parameters)[: len(example)]
+    if set(names) != set(example):
+        raise UnsupportedModelError(
+            f"Expected an example of the first arguments of {type(module).__name__}.forward: "
+            f"{', '.join(names) or 'it has none'}. Received: {', '.join(map(str, example))}."
+        )
+    return tuple(example[name] for name in names)
 
 
-def propagate_shapes(traced: fx.GraphModule, example: Any) -> None:
+def propagate_shapes(traced: fx.GraphModule, example: Iterable[Any]) -> None:
     """Note the shape and data type of each tensor in the graph; nothing is computed.
 
     Where the model can't be run without values its shapes stay unknown.
 
     Args:
         traced: the module.
-        example: a tensor, or a tuple or list of tensors where the module takes several.
+        example: its arguments, as ``example_inputs`` gives them.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        fake = [_fake(mode, value) for value in example_inputs(example)]
+        fake = [_fake(mode, value) for value in example]
         ShapeProp(traced, fake_mode=mode).propagate(*fake)
     # A module's code may raise anything.
     except Exception as error:  # noqa: BLE001

@@ -71,6 +71,8 @@ class QuantDescriptor:
             raise TypeError(f"name must be a string or None. Received: {self.name!r}.")
         if isinstance(self.axis, list):
             object.__setattr__(self, "axis", tuple(self.axis))
+        if not all(isinstance(axis, int) for axis in self.axes or ()):
+            raise TypeError(f"axis must be an integer or a tuple of them. Received: {self.axis!r}.")
         if self.amax is not None:
             object.__setattr__(self, "amax", np.array(self.amax, np.float32))
         if self.range_policy is None:
@@ -101,7 +103,7 @@ class QuantDescriptor:
     @property
     def axes(self) -> tuple[int, ...] | None:
         """The kept axes as a tuple; None = one range."""
-        return (self.axis,) if isinstance(self.axis, int) else self.axis
+        return self.axis if self.axis is None or isinstance(self.axis, tuple) else (self.axis,)
 
     def dict(self) -> _Plain:
         """Return what differs from the defaults, as plain data."""

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx, nn
+from torch.nn import modules as float_nn
 
 from qat_lib.errors import UnsupportedModelError
 from qat_lib.foreign_errors import describe_error
@@ -23,8 +25,13 @@ TRACED = "qatline_traced"
 """Key in the ``meta`` of a module that ``trace_module`` made."""
 FLAG = "qatline_training"
 """Name of the submodule that says whether the model is training."""
-WHOLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+WHOLE = (float_nn.Conv1d, float_nn.Conv2d, float_nn.Conv3d, float_nn.Linear)
 """Classes whose subclasses without a forward of their own are one operation, too."""
+FACTORIES = (
+    *(torch.ones, torch.zeros, torch.full, torch.empty, torch.eye),
+    *(torch.arange, torch.linspace, torch.rand, torch.randn),
+)
+"""Functions that make a tensor of sizes alone, which may be those of the model's input."""
 
 
 class TrainingFlag(nn.Module):
@@ -66,7 +73,8 @@ class GraphTracer(fx.Tracer):
     """
 
     def __init__(self, inputs: int | None = None) -> None:
-        super().__init__()
+        super().__init__(autowrap_functions=FACTORIES)
+        self._autowrap_search.append(torch)
         self._inputs = inputs
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -129,7 +137,7 @@ def trace_module(module: nn.Module, inputs: int | None = None) -> fx.GraphModule
 
 def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
     try:
-        return GraphTracer(inputs).trace(module)
+        graph = GraphTracer(inputs).trace(module)
     # A module's code may raise anything when it gets proxies of tensors.
     except Exception as error:
         raise UnsupportedModelError(
@@ -137,6 +145,11 @@ def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
             "modules in place of its graph: build it within `with "
             "qat_lib.torch.quant_modules.quantized_modules():`."
         ) from error
+    for node in graph.nodes:
+        if node.target in FACTORIES:
+            # Else the code of the graph would look for a global function called "torch.ones".
+            node.meta.pop("is_wrapped", None)
+    return graph
 
 
 @contextmanager

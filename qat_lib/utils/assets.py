@@ -1,4 +1,4 @@
-"""Folders for the models of an experiment: where the original and the quantized one are saved and converted to."""
+"""Folders for the models of an experiment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AssetFolder:
 
 
 class CreateAssetsFolders:
-    """Create a base folder; ``add_folder`` creates the folders of each experiment in it.
+    """Create a base folder with a folder for each experiment.
 
     Args:
         base_experiment_directory: the base folder; an existing one is used as it is.

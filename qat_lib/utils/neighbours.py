@@ -10,7 +10,7 @@ from qat_lib.graph.layer_graph import LayerGraph
 
 
 def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, Any]]:
-    """Return the layers whose outputs a layer reads, in the order of its inputs.
+    """Return the layers that a layer reads, in the order of its inputs.
 
     Args:
         model: a Functional or Sequential model. The layers of nested models count as the model's
@@ -39,7 +39,7 @@ def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, 
 
 
 def find_my_successors(model: Any, current_layer_name: str) -> list[dict[str, Any]]:
-    """Return the layers that read a layer's outputs, in the order of the model; one that reads twice, twice.
+    """Return the layers that read a layer's outputs, in the model's order.
 
     Arguments, result and errors are those of ``find_my_predecessors``.
     """

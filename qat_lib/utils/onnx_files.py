@@ -26,7 +26,7 @@ def convert_keras_model_to_onnx(
     *,
     form: Form = "toolkit",
 ) -> None:
-    """Convert a Keras model in memory, quantized or not, to an ONNX file in the toolkit's form.
+    """Convert a Keras model to an ONNX file in the toolkit's form.
 
     For comparison with the toolkit's files. For an engine use ``qat_lib.export.export_onnx``,
     which does the work here and has more options.

@@ -12,7 +12,7 @@ from qat_lib.errors import UnsupportedModelError
 
 
 class KerasModelTraveller:
-    """List the layers of a model of any kind, in the order in which the model holds them.
+    """List the layers of any model in its own order.
 
     Args:
         print_layer_config: whether ``get_layer_information`` shows each layer's configuration,

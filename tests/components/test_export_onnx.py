@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.export.choice import choose_unsigned, engine_facts, target_facts
+from components.export.choice import choose_unsigned, engine_dependencies, target_dependencies
 from components.export_onnx import export_onnx_step
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
 from qat_lib.engines import choose_backend
@@ -134,8 +134,10 @@ def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tm
     run(digits_dataset, steps, tmp_path / "auto", progress, engine={"backend": "auto"})
     summary = json.loads((tmp_path / "auto" / "export.json").read_text())
     assert summary["ptq"]["target"] == choose_backend("auto")
-    assert engine_facts({"backend": "auto", "threads": 2}) == {"backend": choose_backend("auto")}
-    assert engine_facts({"backend": "tensorrt", "fp16": "always"}) == {
+    assert engine_dependencies({"backend": "auto", "threads": 2}) == {
+        "backend": choose_backend("auto")
+    }
+    assert engine_dependencies({"backend": "tensorrt", "fp16": "always"}) == {
         "backend": "tensorrt",
         "fp16": "always",
     }
@@ -221,11 +223,14 @@ def test_where_no_backend_works_the_integers_are_those_that_all_run(monkeypatch)
 
 
 def test_what_decides_about_the_target_is_all_that_the_quantization_sees():
-    facts = target_facts(
+    facts = target_dependencies(
         {"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2}
     )
     assert facts == {"export": {"target": "auto"}, "engine": {"backend": "openvino"}}
-    assert target_facts({}, {}) == {"export": {}, "engine": {"backend": choose_backend("auto")}}
+    assert target_dependencies({}, {}) == {
+        "export": {},
+        "engine": {"backend": choose_backend("auto")},
+    }
 
 
 def test_a_target_that_the_backend_refuses_is_refused_at_once(
@@ -304,7 +309,7 @@ def test_float_precision_fp16_leaves_the_fp32_graph_as_it_is(
     assert not [path for path in out.iterdir() if path.is_dir()]
 
 
-def test_a_file_in_fp16_that_is_far_from_keras_stops_the_step(
+def test_fp16_file_far_from_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
     monkeypatch.setattr("components.export.parity.HALF_BOUND", 1e-9)

@@ -200,7 +200,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
     assert Dataset(tmp_path / "out").info().splits["test"] == 20
 
 
-def test_a_full_disk_ends_the_step_with_a_message_not_with_a_signal(tmp_path: Path) -> None:
+def test_prepare_data_on_a_full_disk_ends_with_a_message(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys
 from components.runtime.step import run_component

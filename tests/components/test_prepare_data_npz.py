@@ -353,7 +353,7 @@ def test_read_npz_takes_what_the_variable_allows(
         ({"descr": "|V0", "fortran_order": False, "shape": (4,)}, "an array that can't be"),
     ],
 )
-def test_read_npz_checks_the_header_of_an_array_before_it_unpacks_it(
+def test_read_npz_checks_headers_before_unpacking(
     tmp_path: Path, header: dict[str, Any], message: str
 ) -> None:
     with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:

@@ -20,7 +20,13 @@ def test_export_settings_have_each_option_that_is_for_a_config() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"opset": 12}, {"opset": 22}, {"weights": "fp8"}, {"float_precision": "bf16"}, {"batch": 1}],
+    [
+        {"opset": 12},
+        {"opset": 22},
+        {"weights": "fp8"},
+        {"float_precision": "bf16"},
+        {"batch_size": 1},
+    ],
 )
 def test_export_settings_refuse(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

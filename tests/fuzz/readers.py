@@ -111,7 +111,7 @@ PLAN = {
             "consumers": [{"layer": "conv", "input": 0}],
             "channel_axes": None,
             "group": None,
-            "bits": 8,
+            "num_bits": 8,
             "unsigned": False,
             "calibrator": None,
             "range_policy": "ema",
@@ -125,8 +125,13 @@ PLAN = {
             "channel_axes": [3],
         },
     ],
-    "skipped": [{"layer": "soft", "class": "Softmax", "reason": "unsupported", "detail": ""}],
+    "skipped": [{"layer": "soft", "class_name": "Softmax", "reason": "unsupported", "detail": ""}],
     "wrapped": ["conv"],
+}
+OLD_PLAN = {
+    **PLAN,
+    "quantizers": [{"name": "k", "kind": "weight", "tensor": "conv/kernel", "bits": 4}],
+    "skipped": [{"layer": "soft", "class": "Softmax", "reason": "unsupported"}],
 }
 
 
@@ -322,20 +327,52 @@ def read_onnx(path: Path) -> None:
     verify_onnx(path)
 
 
-def read_record(path: Path) -> None:
-    """Read a record of quantizers in the metadata of a sound ONNX file."""
+NODES = {
+    "x": {
+        "conv_quantizer": ["conv_quantizer/QuantizeLinear", "conv_quantizer/DequantizeLinear"],
+    },
+    "conv": {"": ["conv_quantizer/Conv", "conv_quantizer/Relu"]},
+}
+
+
+def _with_entry(path: Path, key: str) -> Path:
+    """Return a sound ONNX file whose metadata entry is the text of another file."""
     from qat_lib.errors import ExportError
-    from qat_lib.export import verify_onnx
 
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ExportError("an ONNX file holds no such text") from error
     model = onnx.load_from_string(_onnx())
-    model.metadata_props[0].value = text
+    kept = [entry for entry in model.metadata_props if entry.key != key]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    model.metadata_props.add(key=key, value=text)
     file = path.with_suffix(".onnx")
     onnx.save(model, file)
+    return file
+
+
+def read_record(path: Path) -> None:
+    """Read a record of quantizers in the metadata of a sound ONNX file."""
+    from qat_lib.export import verify_onnx
+
+    verify_onnx(_with_entry(path, "qatline.quantizers"))
+
+
+def read_identities(path: Path) -> None:
+    """Read what the nodes of a sound ONNX file stand for, and do all that goes by it."""
+    from qat_lib.analysis import analyze_onnx
+    from qat_lib.engines.onnx_graph import read_summary
+    from qat_lib.export import verify_onnx
+    from qat_lib.tracing import trace_tensor
+
+    file = _with_entry(path, "qatline.nodes")
     verify_onnx(file)
+    report = analyze_onnx(file)
+    assert report.to_json()
+    assert read_summary(file)
+    assert str(trace_tensor("conv_quantizer/Conv", file, analysis=report))
 
 
 LAYERS = {
@@ -375,6 +412,7 @@ def all_readers() -> list[Reader]:
     npz, graph = _npz(), _onnx()
     return [
         _json_reader("plan", PLAN, read_plan),
+        _json_reader("plan with old keys", OLD_PLAN, read_plan),
         _yaml_reader("spec", SPEC, read_spec),
         _json_reader("preprocessing", PREPROCESSING, read_preprocessing),
         _sealed_reader(
@@ -402,5 +440,6 @@ def all_readers() -> list[Reader]:
         Reader(name="npz", file="data.npz", files=damaged(npz), valid=npz, read=read_npz),
         Reader(name="onnx", file="model.onnx", files=damaged(graph), valid=graph, read=read_onnx),
         _json_reader("record", RECORD, read_record),
+        _json_reader("identities", NODES, read_identities),
         _json_reader("layers", LAYERS, read_layers),
     ]

@@ -78,7 +78,7 @@ def started(folder: Path, step: str, since: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_every_step_ends_like_one_that_was_not(tmp_path: Path) -> None:
+def test_run_killed_in_every_step_ends_alike(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()
     for place, step in enumerate(STEPS):

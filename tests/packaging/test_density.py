@@ -83,7 +83,7 @@ def test_figures_are_shares_of_the_lines(density: dict[str, Any], counts: Any) -
     assert figures["public names in two modules"] == 1
 
 
-def test_the_exit_status_is_1_where_a_figure_is_past_its_limit(
+def test_main_returns_1_past_a_limit(
     density: dict[str, Any], counts: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = density["main"]

@@ -33,7 +33,7 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     ([*_CALIBRATE, "-o", "q.keras"], "--batch-size", ["0", "-1", "x"]),
     (["export", "model.keras"], "-o", ["images", "/proc/x.onnx", "x.npy/y.onnx"]),
     (_EXPORT, "--opset", ["12", "99", "x"]),
-    (_EXPORT, "--batch", ["0", "-1"]),
+    (_EXPORT, "--batch-size", ["0", "-1"]),
     (_EXPORT, "--target", ["", "x"]),
     (
         _BUILD,

@@ -27,7 +27,7 @@ from qat_lib import (
     quantize_model,
 )
 from qat_lib.errors import PlanError
-from qat_lib.plan import Consumer
+from qat_lib.plan import Consumer, as_plan
 from qat_lib.spec import CALIBRATORS, RANGE_POLICIES
 
 
@@ -344,3 +344,12 @@ def test_save_and_load(model: keras.Model, tmp_path: Path) -> None:
     plan = plan_quantization(model)
     plan.save(str(tmp_path / "plan.json"))
     assert QuantizationPlan.load(str(tmp_path / "plan.json")) == plan
+
+
+def test_as_plan_takes_each_form(plan: QuantizationPlan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    for form in (plan, plan.to_dict(), path, str(path)):
+        assert as_plan(form) == plan
+    with pytest.raises(PlanError, match="Received: int"):
+        as_plan(3)  # type: ignore[arg-type]

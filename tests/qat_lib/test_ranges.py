@@ -40,9 +40,7 @@ def test_range_shape_names_an_axis_of_unknown_size() -> None:
 
 @pytest.mark.parametrize("bits", range(2, 17))
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_least_step_is_the_least_whose_range_is_not_below_the_floor(
-    bits: int, unsigned: bool
-) -> None:
+def test_least_step_keeps_the_range_above_the_floor(bits: int, unsigned: bool) -> None:
     high = np.float32(integer_bounds(bits, False, unsigned)[1])
     step, floor = least_step(float(high)), np.float32(AMAX_FLOOR)
     assert step.dtype == np.float32

@@ -181,9 +181,7 @@ def test_a_file_alone_is_traced_without_plan_analysis_and_engine(stages: Stages)
     ]
 
 
-def test_a_plan_without_its_file_s_quantizers_is_traced_by_the_plan(
-    stages: Stages, tmp_path: Path
-) -> None:
+def test_plan_of_another_file_is_traced_alone(stages: Stages, tmp_path: Path) -> None:
     qat_lib.export_onnx(network(), tmp_path / "float.onnx")
     (quantizer,) = qat_lib.trace_tensor("conv", tmp_path / "float.onnx", stages.plan).quantizers
     assert (quantizer.nodes, quantizer.scale) == ((), ())

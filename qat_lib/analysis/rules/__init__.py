@@ -1,4 +1,4 @@
-"""The rules: one file for each group of codes, which declares them and checks a graph for them.
+"""The rules: one file for each group of codes.
 
 A file of ``ENGINE_RULES`` declares its codes as ``qat_lib.analysis.findings.Rule``
 objects and has one function ``check_<file>``, which yields the findings in a predicted engine.

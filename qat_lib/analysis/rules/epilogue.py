@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from qat_lib.analysis.chains import Chain, gate_of, joins
 from qat_lib.analysis.engine import PredictedEngine
 from qat_lib.analysis.findings import Finding, Rule, Severity
-from qat_lib.analysis.propagation import is_mover
+from qat_lib.analysis.propagation import commutes_with_quantizers
 from qat_lib.analysis.reads import Read, ends_in_float, float_reads
 from qat_lib.onnx_view.graph import Node
 
@@ -68,7 +68,7 @@ def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str
         return "warning", why, f"Quantize the input of {names} with the same quantizer."
     return (
         "warning",
-        "its readers want different scales",
+        "its readers need different scales",
         "Give its output one quantizer that all consumers share.",
     )
 
@@ -122,7 +122,11 @@ def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]
 
 
 def _check_padding(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
-    if node.op != "Pad" or not is_mover(engine.graph, node) or not _pads_image_only(engine, node):
+    if (
+        node.op != "Pad"
+        or not commutes_with_quantizers(engine.graph, node)
+        or not _pads_image_only(engine, node)
+    ):
         return
     readers = set()
     for read in engine.flow.output_reads(node):

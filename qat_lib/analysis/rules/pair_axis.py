@@ -17,7 +17,7 @@ V04 = Rule(
 
 
 def count_scales(graph: OnnxGraph, node: Node) -> int | None:
-    """Return how many scales a quantizer has; None when the shape of its scale is unknown."""
+    """Return the number of a quantizer's scales; None when unknown."""
     shape = graph.shape(node.input(1))
     if shape is None:
         return None

@@ -1,4 +1,4 @@
-"""Codes of the verification: an ONNX file against its plan and the record that the export left.
+"""Codes of the verification against the plan and the export's record.
 
 ``qat_lib.export.verify`` has the checks.
 """

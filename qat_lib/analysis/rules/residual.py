@@ -1,4 +1,4 @@
-"""Residual Adds: why one does not run in INT8 inside of a convolution's kernel (V15 to V18)."""
+"""Residual Adds that are not fused in INT8 (V15 to V18)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
     if capabilities.strongly_typed and precision != "fp32":
         raise ConfigError(
             f"TensorRT {version} takes every type from the ONNX graph, so float_precision must "
-            f"stay fp32. Received: {precision}. Export the graph with float_precision=fp16 "
+            f"be fp32. Received: {precision}. Export the graph with float_precision=fp16 "
             "instead."
         )
     if precision == "bf16":

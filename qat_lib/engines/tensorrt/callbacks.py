@@ -58,7 +58,7 @@ def make_logger(trt: Any, log: BuildLog) -> Any:
 
 
 class Cancellation:
-    """Whether a build was asked to stop, by its caller or by Ctrl-C inside a callback."""
+    """A request to stop a build, from its caller or Ctrl-C."""
 
     def __init__(self, asked: Callable[[], bool] | None) -> None:
         self._asked = asked

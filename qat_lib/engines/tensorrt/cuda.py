@@ -1,4 +1,4 @@
-"""The seam to CUDA: device memory, streams, events and graphs, as few calls as an engine needs.
+"""The CUDA calls of an engine: memory, streams, events and graphs.
 
 Everything that touches the device goes through ``Device``, so that the code above it can be
 tested without one.

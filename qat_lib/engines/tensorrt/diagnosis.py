@@ -1,4 +1,4 @@
-"""Turn what TensorRT says into what a user can act on: node, reason, finding code, advice."""
+"""Translate TensorRT's messages: node, reason, finding code, advice."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def read_parser_errors(
 
 
 def explain_failed_build(errors: Sequence[str], context: Mapping[str, Any]) -> EngineBuildError:
-    """Return the error for a build that gave no engine, from the error messages in its log."""
+    """Return the error of a failed build from the messages in its log."""
     reasons = " ".join(errors[-3:]) or "TensorRT gave no reason."
     for message in errors:
         match = _NO_KERNEL.search(message)

@@ -1,4 +1,4 @@
-"""Run a TensorRT engine: one execution context for each request that runs at the same time."""
+"""Run a TensorRT engine, one execution context for each concurrent request."""
 
 from __future__ import annotations
 

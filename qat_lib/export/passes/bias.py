@@ -1,4 +1,4 @@
-"""Merge the Add of a constant behind a convolution or a matrix product into its bias."""
+"""Merge the Add of a constant into the bias of its producer."""
 
 from __future__ import annotations
 

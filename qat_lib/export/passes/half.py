@@ -1,4 +1,4 @@
-"""Write what is not INT8 in float16: weights, biases, scales, and casts at the graph's border.
+"""Convert non-quantized layers to float16, with casts at inputs and outputs.
 
 A strongly typed TensorRT network runs each operator in the type that the graph says; this is how
 INT8 + FP16 is said. Scales below float16's least subnormal are raised to it (2**-24), so that they

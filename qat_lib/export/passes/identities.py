@@ -30,7 +30,7 @@ def _changes_nothing(node: ir.Node, source: ir.Value) -> bool:
 
 @lowering_pass
 def remove_identities(model: ir.Model) -> None:
-    """Let the readers of such a node read its input; an output of the graph keeps its name."""
+    """Remove such nodes; outputs of the graph keep their names."""
     for node in list(model.graph):
         source = operand(node, 0)
         if source is None or not _changes_nothing(node, source):

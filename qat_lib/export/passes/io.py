@@ -89,7 +89,7 @@ def embed_preprocessing(
 
 @lowering_pass
 def convert_inputs_to_nchw(model: ir.Model) -> None:
-    """Take inputs of rank 4 as NCHW: remove the Transpose behind each, or insert its inverse."""
+    """Convert inputs of rank 4 to NCHW."""
     graph = model.graph
     for value in graph.inputs:
         if value.shape is None or len(value.shape) != 4:

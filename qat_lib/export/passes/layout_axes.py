@@ -1,4 +1,4 @@
-"""How an operator that adds or drops an axis of size 1 moves above a Transpose.
+"""Move Squeeze and Unsqueeze above a Transpose.
 
 Keras's one-dimensional layers are such: Unsqueeze to an image of height 1, convolution, Squeeze.
 """

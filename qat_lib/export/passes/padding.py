@@ -53,7 +53,7 @@ def is_non_negative(value: ir.Value | None) -> bool:
 
 
 def zero_padding(node: ir.Node) -> list[int] | None:
-    """Return [top, left, bottom, right] of a Pad of zeros around H and W of an NCHW tensor."""
+    """Return [top, left, bottom, right] of a spatial zero Pad."""
     pads = constant(operand(node, 1))
     if not is_op(node, "Pad") or pads is None or len(pads) != 8 or operand(node, 3) is not None:
         return None
@@ -66,7 +66,7 @@ def zero_padding(node: ir.Node) -> list[int] | None:
 
 @lowering_pass
 def merge_padding(model: ir.Model) -> None:
-    """Add the widths of a Pad to the ``pads`` of its only reader, looking through one Q/DQ pair."""
+    """Merge a Pad into the ``pads`` of its only reader."""
     for node in list(model.graph):
         extra, source = zero_padding(node), operand(node, 0)
         if extra is None or source is None:

@@ -1,4 +1,4 @@
-"""Quantize in front of a max pool: the maximum of integers is that of the values.
+"""Quantize in front of max pools, which is exact.
 
 The same numbers come out, and the pool runs on bytes. OpenVINO fuses the quantization into the
 convolution that way; TensorRT moves it there by itself.
@@ -14,7 +14,7 @@ from qat_lib.export.passes.transposes import has_many_scales
 
 @lowering_pass
 def quantize_before_max_pools(model: ir.Model) -> None:
-    """Turn ``MaxPool -> Q -> DQ`` into ``Q -> DQ -> MaxPool`` where only the Q reads the pool."""
+    """Turn ``MaxPool -> Q -> DQ`` into ``Q -> DQ -> MaxPool``."""
     for pool in list(model.graph):
         source, quantize = operand(pool, 0), only_consumer(pool.outputs[0])
         if (

@@ -1,4 +1,4 @@
-"""Put a Keras BatchNormalization, which reaches ONNX as Mul and Add, together again as one node."""
+"""Recover BatchNormalization as one node from Mul and Add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put a Keras LayerNormalization, which reaches ONNX in a dozen pieces, together again as one node.
+"""Recover LayerNormalization as one node from its pieces.
 
 Keras writes ``x * inv + (beta - mean * inv)`` with ``inv = gamma / sqrt(variance + epsilon)``; ONNX
 means ``(x - mean) * inv + beta``. Both are the same number in real arithmetic. In float32 (u =

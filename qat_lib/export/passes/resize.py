@@ -1,4 +1,4 @@
-"""Nudge the scales of a Resize so that the output has the size that TensorFlow gives it.
+"""Adjust the scales of a Resize to TensorFlow's output size.
 
 tf2onnx writes ``new size / old size`` as a float32 scale; ONNX takes the floor of size times scale,
 and 12 times the float32 next to 5 / 12 is 4.99... The next larger float gives 5, and samples at the

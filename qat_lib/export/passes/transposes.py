@@ -43,7 +43,7 @@ def permutation(value: ir.Value | None) -> list[int] | None:
 
 
 def permuted_shape(value: ir.Value, perm: list[int]) -> ir.Shape | None:
-    """Return the shape of ``value`` with its axes in the order ``perm``; None where it has none."""
+    """Return the shape of ``value`` permuted by ``perm``; None where unknown."""
     return None if value.shape is None else ir.Shape([value.shape[axis] for axis in perm])
 
 
@@ -57,12 +57,12 @@ def _permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.V
 
 
 def permute_pads(graph: ir.Graph, pads: np.ndarray, perm: list[int], name: str) -> ir.Value:
-    """Return the widths of a Pad, front and back, with the axes in the order ``perm``."""
+    """Return the widths of a Pad permuted by ``perm``."""
     return add_constant(graph, pads.reshape(2, len(perm))[:, perm].ravel(), name)
 
 
 def has_many_scales(node: ir.Node) -> bool:
-    """Whether a Q or DQ node has other than one constant scale, so that it has axes."""
+    """Whether a Q or DQ node is per channel."""
     return is_op(node, "QuantizeLinear", "DequantizeLinear") and scalar(operand(node, 1)) is None
 
 

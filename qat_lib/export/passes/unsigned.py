@@ -1,4 +1,4 @@
-"""Write the Q/DQ of tensors that are never negative as UINT8, which the fast kernels of CPUs want.
+"""Write the Q/DQ of non-negative tensors as UINT8, for fast CPU kernels.
 
 A non-negative tensor with a signed quantizer uses the integers 0 to 127 only. Clipped at its range
 and quantized to UINT8 with the same scale and zero point 0, it gives the same integers, bit for

@@ -29,7 +29,7 @@ def test_text_of_a_null_is_empty() -> None:
     assert Timing.model_validate({"device": None}).device == ""
 
 
-def test_to_dict_has_the_keys_that_were_given_in_the_order_of_the_fields() -> None:
+def test_to_dict_has_the_given_keys_in_order() -> None:
     assert Timing().to_dict() == {}
     assert list(Timing(device="cpu", seconds=None).to_dict().items()) == [
         ("seconds", None),

@@ -39,7 +39,7 @@ def test_list_images_refuses_a_link_to_a_folder_above(image_folder: Make, target
         list_images(root, None)
 
 
-def test_list_images_refuses_a_class_that_is_a_link_to_the_root(image_folder: Make) -> None:
+def test_list_images_refuses_links_to_the_root(image_folder: Make) -> None:
     root = image_folder(count=3)
     (root / "all").symlink_to(root)
     with pytest.raises(DataError, match="all is a link to"):

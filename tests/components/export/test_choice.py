@@ -9,9 +9,9 @@ from components.export.choice import (
     ExportChoice,
     choose_export,
     choose_unsigned,
-    engine_facts,
+    engine_dependencies,
     sign_problem,
-    target_facts,
+    target_dependencies,
     target_problem,
 )
 from components.settings import EngineSettings, ExportSettings, QuantizationSettings
@@ -34,14 +34,14 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-def test_engine_facts_are_what_the_export_depends_on(machine: str | None) -> None:
-    assert engine_facts({"backend": "auto", "fp16": "never", "threads": 3}) == {
+def test_engine_dependencies_are_backend_and_fp16(machine: str | None) -> None:
+    assert engine_dependencies({"backend": "auto", "fp16": "never", "threads": 3}) == {
         "backend": machine or "auto",
         "fp16": "never",
     }
-    assert engine_facts({}) == {"backend": machine or "auto"}
-    assert engine_facts({"backend": "onnxruntime"}) == {"backend": "onnxruntime"}
-    assert target_facts(
+    assert engine_dependencies({}) == {"backend": machine or "auto"}
+    assert engine_dependencies({"backend": "onnxruntime"}) == {"backend": "onnxruntime"}
+    assert target_dependencies(
         {"target": "auto", "opset": 17}, {"backend": "openvino", "fp16": "auto"}
     ) == {
         "export": {"target": "auto"},
@@ -51,7 +51,7 @@ def test_engine_facts_are_what_the_export_depends_on(machine: str | None) -> Non
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("fp16", "wanted"), [("always", True), ("never", False), ("auto", None)])
-def test_choose_export_writes_fp16_for_tensorrt_or_where_it_is_asked_for(
+def test_choose_export_writes_fp16_for_tensorrt(
     machine: str | None, backend: Any, fp16: Any, wanted: bool | None
 ) -> None:
     expected = backend == "tensorrt" if wanted is None else wanted

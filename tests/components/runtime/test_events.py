@@ -34,7 +34,7 @@ def test_an_event_is_one_line(log: Path) -> None:
     }
 
 
-def test_an_event_after_half_a_line_is_a_line_of_its_own(log: Path) -> None:
+def test_emit_after_half_a_line_starts_a_new_one(log: Path) -> None:
     log.write_text('{"event": "progr')
     emit("error", "evaluate", message="the disk is full")
     emit("stopped", "evaluate")

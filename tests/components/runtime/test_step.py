@@ -222,7 +222,7 @@ def test_wrong_settings_have_the_exit_code_of_usage(bench: Bench) -> None:
     assert [event["exit_code"] for event in bench.events("error")] == [2]
 
 
-def test_a_full_disk_is_a_storage_error_and_its_files_are_gone_when_it_is_told(
+def test_run_component_on_a_full_disk_raises_a_storage_error(
     bench: Bench,
 ) -> None:
     def fill(out: Path) -> Mapping[str, float]:

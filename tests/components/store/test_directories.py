@@ -142,7 +142,7 @@ def test_every_kind_of_damage_is_found(tmp_path: Path, damage) -> None:
         verify_directory(final)
 
 
-def test_without_contents_a_change_of_equal_size_passes_and_a_short_file_does_not(
+def test_verify_directory_without_contents_compares_sizes(
     tmp_path: Path,
 ) -> None:
     final = finished(tmp_path / "out")
@@ -280,7 +280,7 @@ KILLED_AT_EACH_CALL = """
 """
 
 
-def test_killed_at_any_call_no_half_directory_is_taken_for_a_finished_one(tmp_path: Path) -> None:
+def test_killed_publish_leaves_no_half_directory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED_AT_EACH_CALL), str(tmp_path)],
         capture_output=True,

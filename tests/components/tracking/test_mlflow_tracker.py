@@ -146,7 +146,7 @@ def test_everything_of_a_step_is_found_again(
     assert "tensorflow" not in sys.modules or "keras" in sys.modules
 
 
-def test_the_champion_moves_to_a_new_model_and_stays_with_the_same(
+def test_champion_moves_to_a_new_model_alone(
     store: tuple[str, str],
     tracked_here: Any,
     progress: Any,

@@ -60,7 +60,7 @@ def test_is_top1_compares_the_largest(y: Any) -> None:
     assert hits.dtype == np.float32
 
 
-def test_targets_of_more_samples_than_classes_are_seen_for_what_they_are() -> None:
+def test_is_soft_sees_targets_of_many_samples() -> None:
     logits = np.float32([[2, 0, -1], [0, 1, 3], [1, 0, 0], [0, 5, 1]])
     soft = np.float32([[0.1, 0.2, 0.7], [0, 0, 1], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3]])
     assert fitting._is_top1(tf.constant(soft), tf.constant(logits)).numpy().tolist() == [0, 1, 1, 0]

@@ -31,7 +31,7 @@ def test_describe_ranges_without_a_report() -> None:
     }
 
 
-def test_describe_ranges_merges_the_bins_into_128_up_to_what_was_seen() -> None:
+def test_describe_ranges_merges_bins_into_128() -> None:
     counts = np.arange(4096)
     report = SimpleNamespace(tensors={"x": statistics(1.0, list(counts))})
     described = describe_ranges(QUANTIZERS, PLAN, report)["x"]

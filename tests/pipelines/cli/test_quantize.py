@@ -148,9 +148,7 @@ def test_bad_input_ends_with_one_message(
     assert set(folder.iterdir()) == before
 
 
-def test_export_writes_nothing_when_its_check_has_inputs_that_are_not_finite(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_export_with_a_bad_check_writes_nothing(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "m.onnx"
     done = runner.invoke(
         app,

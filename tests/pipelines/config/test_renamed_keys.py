@@ -41,7 +41,7 @@ def test_every_renamed_key_is_one_of_the_config() -> None:
         assert old not in fields
 
 
-def test_load_config_takes_old_keys_from_a_file_a_profile_and_an_override(tmp_path: Path) -> None:
+def test_load_config_takes_old_keys_from_every_source(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("export: {remainder: fp16}\nprofiles: {full: {export: {remainder: fp32}}}\n")
     assert load_config(path).export.float_precision == "fp16"

@@ -327,7 +327,7 @@ def test_a_wrong_override_is_named(override: str, message: str) -> None:
         },
     ],
 )
-def test_what_a_cluster_is_asked_for_round_trips_and_changes_no_step(
+def test_cluster_section_round_trips(
     cluster: dict[str, Any],
 ) -> None:
     config = build_config({"cluster": cluster})
@@ -336,7 +336,7 @@ def test_what_a_cluster_is_asked_for_round_trips_and_changes_no_step(
     assert config.cluster != RunConfig().cluster
 
 
-def test_a_step_takes_its_own_keys_and_the_rest_from_the_section() -> None:
+def test_step_resources_override_the_section() -> None:
     config = load_config(
         overrides=["cluster={cpu: 2, memory: 4Gi}", "cluster.steps.evaluate={memory: 8Gi}"]
     )

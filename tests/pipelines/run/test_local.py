@@ -53,7 +53,7 @@ def test_a_run_prints_steps_result_and_places(fake_cli: Any) -> None:
     assert (run / "artifacts" / "evaluation" / "evaluation.json").is_file()
 
 
-def test_json_is_alone_on_stdout_and_only_what_depends_on_a_change_runs_again(
+def test_json_is_alone_on_stdout(
     fake_cli: Any,
 ) -> None:
     first = fake_cli("run", "--json")
@@ -98,7 +98,7 @@ def test_a_failing_step_is_named_without_traceback(
     assert f"Log: {fake_cli.only_run() / 'logs' / 'pipeline.log'}" in failed.stderr
 
 
-def test_json_of_a_failure_has_the_error_and_debug_the_end_of_the_log(fake_cli: Any) -> None:
+def test_json_of_a_failure_has_the_error(fake_cli: Any) -> None:
     failed = fake_cli(
         "run", "--json", "--debug", "--set", "model.options={train_baseline: {error: DataError}}"
     )

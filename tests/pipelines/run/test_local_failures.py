@@ -83,7 +83,7 @@ def test_a_full_disk_on_which_no_message_fits(
     assert "the disk is full" in str(failure(folder, {"event": "step_started", "step": "b"}))
 
 
-def test_the_log_tail_is_of_this_attempt_and_starts_at_its_traceback(folder: RunFolder) -> None:
+def test_log_tail_starts_at_the_traceback(folder: RunFolder) -> None:
     start = folder.log_file.stat().st_size
     with folder.log_file.open("a") as log:
         log.write(

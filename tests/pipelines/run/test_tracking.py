@@ -30,9 +30,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
-def test_a_server_that_is_away_ends_the_run_before_the_first_step(
-    fake_cli: Any, nobody: str
-) -> None:
+def test_required_server_that_is_away_ends_the_run(fake_cli: Any, nobody: str) -> None:
     failed = fake_cli("run", "--set", f"tracking.uri={nobody}", **ON)
     assert failed.returncode == 1
     assert f"the tracking server {nobody} can't be reached" in failed.stderr
@@ -41,9 +39,7 @@ def test_a_server_that_is_away_ends_the_run_before_the_first_step(
     assert fake_cli.executed() == []
 
 
-def test_a_server_that_is_away_is_a_warning_where_it_is_not_required(
-    fake_cli: Any, nobody: str
-) -> None:
+def test_optional_server_that_is_away_is_a_warning(fake_cli: Any, nobody: str) -> None:
     done = fake_cli(
         "run", "--set", f"tracking.uri={nobody}", "--set", "tracking.required=false", **ON
     )

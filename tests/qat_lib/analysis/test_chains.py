@@ -194,7 +194,7 @@ def test_a_convolution_takes_the_max_pool_behind_it() -> None:
     assert pooled_kernel(lambda g, x: g.op("Relu", [x])) == ["Conv", "Relu", "MaxPool"]
 
 
-def test_a_convolution_takes_no_max_pool_that_says_where_or_writes_floating_point() -> None:
+def test_convolution_takes_no_max_pool_with_indices() -> None:
     assert pooled_kernel(outputs=2) == ["Conv"]
     assert pooled_kernel(quantized=False) == ["Conv"]
     assert pooled_kernel(lambda g, x: g.qdq(x)) == ["Conv"]

@@ -169,9 +169,7 @@ def test_is_average_pool_goes_by_the_operator(op: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("op", "other", "expected"), [("Sub", False, False), ("Sub", True, True), ("Add", False, True)]
 )
-def test_the_mean_that_is_subtracted_from_what_it_is_of_is_no_pool(
-    op: str, other: bool, expected: bool
-) -> None:
+def test_mean_of_a_normalization_is_no_pool(op: str, other: bool, expected: bool) -> None:
     g = GraphBuilder()
     x = g.input()
     mean = g.op("ReduceMean", [x], axes=[2, 3])

@@ -41,7 +41,7 @@ def test_scale_says_what_its_dequantizer_gives(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_a_dequantizer_without_a_zero_point_has_the_type_of_its_quantizer(dtype: type) -> None:
+def test_dequantizer_without_zero_point_has_its_quantizers_type(dtype: type) -> None:
     g = GraphBuilder()
     scale = g.const(0.1)
     q = g.op("QuantizeLinear", [g.input(), scale, g.const(0, dtype)])
@@ -223,7 +223,7 @@ def test_quantizers_in_rows_are_passed_so_often(
         assert len(Flow.of(g.graph()).readers("x")) == 3
 
 
-def test_a_row_of_quantizers_that_ends_a_graph_is_named_by_what_it_quantizes(
+def test_final_quantizers_are_named_by_their_tensor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert Tracer.MAX_PASSED == 2_000_000

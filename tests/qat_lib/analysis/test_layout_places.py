@@ -60,9 +60,7 @@ def test_places_of_boxes(
         ([(0, 1), (1, 2), (2, 3), (0, 3), (4, 5)], [0, 1, 2, 3, 0, 1]),
     ],
 )
-def test_rows_lie_below_all_that_is_read_and_inputs_right_above_their_first_reader(
-    edges: Edges, rows: list[int]
-) -> None:
+def test_rows_lie_below_their_inputs(edges: Edges, rows: list[int]) -> None:
     assert places(lay_out(len(rows), edges))[1] == rows
 
 

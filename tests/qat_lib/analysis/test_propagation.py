@@ -9,7 +9,12 @@ import pytest
 from onnx_graphs import GraphBuilder
 
 from qat_lib.analysis.flow import Flow
-from qat_lib.analysis.propagation import is_mover, is_rectifier, keeps_grid, propagate
+from qat_lib.analysis.propagation import (
+    commutes_with_quantizers,
+    is_rectifier,
+    keeps_grid,
+    propagate,
+)
 from qat_lib.analysis.reads import Scale
 from qat_lib.onnx_view.graph import Node, OnnxGraph
 
@@ -42,14 +47,14 @@ def last_node(build: Build, *, opset: int = 17) -> tuple[OnnxGraph, Node]:
     ],
 )
 def test_is_mover(build: Build, expected: bool) -> None:
-    assert is_mover(*last_node(build)) is expected
+    assert commutes_with_quantizers(*last_node(build)) is expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, True), (0.0, True), (1.0, False)])
 def test_is_mover_reads_the_pad_of_an_old_operator_set(value: float | None, expected: bool) -> None:
     attributes = {} if value is None else {"value": value}
     found = last_node(lambda g, x: g.op("Pad", [x], pads=CORNERS, **attributes), opset=10)
-    assert is_mover(*found) is expected
+    assert commutes_with_quantizers(*found) is expected
 
 
 @pytest.mark.parametrize(
@@ -199,9 +204,7 @@ def test_propagate(
     ("front", "expected"),
     [("MaxPool", 0.1), ("Concat", 0.1), ("Tanh", None), ("AveragePool", None)],
 )
-def test_propagate_leaves_a_q_behind_a_relu_that_a_kernel_takes_in(
-    front: str, expected: float | None
-) -> None:
+def test_propagate_leaves_a_q_behind_a_fused_relu(front: str, expected: float | None) -> None:
     options = (
         {"kernel_shape": [2, 2]}
         if front.endswith("Pool")

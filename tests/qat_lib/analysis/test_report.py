@@ -255,7 +255,7 @@ def test_table_lets_one_finding_stand_for_its_kind(
     assert f"V11 {layers[0]} V11 is so." in short
 
 
-def test_table_names_the_node_where_no_layer_is_known_and_the_worst_first() -> None:
+def test_table_names_nodes_without_layers_worst_first() -> None:
     found = lines(
         replace(EMPTY, findings=(finding("V11", "c"), finding("V08"), finding("V11", "d", "error")))
     )

@@ -96,7 +96,7 @@ def per_channel(g: GraphBuilder, x: str) -> str:
     return g.dq(g.q(x, [0.1] * 16, axis=1), [0.1] * 16, axis=1)
 
 
-def test_an_add_whose_output_has_a_scale_for_each_channel_writes_floating_point() -> None:
+def test_add_with_per_channel_output_writes_floating_point() -> None:
     assert (
         verdict(lambda g: per_channel(g, add(g, conv(g, "c"), g.qdq(tanh(g)))))
         == "F3 in c add float"
@@ -155,7 +155,7 @@ def test_v17_is_about_the_deeper_of_two_layers(deep_first: bool) -> None:
     assert verdict(build) == "F4 behind deep float"
 
 
-def test_adds_of_constants_and_of_integers_are_no_residuals_and_those_behind_them_are() -> None:
+def test_adds_of_constants_and_integers_are_no_residuals() -> None:
     def bias(g: GraphBuilder) -> str:
         return g.op("Add", [tanh(g), g.const(np.ones((16, 1, 1)))], "bias")
 

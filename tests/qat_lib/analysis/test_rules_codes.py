@@ -128,7 +128,7 @@ def test_every_code_has_its_graphs() -> None:
 
 
 @pytest.mark.parametrize("code", GRAPHS)
-def test_code_is_found_in_the_first_graph_and_not_in_the_nearest(code: str) -> None:
+def test_code_is_found_in_its_graph_alone(code: str) -> None:
     triggers, nearly = (build() for build in GRAPHS[code])
     hints = {"H1", "H2", "H3"} - {code}
     assert found(triggers) - hints == {code} | FOLLOWS.get(code, set())

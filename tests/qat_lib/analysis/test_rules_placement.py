@@ -262,7 +262,7 @@ def test_f3_has_a_kernel_that_dequantizes_the_residual() -> None:
     assert details == ["quantize", "dequantize"]
 
 
-def test_two_convolutions_of_equal_depth_give_the_add_to_the_second_operand() -> None:
+def test_add_of_equal_depth_goes_to_the_second_operand() -> None:
     g = GraphBuilder()
     x = g.qdq(g.input())
     shortcut, branch = g.conv(x, 16, 16, 1, name="shortcut"), g.conv(x, 16, 16, name="branch")

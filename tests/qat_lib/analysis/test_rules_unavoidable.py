@@ -50,7 +50,7 @@ def behind_float_convolution(g: GraphBuilder, total: str) -> str:
 
 
 @pytest.mark.parametrize("ends", [as_output, behind_sigmoid])
-def test_a_residual_that_others_quantize_may_stay_quantized_before_a_float_reader(
+def test_shared_residual_may_be_quantized_for_a_float_reader(
     ends: Callable[[GraphBuilder, str], str],
 ) -> None:
     found = severities(last_block(quantize_residual=True, residual_is_shared=True, ends=ends))
@@ -104,7 +104,7 @@ def test_a_product_of_int8_and_float_elsewhere_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("behind", "expected"), [("conv", {}), ("input", {"V22": "warning"})])
-def test_a_layer_normalization_reads_int8_only_behind_a_kernel_that_writes_it(
+def test_layer_normalization_reads_int8_behind_a_kernel(
     behind: str, expected: dict[str, str]
 ) -> None:
     g = GraphBuilder()

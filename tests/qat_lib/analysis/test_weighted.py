@@ -228,7 +228,7 @@ def test_a_weight_of_one_dimension_is_no_depthwise_kernel() -> None:
     assert not product("Conv", ((1, 4, 8, 8), (4,)), group=4).depthwise
 
 
-def test_a_layout_operator_without_a_tensor_ends_the_way_to_the_weight() -> None:
+def test_layout_operator_without_a_tensor_hides_the_weight() -> None:
     g = GraphBuilder()
     weight = g.op("Reshape", ["", g.const([16, 8], np.int64)])
     found = find(g, g.op("MatMul", [g.qdq(g.input(shape=(4, 16))), weight]))

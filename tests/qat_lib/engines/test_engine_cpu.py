@@ -55,9 +55,7 @@ def test_fp32_engine_equals_the_reference(
         np.testing.assert_allclose(engine.infer(batch)["logits"], expected, atol=1e-5)
 
 
-def test_openvino_runs_every_weighted_layer_in_int8_and_says_which_nodes_it_fused(
-    int8_onnx: Path, tmp_path: Path
-) -> None:
+def test_openvino_runs_int8_and_names_fused_nodes(int8_onnx: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     artifact = build_engine(
         int8_onnx, BuildSpec(backend="openvino"), output=tmp_path / "int8.engine"

@@ -299,7 +299,7 @@ def test_timing_cache_is_read_merged_and_written(
     assert cache.read_bytes() == b"cache:qdq.onnx;theirs"
 
 
-def test_a_timing_cache_that_is_no_file_stops_the_build_before_it_begins(
+def test_timing_cache_that_is_no_file_stops_the_build(
     trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(EngineBuildError, match="Name a file that can be read and written"):

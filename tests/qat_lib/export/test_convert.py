@@ -105,7 +105,7 @@ def test_convert_binds_weights_in_their_own_layout() -> None:
     np.testing.assert_array_equal(found[2,], model.layers[-1].bias)
 
 
-def test_convert_says_of_each_node_and_tensor_which_layer_it_is_of() -> None:
+def test_convert_records_the_layer_of_each_node() -> None:
     x = keras.Input((3,), name="x")
     inner_input = keras.Input((3,))
     inner = keras.Model(

@@ -30,9 +30,10 @@ PASSES = [
     "merge_einsum", "write_activation_ranges", "store_quantized_weights", "embed_preprocessing",
     "use_nearest_resize", "recover_prelu", "merge_batched_dense", "remove_transposes", "fold_constants",
     "use_global_pools", "reorder_flattened_weights", "eliminate_singleton_reshapes", "recover_batchnorm",
-    "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "quantize_before_max_pools",
-    "hoist_strides", "quantize_unsigned", "remove_redundant_clamps", "convert_inputs_to_nchw", "store_float_weights",
-    "convert_float_to_half", "name_canonically",
+    "recover_layernorm", "merge_bias", "fold_batchnorm", "merge_padding", "remove_redundant_bounds",
+    "quantize_before_max_pools",
+    "hoist_strides", "quantize_unsigned", "remove_redundant_clamps",
+    "convert_inputs_to_nchw", "store_float_weights", "convert_float_to_half", "name_canonically",
 ]  # fmt: skip
 OPENVINO = {
     "quantize_before_max_pools",
@@ -111,14 +112,23 @@ def test_export_has_the_defaults_that_it_documents() -> None:
         "weights": "int8",
         "float_precision": "fp32",
         "channels_first_input": False,
-        "batch": None,
+        "batch_size": None,
         "preprocessing": None,
         "embed_preprocessing": False,
         "metadata": None,
         "plan": None,
         "options": None,
         "remainder": None,
+        "batch": None,
     }
+
+
+def test_export_takes_the_old_name_of_the_batch_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with pytest.warns(DeprecationWarning, match=r"batch is now batch_size"):
+        export_onnx(dense(), path, batch=3)
+    (given,) = onnx.load(path).graph.input
+    assert given.type.tensor_type.shape.dim[0].dim_value == 3
 
 
 def test_export_reports_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +302,7 @@ def test_export_verifies_the_draft_against_the_plan(
     assert str(os.getpid()) in draft.parent.name
 
 
-def test_export_that_is_not_what_it_should_be_leaves_the_old_file(
+def test_export_that_fails_verification_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.onnx"
@@ -312,7 +322,7 @@ def test_export_that_is_not_what_it_should_be_leaves_the_old_file(
 
 
 @pytest.mark.parametrize(("limit", "external"), [(47, True), (48, False), (60, False)])
-def test_export_puts_weights_beyond_the_limit_into_a_file_of_their_own(
+def test_export_puts_large_weights_into_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, external: bool
 ) -> None:
     """The kernel of 4 x 3 float32 values has 48 bytes."""
@@ -338,7 +348,7 @@ def test_export_makes_the_folder_of_the_file(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["model.onnx"]
 
 
-def test_export_into_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+def test_export_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="Expected to write"):
         export_onnx(dense(), tmp_path / "file" / "model.onnx")
@@ -360,7 +370,7 @@ def test_export_tells_what_the_disk_refuses(
 
 def test_export_gives_the_models_answers(tmp_path: Path) -> None:
     model = dense()
-    export_onnx(model, tmp_path / "model.onnx", batch=2)
+    export_onnx(model, tmp_path / "model.onnx", batch_size=2)
     proto = onnx.load(tmp_path / "model.onnx")
     assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
     x = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
@@ -377,11 +387,11 @@ def test_export_keywords_have_the_defaults_of_the_options() -> None:
 
 
 def test_export_takes_options_as_one_value(tmp_path: Path) -> None:
-    options = ExportOptions(opset=18, batch=3)
+    options = ExportOptions(opset=18, batch_size=3)
     report = export_onnx(dense(), tmp_path / "model.onnx", options=options)
     assert report.opset == 18
     (given,) = onnx.load(tmp_path / "model.onnx").graph.input
     assert given.type.tensor_type.shape.dim[0].dim_value == 3
     with pytest.raises(ExportError, match="as one value or as keywords, not both"):
-        export_onnx(dense(), tmp_path / "other.onnx", options=options, batch=3)
+        export_onnx(dense(), tmp_path / "other.onnx", options=options, batch_size=3)
     assert not (tmp_path / "other.onnx").exists()

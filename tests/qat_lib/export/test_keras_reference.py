@@ -90,7 +90,7 @@ def test_batches_bring_a_dict_into_the_order_of_the_inputs(form: Any, iterable: 
 
 
 @pytest.mark.filterwarnings("ignore:When providing .inputs. as a dict")
-def test_batches_take_the_names_of_the_inputs_where_those_of_the_dict_differ() -> None:
+def test_batches_take_the_names_of_the_inputs() -> None:
     inputs = {"k": keras.Input((2,), name="second"), "j": keras.Input((3,), name="first")}
     model = keras.Model(inputs, [layers.Identity()(inputs["k"]), layers.Identity()(inputs["j"])])
     (by_key,) = batches(model, {"k": A, "j": B}, 8, whole=False)

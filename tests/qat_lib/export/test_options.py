@@ -16,7 +16,7 @@ def test_export_options_by_default() -> None:
         "int8",
         "fp32",
     )
-    assert (options.channels_first_input, options.batch, options.embed_preprocessing) == (
+    assert (options.channels_first_input, options.batch_size, options.embed_preprocessing) == (
         False,
         None,
         False,
@@ -31,7 +31,7 @@ def test_export_options_by_default() -> None:
         *({"target": target} for target in ("tensorrt", "openvino", "onnxruntime")),
         *({"weights": weights} for weights in ("int8", "qdq")),
         *({"float_precision": precision} for precision in ("fp32", "fp16")),
-        *({"batch": batch} for batch in (None, 1, 2, 65536)),
+        *({"batch_size": size} for size in (None, 1, 2, 65536)),
     ],
 )
 def test_export_options_accept(options: dict[str, Any]) -> None:
@@ -46,8 +46,8 @@ def test_export_options_accept(options: dict[str, Any]) -> None:
         ({"weights": "fp8"}, "weights to be one of int8, qdq. Received: 'fp8'"),
         ({"float_precision": "bf16"}, "float_precision to be one of fp32, fp16. Received: 'bf16'"),
         *(
-            ({"batch": batch}, f"from 1 to 65536.*{batch!r}")
-            for batch in (0, -1, 65537, True, False)
+            ({"batch_size": size}, f"from 1 to 65536.*{size!r}")
+            for size in (0, -1, 65537, True, False)
         ),
     ],
 )
@@ -79,3 +79,8 @@ def test_option_fields_describe_every_option() -> None:
     assert [name for name, each in fields.items() if not each.info.in_command] == [
         "embed_preprocessing"
     ]
+
+
+def test_export_options_take_the_old_name_of_the_batch_size() -> None:
+    with pytest.warns(DeprecationWarning, match=r"ExportOptions.batch is now batch_size"):
+        assert ExportOptions(batch=3) == ExportOptions(batch_size=3)

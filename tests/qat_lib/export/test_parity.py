@@ -444,7 +444,7 @@ def difference(name: str, largest: float, magnitude: float) -> LayerDifference:
     return LayerDifference(layer=name, tensor=name, largest=largest, mean=0.0, magnitude=magnitude)
 
 
-def test_the_first_difference_is_the_first_beyond_a_part_of_the_magnitude() -> None:
+def test_first_difference_is_relative_to_the_magnitude() -> None:
     found = report(
         layers=(
             difference("dead", 1e-15, 0.0),

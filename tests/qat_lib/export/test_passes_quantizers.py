@@ -251,7 +251,7 @@ def test_weights_of_several_readers_share_what_is_equal(lab):
     ]
 
 
-def test_weights_that_are_computed_are_left_and_what_is_behind_them_is_not(lab):
+def test_computed_weights_are_skipped(lab):
     model = marked(lab, f"{pair('Abs(w)')}; Neg({pair('w')})", "a", "q", w=W)
     lowered = passes.store_quantized_weights(model, {"q": learned("q", 12.7)})
     assert lab.results(lowered)[0] == pair("Abs(w)")
@@ -314,7 +314,7 @@ def test_float_weights_are_integers_times_scales(lab, scale, attribute, expected
         "Relu(x)",
     ],
 )
-def test_float_weights_leave_what_is_no_weight_and_go_on_behind_it(lab, text):
+def test_float_weights_skip_what_is_no_weight(lab, text):
     model = lab.formula(
         f"{text}; DequantizeLinear(j, one, zero); Relu(x)",
         X,

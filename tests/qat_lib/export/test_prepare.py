@@ -124,7 +124,7 @@ def size_of(graph_def: Any, op: str) -> Any:
     return call, source
 
 
-def test_prepare_graph_says_the_size_of_a_transposed_convolution_by_a_constant() -> None:
+def test_prepare_graph_fixes_transposed_convolution_sizes() -> None:
     call, source = size_of(
         prepare_graph(graph_of(transposed, (None, 4, 3, 3))), "Conv2DBackpropInput"
     )

@@ -78,7 +78,7 @@ def test_layers_that_act_in_training_only_vanish(quantized, images, tmp_path):
     assert qat_lib.check_parity(model, tmp_path / "model.onnx", images).passed
 
 
-def test_call_with_training_true_is_exported_in_inference_mode_with_a_warning(tmp_path, caplog):
+def test_call_with_training_true_warns(tmp_path, caplog):
     image = keras.Input((8, 8, 3))
     model = keras.Model(
         image, layers.Conv2D(2, 3)(layers.Dropout(0.5, name="monte_carlo")(image, training=True))

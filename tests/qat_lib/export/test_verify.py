@@ -1,6 +1,5 @@
 """Verification of small graphs, without TensorFlow: what a plan says against what the file holds."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,8 @@ import onnx
 import pytest
 
 from qat_lib.analysis.findings import Finding
-from qat_lib.errors import PlanError
 from qat_lib.export import verify_onnx
 from qat_lib.export.metadata import Recorded
-from qat_lib.export.verify import as_plan
 from qat_lib.plan import QuantizationPlan, QuantizerEntry
 
 PLAN = QuantizationPlan(
@@ -212,12 +209,3 @@ def test_verify_finds_a_file_that_is_not_valid(tmp_path: Path) -> None:
     path = write(tmp_path / "model.onnx", PAIR, "int32[1,4] y")
     (found,) = verify_onnx(path)
     assert (found.code, found.severity, found.node) == ("C01", "error", "model.onnx")
-
-
-def test_as_plan_takes_each_form(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(PLAN.to_dict()))
-    for form in (PLAN, PLAN.to_dict(), path, str(path)):
-        assert as_plan(form) == PLAN
-    with pytest.raises(PlanError, match="Received: int"):
-        as_plan(3)

@@ -41,7 +41,7 @@ def test_written_beside_leaves_the_target_where_the_body_fails(tmp_path: Path) -
     assert names(tmp_path) == ["a.json"]
 
 
-def test_written_beside_makes_a_file_for_all_that_the_umask_lets_in(tmp_path: Path) -> None:
+def test_written_beside_respects_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         with written_beside(tmp_path / "a"):

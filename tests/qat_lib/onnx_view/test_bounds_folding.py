@@ -64,9 +64,7 @@ def test_a_constant_node_is_no_work(room: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(("op", "size"), [("Shape", 2 * 8 + 2 * 4), ("Size", 8 + 4)])
-def test_the_shape_of_a_tensor_is_a_constant_where_it_is_known(
-    room: Callable[..., None], op: str, size: int
-) -> None:
+def test_known_shape_is_a_constant(room: Callable[..., None], op: str, size: int) -> None:
     nodes = [helper.make_node(op, ["x"], ["s"], "ask"), cast("s", "d")]
     room(size)
     assert found(model(*nodes, shape=(2, 4))) == ""

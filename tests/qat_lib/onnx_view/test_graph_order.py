@@ -53,7 +53,7 @@ def test_declared_types_leaves_out_what_is_no_tensor() -> None:
     assert (name, found.shape, found.dtype) == ("x", (2, "n"), "int8")
 
 
-def test_infer_types_goes_on_behind_a_type_that_an_operator_does_not_take() -> None:
+def test_infer_types_continues_after_an_illegal_type() -> None:
     """A rule reports the wrong type; the shapes of the rest are still wanted."""
     text = helper.make_tensor_value_info("t", TensorProto.STRING, [2])
     number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])

@@ -296,3 +296,9 @@ def test_a_step_changes_only_what_trains() -> None:
     assert not np.array_equal(
         quantized.layers[-2].layer.get_weights()[0], model.layers[-1].get_weights()[0]
     )
+
+
+def test_registry_says_how_to_support_a_class() -> None:
+    assert REGISTRY.noun == "wrapper"
+    assert REGISTRY.remedy("Scale") == "define ScaleQuantizeWrapper"
+    assert "a class named ScaleQuantizeWrapper that derives from" in REGISTRY.advice("Scale")

@@ -177,7 +177,7 @@ def test_the_op_and_the_layer_agree() -> None:
     np.testing.assert_array_equal(quantizer(line()), fake_quantize(line(), 1.1, num_bits=5))
 
 
-def test_the_range_of_several_tensors_falls_32_times_slower_than_it_rises() -> None:
+def test_shared_range_falls_32_times_slower() -> None:
     inputs = [keras.Input((4,), name=name) for name in "ab"]
     tied = TensorQuantizer(name="tied", range_policy="ema", momentum=0.5)
     model = keras.Model(inputs, [tied(x) for x in inputs])
@@ -249,7 +249,7 @@ def test_only_moving_ranges_follow_the_data(policy: str, training: bool) -> None
 
 
 @pytest.mark.parametrize("policy", ["ema", "last"])
-def test_a_range_follows_only_while_it_is_on_not_frozen_and_the_model_trains(policy: str) -> None:
+def test_range_follows_only_enabled_unfrozen_in_training(policy: str) -> None:
     quantizer, x = built(range_policy=policy), tf.constant([[1.0, 2.0, 3.0]])
     quantizer(x)
     quantizer(x, training=False)
@@ -315,7 +315,7 @@ def test_a_learned_range_is_kept_as_its_step(bits: int, value: float) -> None:
     np.testing.assert_allclose(y[0, 0], value, rtol=1e-5, atol=oracle.AMAX_FLOOR)
 
 
-def test_a_quantizer_of_a_weight_starts_at_and_returns_to_its_range() -> None:
+def test_weight_quantizer_returns_to_its_range() -> None:
     variable = keras.Variable(np.float32([[1, -4, 2]]))
     for policy, fitted in (("frozen", 4.0), ("learned", 4.0), ("current", 4.0)):
         quantizer = TensorQuantizer(range_policy=policy)

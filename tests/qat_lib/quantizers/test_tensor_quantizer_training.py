@@ -222,7 +222,7 @@ def test_ranges_and_switches_survive_a_file_and_a_weights_file(tmp_path: Path) -
         np.testing.assert_array_equal(other(x, training=False), model(x, training=False))
 
 
-def test_training_goes_on_from_a_file_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+def test_training_continues_from_a_file(tmp_path: Path) -> None:
     x, y = batches()
     straight = small()
     fit(straight, x, y, epochs=2)

@@ -159,6 +159,12 @@ def test_the_published_loops_give_the_ranges_of_calibrate(method: str) -> None:
     torch.testing.assert_close(by_hand(x), model(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", [MaxCalibrator, HistogramCalibrator])
+def test_calibrators_are_of_signed_8_bit_integers_by_default(kind: type) -> None:
+    made = kind()
+    assert (made.num_bits, made.axis, made.unsigned) == (8, None, False)
+
+
 def test_create_calibrator_goes_by_the_descriptor() -> None:
     assert isinstance(create_calibrator(QuantDescriptor()), MaxCalibrator)
     made = create_calibrator(QuantDescriptor(calib_method="histogram", num_bits=5, unsigned=True))

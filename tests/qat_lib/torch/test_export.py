@@ -198,7 +198,7 @@ def test_export_of_a_quantized_module_is_canonical(
         {"weights": "qdq"},
         {"opset": 13},
         {"opset": 21},
-        {"batch": 4},
+        {"batch_size": 4},
         {"target": "openvino"},
         {"target": "onnxruntime"},
     ],
@@ -212,7 +212,7 @@ def test_export_options_give_the_same_answers(
     assert report.passed, report
     assert report.mean_difference < 1e-4
     batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0]
-    assert (batch.dim_value or batch.dim_param) == options.get("batch", "batch")
+    assert (batch.dim_value or batch.dim_param) == options.get("batch_size", "batch")
 
 
 def test_export_in_half_precision_agrees_within_its_rounding(
@@ -426,9 +426,9 @@ class Fixed(nn.Module):
         (nn.ReLU, torch.zeros(0, 2), {}, ExportError, "Expected example_input"),
         (nn.ReLU, (torch.zeros(1, 2),) * 2, {}, ExportError, "fit forward"),
         (nn.ReLU, torch.zeros(1, 2), {"opset": 12}, ExportError, "opset from 13 to 21"),
-        (nn.ReLU, torch.zeros(1, 2), {"batch": 0}, ExportError, "batch size from 1"),
+        (nn.ReLU, torch.zeros(1, 2), {"batch_size": 0}, ExportError, "batch size from 1"),
         (Branching, torch.zeros(1, 2), {}, ExportError, "without control flow"),
-        (Fixed, torch.zeros(1, 2), {}, ExportError, "fixed batch with batch=<n>"),
+        (Fixed, torch.zeros(1, 2), {}, ExportError, "fixed batch with batch_size=<n>"),
         (nn.Hardswish, torch.zeros(1, 2), {"opset": 13}, ExportError, "needs HardSwish"),
         (
             lambda: nn.LayerNorm(2),
@@ -476,7 +476,7 @@ def test_export_says_what_it_can_not_do(
 
 
 def test_export_takes_a_module_of_a_fixed_batch(export: Any, run_onnx: Any) -> None:
-    path = export(Fixed(), torch.zeros(1, 3, 2), batch=2)
+    path = export(Fixed(), torch.zeros(1, 3, 2), batch_size=2)
     x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     np.testing.assert_array_equal(run_onnx(path, x)[0], x.reshape(2, 6))
 

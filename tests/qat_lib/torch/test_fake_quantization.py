@@ -97,6 +97,12 @@ def test_fake_quantize_gradients_equal_keras(learned: bool, options: dict[str, A
         assert damax is None
 
 
+def test_fake_quantize_of_nothing_has_gradients_of_nothing() -> None:
+    x, amax = torch.zeros(0, 3, requires_grad=True), torch.zeros(0, 1, requires_grad=True)
+    fake_quantize(x, amax, learned=True).sum().backward()
+    assert (x.grad.shape, amax.grad.shape) == ((0, 3), (0, 1))
+
+
 def test_quantization_scale_has_the_floor_of_ranges() -> None:
     scale = quantization_scale(torch.tensor([0.0, 127.0, 1.0]))
     np.testing.assert_array_equal(scale.numpy(), oracle.scale([0.0, 127.0, 1.0]))

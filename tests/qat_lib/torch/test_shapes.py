@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.torch.graph import ModuleGraph
 from qat_lib.torch.shapes import example_inputs, propagate_shapes
 from qat_lib.torch.tracing import trace_module
@@ -27,7 +28,7 @@ class Steps(nn.Module):
 def test_shapes_of_all_tensors() -> None:
     module = Steps()
     traced = trace_module(module)
-    propagate_shapes(traced, torch.zeros(2, 4, 5))
+    propagate_shapes(traced, [torch.zeros(2, 4, 5)])
     graph = ModuleGraph(traced)
     assert graph.shapes["norm:0"] == (2, 4, 5)
     assert graph.shapes["permute:0"] == (2, 5, 4)
@@ -40,7 +41,7 @@ def test_shapes_of_all_tensors() -> None:
 
 def test_shapes_stay_unknown_where_the_example_does_not_fit() -> None:
     traced = trace_module(Steps())
-    propagate_shapes(traced, torch.zeros(2, 7, 5))
+    propagate_shapes(traced, [torch.zeros(2, 7, 5)])
     graph = ModuleGraph(traced)
     assert "lstm:0" not in graph.shapes
     assert graph.dtypes["permute:0"] == "float32"
@@ -53,7 +54,7 @@ class Counting(nn.Module):
 
 def test_data_types_are_those_of_the_tensors() -> None:
     traced = trace_module(Counting())
-    propagate_shapes(traced, torch.zeros(2, 3))
+    propagate_shapes(traced, [torch.zeros(2, 3)])
     assert ModuleGraph(traced).dtypes == {
         "x:0": "float32",
         "argmax:0": "int64",
@@ -61,7 +62,18 @@ def test_data_types_are_those_of_the_tensors() -> None:
     }
 
 
-@pytest.mark.parametrize("example", [(1, 2), [1, 2]])
-def test_several_inputs_come_as_a_tuple(example: Any) -> None:
-    assert example_inputs(example) == (1, 2)
-    assert example_inputs(3) == (3,)
+class Pair(nn.Module):
+    def forward(self, left: Any, right: Any, scale: float = 1.0) -> Any:
+        return (left + right) * scale
+
+
+@pytest.mark.parametrize("example", [(1, 2), [1, 2], {"right": 2, "left": 1}])
+def test_an_example_of_several_inputs(example: Any) -> None:
+    assert example_inputs(Pair(), example) == (1, 2)
+    assert example_inputs(Pair(), 3) == (3,)
+
+
+@pytest.mark.parametrize("example", [{"left": 1, "scale": 2}, {"x": 1}])
+def test_an_example_of_other_arguments_is_refused(example: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"first arguments of Pair.forward: left"):
+        example_inputs(Pair(), example)

@@ -122,5 +122,8 @@ def test_quant_descriptor_refuses_bad_values(options: dict[str, Any], message: s
 def test_quant_descriptor_refuses_bad_types() -> None:
     with pytest.raises(TypeError, match="name must be a string or None"):
         QuantDescriptor(name=3)
+    for axis in ("0", 1.0, (0, None)):
+        with pytest.raises(TypeError, match="axis must be an integer or a tuple of them"):
+            QuantDescriptor(axis=axis)
     with pytest.raises(TypeError, match="axes"):
         QuantDescriptor(axes=0)

@@ -307,6 +307,7 @@ def test_copies_are_of_their_own() -> None:
 
 def test_repr_says_settings_and_range() -> None:
     assert repr(made()) == "TensorQuantizer(8bit fake per-tensor amax=dynamic frozen quant)"
+    assert " amax=2.5000 " in repr(made(amax=2.5))
     text = repr(made(unsigned=True, num_bits=4, axis=0, amax=[1.0, 2.0], range_policy="ema"))
     assert "unsigned 4bit fake axis=(0,) amax=[1.0000, 2.0000](2) ema quant" in text
     assert repr(TensorQuantizer(disabled=True)) == "TensorQuantizer(disabled)"

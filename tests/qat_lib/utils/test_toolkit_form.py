@@ -94,7 +94,7 @@ def test_weighted_layers_read_two_dequantized_tensors(
         assert above(graph, of_layer(graph, layer, "Add")) == ["MatMul"]
 
 
-def test_other_layers_read_dequantized_tensors_where_the_spec_or_the_case_says_so(
+def test_other_layers_read_dequantized_tensors_on_request(
     converted: Path,
 ) -> None:
     graph = onnx.load(converted).graph

@@ -87,7 +87,7 @@ def test_v13_of_readers_that_want_different_scales() -> None:
     g = read_by(int8, lambda g, x: g.conv(g.qdq(x, 0.2), 16, 16, name="other"))
     (found,) = findings(g)
     assert (found.code, found.severity) == ("V13", "warning")
-    assert "because its readers want different scales" in found.message
+    assert "because its readers need different scales" in found.message
 
 
 def with_residual(*readers: Read, quantized: bool) -> GraphBuilder:

@@ -108,7 +108,7 @@ def test_a_residual_that_is_an_input_has_no_layer_to_name() -> None:
     assert found.advice == "Quantize the residual input of 'add'."
 
 
-def test_an_add_in_an_attention_is_no_residual_and_one_behind_it_is() -> None:
+def test_add_in_an_attention_is_no_residual() -> None:
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
     masked = g.op(

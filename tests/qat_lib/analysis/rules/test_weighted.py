@@ -45,7 +45,7 @@ def test_v27_of_control_flow() -> None:
     assert "inside of this If" in found.message
 
 
-def test_layers_of_other_types_are_left_out_and_those_behind_them_are_not() -> None:
+def test_layers_of_other_types_are_left_out() -> None:
     g = GraphBuilder(opset=21)
     stored = g.const(np.ones((32, 64)), ml_dtypes.int4)
     weight = g.op(
@@ -163,9 +163,7 @@ def test_v24_channels_and_kernels(
 
 
 @pytest.mark.parametrize(("channels", "found"), [(3, False), (4, False), (15, False)])
-def test_v24_takes_any_channels_of_the_input_to_a_multiple_of_eight(
-    channels: int, found: bool
-) -> None:
+def test_v24_takes_any_input_channels(channels: int, found: bool) -> None:
     """A first layer of 8 filters suits; the same in the middle of a network does not."""
     first = GraphBuilder()
     first.output(first.conv(first.qdq(first.input(shape=(1, channels, 8, 8))), channels, 8))

@@ -100,7 +100,7 @@ def test_per_channel_needs_a_constant(lab):
     ("op", "axes"),
     [("Conv", (1, 1)), ("ConvTranspose", (1, 1)), ("Gemm", (1, 3)), ("MatMul", (1, 3))],
 )
-def test_output_axis_is_the_second_of_a_convolution_and_the_last_of_a_product(op, axes):
+def test_output_axis_of_a_convolution_and_a_product(op, axes):
     node = ir.node(op, [])
     assert tuple(output_axis(node, size) for size in (2, 4)) == axes
 

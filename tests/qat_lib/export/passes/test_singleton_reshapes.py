@@ -202,7 +202,7 @@ def test_a_reshape_sinks_below_an_operator_to_the_next_reshape(lab, case):
 
 
 @pytest.mark.parametrize("case", STOPPED)
-def test_a_reshape_does_not_sink_below_an_operator_that_minds_the_shape(lab, case):
+def test_reshape_stops_at_operators_that_depend_on_shape(lab, case):
     text = f"k = ReduceMax<keepdims = 0>(x)\n e = Exp(x)\n a = Flatten(e)\n b = {STOPPED[case].format('a')}\n"
     text += "c = Reshape(b, first)\n y = Exp(c)"
     check_rewrite(lab, eliminate_singleton_reshapes, OPEN, text, **CONSTANTS)

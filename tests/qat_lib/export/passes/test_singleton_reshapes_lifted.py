@@ -53,7 +53,7 @@ def test_a_reshape_that_went_up_joins_the_one_in_front(lab):
     )
 
 
-def test_a_reshape_that_goes_up_takes_the_layers_off_the_quantized_tensors(lab):
+def test_lifted_reshape_takes_layers_off_quantized_tensors(lab):
     text = "e = Exp(x)\n" + DENSE.format("e", "s, z") + "f = Flatten(d)\n y = MatMul(f, w)"
     model = build(lab, f"(float[2,3,1,1] x) => (float y) {{ {text} }}", CONSTANTS)
     for node in model.graph:

@@ -152,7 +152,7 @@ def test_a_stride_passes_an_operator(lab, case):
     check(lab, IMAGE, before, f"{SAMPLED} {ABOVE[case]}\n y = {READ_ALL}(a, one)")
 
 
-def test_a_stride_that_cannot_reach_a_convolution_samples_in_front_of_the_operator(lab):
+def test_blocked_stride_samples_in_front_of_the_operator(lab):
     before = f"e = Softmax<axis = 1>(x)\n a = Relu(e)\n y = {READ}(a, one)"
     pool = "p = MaxPool<kernel_shape = [1,1], strides = [2,3]>(e)\n"
     check(

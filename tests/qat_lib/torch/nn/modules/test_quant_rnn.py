@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import quantization_oracle as oracle
 import torch
@@ -12,6 +15,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 from qat_lib.errors import SpecError
+from qat_lib.torch import calibrate, check_parity
 from qat_lib.torch import nn as quant_nn
 from qat_lib.torch.nn import QuantLSTM, QuantLSTMCell
 
@@ -21,6 +25,17 @@ KINDS = [
     {"bidirectional": True, "batch_first": True},
     {"num_layers": 2, "bidirectional": True},
 ]
+
+
+class Last(nn.Module):
+    """The last state of an LSTM over sequences ``(batch, steps, features)``."""
+
+    def __init__(self, *args: int) -> None:
+        super().__init__()
+        self.lstm = QuantLSTM(*args, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0][:, -1]
 
 
 def pair(**options: Any) -> tuple[nn.LSTM, QuantLSTM]:
@@ -146,6 +161,15 @@ def test_lstm_from_float_shares_the_parameters() -> None:
     made = QuantLSTM.from_float(original)
     assert made.weight_hh_l0_reverse is original.weight_hh_l0_reverse
     assert made(torch.randn(3, 2, 5))[0].shape == (3, 2, 8)
+
+
+def test_lstm_exports_a_pair_for_each_joined_tensor(export: Callable[..., Path]) -> None:
+    torch.manual_seed(6)
+    lstm, x = Last(5, 4), torch.randn(2, 3, 5)
+    calibrate(lstm, x, "max")
+    path = export(lstm, x)
+    assert check_parity(lstm, path, x.numpy()).largest_difference < 1e-6
+    assert sum(node.op_type == "QuantizeLinear" for node in onnx.load(path).graph.node) == 3
 
 
 def test_lstm_refuses_a_projection() -> None:

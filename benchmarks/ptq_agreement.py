@@ -1,0 +1,209 @@
+"""How far INT8 without training is from FP32: a trained MobileNetV2, quantized by three tools in one run.
+
+    uv run --group bench python benchmarks/ptq_agreement.py --json benchmarks/results/ptq_agreement.json
+
+The network is MobileNetV2 with ImageNet weights (``mobilenetv2_imagenet.npz``). Half of the images
+are photographs of the CIFAR-10 subset, enlarged to 224 pixels, half are crops of the two
+photographs that scikit-learn brings; no image is in both the calibration and the comparison, though
+crops of one photograph are. All engines run in OpenVINO, at FP32 precision where they are not INT8.
+Agreement is the share of images with FP32's label; KL is the mean divergence of the probabilities
+from FP32's. The weights and the CIFAR subset are looked for in ``QATLINE_SHARED_DATA``, by default
+``../shared/data``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import record
+from applications_images import SHARED
+
+SIZE = 224
+MEAN = np.array((0.485, 0.456, 0.406), np.float32)
+SPREAD = np.array((0.229, 0.224, 0.225), np.float32)
+WAYS: dict[str, dict[str, bool]] = {
+    "": {},
+    ", equalized": {"equalize": True},
+    ", neither corrected nor equalized": {"correct": False},
+}
+"""What qatline does beside its calibration, by what stands in the table."""
+
+
+def enlarged(part: str, count: int) -> np.ndarray:
+    """Return images of the CIFAR-10 subset at 224 pixels, uint8 ``(count, 224, 224, 3)``."""
+    from PIL import Image
+
+    with np.load(SHARED / "cifar10_jpeg_subset.npz", allow_pickle=False) as data:
+        small = data[part][:count]
+    images = [Image.fromarray(x).resize((SIZE, SIZE), Image.Resampling.BICUBIC) for x in small]
+    return np.stack([np.asarray(image) for image in images])
+
+
+def crops(count: int, seed: int) -> np.ndarray:
+    """Return random crops of scikit-learn's photographs, uint8 ``(count, 224, 224, 3)``."""
+    import sklearn.datasets
+    from PIL import Image
+
+    photographs = sklearn.datasets.load_sample_images().images
+    rng = np.random.default_rng(seed)
+    found = []
+    for index in range(count):
+        image = Image.fromarray(photographs[index % len(photographs)])
+        width, height = image.size
+        side = int(min(height, (rng.uniform(0.15, 0.9) * width * height) ** 0.5))
+        left, top = rng.integers(width - side + 1), rng.integers(height - side + 1)
+        crop = image.crop((left, top, left + side, top + side))
+        found.append(np.asarray(crop.resize((SIZE, SIZE), Image.Resampling.BILINEAR)))
+    return np.stack(found)
+
+
+def prepared(images: np.ndarray) -> np.ndarray:
+    """Return images as the network takes them, shuffled the same way each time."""
+    order = np.random.default_rng(0).permutation(len(images))
+    return (images[order].astype(np.float32) / 255 - MEAN) / SPREAD
+
+
+def answers(source: Any, images: np.ndarray) -> np.ndarray:
+    """Return the logits of an ONNX file or a model in OpenVINO."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(source) if isinstance(source, Path) else source
+    engine = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.concatenate([engine(x[None])[0] for x in images])
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Return the softmax in float64."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+
+
+def distance(logits: np.ndarray, reference: np.ndarray) -> dict[str, float]:
+    """Return the agreement in percent and the mean KL divergence from the reference."""
+    p, q = probabilities(reference), probabilities(logits)
+    divergence = np.sum(p * (np.log(p + 1e-12) - np.log(q + 1e-12)), axis=1)
+    same = logits.argmax(axis=1) == reference.argmax(axis=1)
+    return {"agreement": float(100 * same.mean()), "kl": float(divergence.mean())}
+
+
+def ours(
+    model: Any,
+    calibration: np.ndarray,
+    path: Path,
+    *,
+    unsigned: bool,
+    equalize: bool = False,
+    correct: bool = True,
+) -> Path:
+    """Quantize with qatline's default calibration, and export."""
+    import qat_lib
+
+    if equalize:
+        model = qat_lib.equalize(model, calibration)
+    quantized = qat_lib.quantize_model(model, custom_qdq_cases="auto", unsigned=unsigned)
+    qat_lib.calibrate(quantized, calibration)
+    if correct:
+        qat_lib.correct_bias(quantized, calibration)
+    return Path(qat_lib.export_onnx(quantized, path, target="openvino").path)
+
+
+def nncf_model(fp32: Path, calibration: np.ndarray, accurate: bool) -> Any:
+    """Quantize with NNCF's defaults, or with its accurate bias correction."""
+    import nncf
+    import openvino
+
+    data = nncf.Dataset([x[None] for x in calibration])
+    model = openvino.Core().read_model(fp32)
+    return nncf.quantize(
+        model, data, subset_size=len(calibration), fast_bias_correction=not accurate
+    )
+
+
+def onnxruntime_model(fp32: Path, calibration: np.ndarray, path: Path) -> Path:
+    """Quantize with ONNX Runtime's ``quantize_static``: its defaults, and weights per channel."""
+    import onnxruntime
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType
+    from onnxruntime.quantization import quantize_static as quantize
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            self.items = iter([{name: x[None]} for x in calibration])
+
+        def get_next(self) -> Any:
+            return next(self.items, None)
+
+    name = onnxruntime.InferenceSession(str(fp32)).get_inputs()[0].name
+    options = {"quant_format": QuantFormat.QDQ, "per_channel": True}
+    quantize(str(fp32), str(path), Reader(name), weight_type=QuantType.QInt8, **options)
+    return path
+
+
+def main() -> None:
+    """Quantize with each tool, compare, print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calibration", type=int, default=200)
+    parser.add_argument("--images", type=int, default=800)
+    parser.add_argument("--without", nargs="*", default=[], help="leave out nncf or onnxruntime")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    weights = SHARED / "mobilenetv2_imagenet.npz"
+    if not weights.is_file():
+        parser.exit(3, f"Skipped: there is no {weights.name} in {SHARED}.\n")
+
+    import qat_lib
+    from qat_lib.models import mobilenetv2_imagenet
+    from qat_lib.models.weights import load_weights
+
+    model = mobilenetv2_imagenet()
+    load_weights(model, weights)
+    half, compared = arguments.calibration // 2, arguments.images // 2
+    calibration = prepared(np.concatenate([enlarged("x_train", half), crops(half, 0)]))
+    images = prepared(np.concatenate([enlarged("x_test", compared), crops(compared, 1)]))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        fp32 = Path(qat_lib.export_onnx(model, folder / "fp32.onnx", target="openvino").path)
+        reference = answers(fp32, images)
+        candidates: dict[str, Callable[[], Any]] = {}
+        for sign, unsigned in (("unsigned", True), ("signed", False)):
+            for name, options in WAYS.items():
+                given = {"unsigned": unsigned, **options}
+                candidates[f"qatline, {sign}{name}"] = lambda g=given: ours(
+                    model, calibration, folder / "qatline.onnx", **g
+                )
+        if "nncf" not in arguments.without:
+            candidates["NNCF"] = lambda: nncf_model(fp32, calibration, accurate=False)
+            candidates["NNCF, accurate bias correction"] = lambda: nncf_model(
+                fp32, calibration, accurate=True
+            )
+        if "onnxruntime" not in arguments.without:
+            candidates["ONNX Runtime"] = lambda: onnxruntime_model(
+                fp32, calibration, folder / "onnxruntime.onnx"
+            )
+        rows = {}
+        for name, quantize in candidates.items():
+            started = time.process_time()
+            source = quantize()
+            seconds = time.process_time() - started
+            rows[name] = {**distance(answers(source, images), reference), "cpu_seconds": seconds}
+            print(
+                f"{name:50s} {rows[name]['agreement']:6.2f} %  KL {rows[name]['kl']:.4f}  "
+                f"{seconds:6.1f} CPU s",
+                flush=True,
+            )
+    if arguments.json:
+        sizes = {"calibration": 2 * half, "images": 2 * compared}
+        record.write(arguments.json, {**sizes, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
