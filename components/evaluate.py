@@ -1,4 +1,4 @@
-"""Step evaluate: the engines on the test part, beside FP32 Keras."""
+"""Step evaluate: the engines on the test part, beside the FP32 model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def evaluate_step(
 
     Args:
         dataset: directory of prepare_data.
-        baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 Keras reference.
+        baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 reference.
         onnx: directory of export_onnx, for the numeric reference.
         engines: directory of build_engine.
         out: existing empty directory; receives ``evaluation.json`` and the pictures in
@@ -74,7 +74,7 @@ def evaluate_step(
     checks = _check_files(built, Exported(onnx), seed, progress)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
-    rows = {REFERENCE: _keras_row(fp32, rows[FP32_ENGINE]), **rows}
+    rows = {REFERENCE: _reference_row(fp32, rows[FP32_ENGINE]), **rows}
     confusions, agreement, calibration = {}, {}, {}
     for name, values in outputs.items():
         rows[name] = _with_quality(rows[name], values, labels)
@@ -131,7 +131,7 @@ def _predict(
         candidate = collected[CANDIDATE][-1]
         if candidate.shape != expected.shape:
             raise DataError(
-                f"The engine gives {candidate.shape[1]} classes, FP32 Keras gives "
+                f"The engine gives {candidate.shape[1]} classes, the FP32 model gives "
                 f"{expected.shape[1]}."
             )
         ours, theirs = figures.probabilities(candidate), figures.probabilities(expected)
@@ -192,8 +192,8 @@ def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
     )
 
 
-def _keras_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
-    """Return the FP32 Keras row, without latencies: nothing measures them."""
+def _reference_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
+    """Return the row of the FP32 model, without latencies: nothing measures them."""
     model = baseline.model_file
     return ResultRow(
         bytes=model.stat().st_size if model.is_file() else None,
@@ -203,7 +203,7 @@ def _keras_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
         batch_size=fp32_engine.batch_size,
         int8_layers=0,
         weighted_layers=fp32_engine.weighted_layers,
-        backend="keras",
+        backend=baseline.framework,
     )
 
 

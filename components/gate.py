@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from components.artifacts.evaluation import FileCheck, ResultRow
 from components.artifacts.exported import FindingRecord
 from components.artifacts.promotion import Reason, Verdict
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, reference_title
 from components.settings import GateSettings
 
 # Accuracies are ratios of counts: two that are meant to be equal can differ in the last bit.
@@ -30,7 +30,7 @@ def judge(
     """Judge an engine.
 
     Args:
-        rows: Rows of the evaluation by name; ``fp32`` is the Keras reference, ``fp32_engine`` the
+        rows: Rows of the evaluation by name; ``fp32`` is the reference, ``fp32_engine`` the
             engine that the speedup is measured against.
         settings: The bounds.
         infrastructure: The check of the engine file in a fresh process, or None if it was not run.
@@ -67,9 +67,10 @@ def speedup(row: ResultRow, reference: ResultRow) -> float | None:
 
 def _accuracy_drop(row: ResultRow, reference: ResultRow, settings: GateSettings) -> Reason:
     ours, theirs = row.accuracy, reference.accuracy
-    expected = f"at most {settings.max_accuracy_drop:.2%} below FP32 Keras"
+    fp32 = reference_title(reference.backend)
+    expected = f"at most {settings.max_accuracy_drop:.2%} below {fp32}"
     if ours is None or theirs is None:
-        who = "The INT8 engine" if ours is None else "FP32 Keras"
+        who = "The INT8 engine" if ours is None else fp32
         message = f"{who} has no measured accuracy, so the drop is unknown."
         return Reason(
             check="accuracy_drop",
@@ -90,7 +91,7 @@ def _accuracy_drop(row: ResultRow, reference: ResultRow, settings: GateSettings)
         passed=passed,
         expected=expected,
         received=f"{ours:.2%} against {theirs:.2%}",
-        message=f"The INT8 engine {moved} FP32 Keras ({ours:.2%} against {theirs:.2%}).",
+        message=f"The INT8 engine {moved} {fp32} ({ours:.2%} against {theirs:.2%}).",
     )
 
 

@@ -56,7 +56,7 @@ def promote_step(
 
     Returns:
         ``promoted`` (1 or 0), ``checks`` and ``checks_failed``, and where they were measured
-        ``accuracy``, ``accuracy_drop`` (FP32 Keras minus the engine) and ``speedup``.
+        ``accuracy``, ``accuracy_drop`` (FP32 minus the engine) and ``speedup``.
 
     Raises:
         StepError: ``evaluation.json`` is missing or unreadable: without it there is nothing to

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from components.variants import CANDIDATE_VARIANT, Variant
 
 REFERENCE = "fp32"
-"""FP32 in Keras, on the test part."""
+"""FP32 in its framework, on the test part; the row's ``backend`` is the framework's name."""
 
 FP32_ENGINE = Variant.FP32.row
 CANDIDATE = CANDIDATE_VARIANT.row
@@ -20,6 +20,19 @@ ROWS: Mapping[str, str] = {
     CANDIDATE: "QAT INT8 engine",
 }
 """Title by name. ``fp16_engine`` is there only where an FP16 engine was built."""
+
+_REFERENCES: Mapping[str, str] = {"torch": "FP32 PyTorch"}
+"""Title of the reference by framework, where it is not Keras."""
+
+
+def reference_title(framework: str | None) -> str:
+    """Return the title of the reference of a run with this framework."""
+    return _REFERENCES.get(framework or "", ROWS[REFERENCE])
+
+
+def row_title(name: str, backend: str | None = None) -> str:
+    """Return the title of a row that was measured with ``backend``; of an unknown one the name."""
+    return reference_title(backend) if name == REFERENCE else ROWS.get(name, name)
 
 
 def in_order(names: Iterable[str]) -> list[str]:

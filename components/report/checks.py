@@ -1,6 +1,6 @@
 """What was checked on the way.
 
-The exported graphs, their parity with Keras, and the fusion analysis.
+The exported graphs, their parity with the model, and the fusion analysis.
 """
 
 from __future__ import annotations

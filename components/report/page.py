@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from components.artifacts import Verdict
-from components.evaluation.rows import ROWS, in_order
+from components.evaluation.rows import REFERENCE, in_order, reference_title, row_title
 from components.report import (
     checks,
     curves,
@@ -86,6 +86,8 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
     activations, weights = attempt("the ranges", lambda: ranges.range_rows(run), ([], []))
     picture, nodes = attempt("the graph", lambda: _graph(run), ("", 0))
     return {
+        "reference": reference_title(run.measurements.row(REFERENCE).backend),
+        "framework": "PyTorch" if run.model.framework == "torch" else "Keras",
         "model": run.model.name or run.plan.model or "model",
         "source": "" if run.dataset is None else run.dataset.source or run.dataset.kind,
         "samples": run.measurements.samples,
@@ -134,12 +136,13 @@ def _graph(run: RunData) -> tuple[Any, int]:
 
 
 def _agreement(run: RunData) -> list[tuple[str, str, str]]:
-    """Return (row, labels equal to FP32 Keras, calibration error) of each compared row."""
+    """Return (row, labels equal to FP32, calibration error) of each compared row."""
     agreement, calibration = run.measurements.agreement, run.measurements.calibration_error
     measured = {**agreement, **calibration}
     rows = []
     for name in in_order(measured):
         labels = agreement[name].labels if name in agreement else None
         error = numbers.percent(calibration.get(name))
-        rows.append((ROWS.get(name, name), numbers.percent(labels), error))
+        title = row_title(name, run.measurements.row(name).backend)
+        rows.append((title, numbers.percent(labels), error))
     return rows

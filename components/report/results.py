@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.artifacts import ResultRow
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, ROWS, in_order
+from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, in_order, row_title
 from components.gate import speedup
 from components.report import numbers
 from components.report.numbers import DASH
@@ -50,7 +50,7 @@ def result_lines(run: RunData) -> list[ResultLine]:
     for name in in_order(rows):
         before = None if name == REFERENCE else reference
         cells = _cells(rows[name], before, peaks)
-        lines.append(ResultLine(name=name, title=ROWS.get(name, name), cells=cells))
+        lines.append(ResultLine(name=name, title=row_title(name, rows[name].backend), cells=cells))
     return lines
 
 

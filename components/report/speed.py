@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from components.artifacts.evaluation import BatchTiming, ResultRow
-from components.evaluation.rows import ROWS, in_order
+from components.evaluation.rows import in_order, row_title
 from components.report import numbers
 from components.report.sources import RunData
 
@@ -40,7 +40,7 @@ def speed_table(run: RunData) -> SpeedTable | None:
         timings = {timing.batch_size: timing for timing in latency[name]}
         rows.append(
             SpeedRow(
-                title=ROWS.get(name, name),
+                title=row_title(name),
                 cells=tuple(_cell(timings.get(size)) for size in batches),
                 memory=_memory(run.measurements.row(name)),
             )

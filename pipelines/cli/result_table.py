@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from components.artifacts import Engines, ResultRow
-from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
+from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS, row_title
 from pipelines.run.folder import RunFolder
 from pipelines.run.result import GateResult, RunResult
 from pipelines.steps import STEP_ARTIFACTS
@@ -40,8 +40,8 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
 def results_table(rows: Mapping[str, ResultRow]) -> Table:
     """Return the table of the variants.
 
-    Accuracies are shares of the test part in percent, changes are percentage points against FP32
-    Keras, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
+    Accuracies are shares of the test part in percent, changes are percentage points against
+    FP32, latencies are milliseconds at batch 1, INT8 counts the weighted layers that run in INT8.
     """
     batch = next((row.batch_size for row in rows.values() if row.batch_size), None)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
@@ -50,11 +50,11 @@ def results_table(rows: Mapping[str, ResultRow]) -> Table:
     for heading in ("accuracy", "change", "size", "p50 / p99 ms", rate, "INT8"):
         table.add_column(heading, justify="right", no_wrap=True)
     reference = rows.get(REFERENCE, ResultRow()).accuracy
-    for name, title in ROWS.items():
+    for name in ROWS:
         if name in rows:
             style = "bold" if name == CANDIDATE else ""
             cells = _cells(rows[name], None if name == REFERENCE else reference)
-            table.add_row(title, *cells, style=style)
+            table.add_row(row_title(name, rows[name].backend), *cells, style=style)
     return table
 
 

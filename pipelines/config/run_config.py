@@ -86,6 +86,11 @@ class RunConfig(Settings):
         )
         if problem is not None:
             raise ValueError(problem)
+        if self.quantization.equalize and self.model.framework == "torch":
+            raise ValueError(
+                "quantization.equalize is there for Keras models only, received "
+                "model.framework=torch; set quantization.equalize=false"
+            )
         if ":" not in self.model.name and not self.model.name.endswith(".keras"):
             check_reference_name(self.model.name, self.model.framework)
         for name in self.quantization.cases:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from components.artifacts import ResultRow
 from components.artifacts.evaluation import rows_of_metrics
-from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS
+from components.evaluation.rows import CANDIDATE, REFERENCE, ROWS, reference_title
 from components.runtime.credentials import scrub
 from components.tracking.store import translated
 from pipelines.cli.result_table import format_milliseconds, format_size
@@ -83,11 +83,18 @@ def _figures(runs: Sequence[_TrackedRun]) -> Iterator[tuple[str, Callable[[_Trac
     measured = {name for run in runs for name in run.rows if run.row(name).accuracy is not None}
     shown = [name for name in ROWS if name in measured]
     for name in shown:
-        yield f"{ROWS[name]}: accuracy", partial(_TrackedRun.accuracy, name=name)
+        title = _reference(runs) if name == REFERENCE else ROWS[name]
+        yield f"{title}: accuracy", partial(_TrackedRun.accuracy, name=name)
     for name in shown:
         if name != REFERENCE:
             yield f"{ROWS[name]}: p50 ms", partial(_TrackedRun.latency, name=name)
     yield f"{ROWS[CANDIDATE]}: size", partial(_TrackedRun.size, name=CANDIDATE)
+
+
+def _reference(runs: Sequence[_TrackedRun]) -> str:
+    """Return the title of the reference: that of all runs, or both where they differ."""
+    titles = {reference_title(run.params.get("model.framework")) for run in runs}
+    return " or ".join(sorted(titles))
 
 
 def _text(value: float | None, form: Callable[[float], str]) -> str:

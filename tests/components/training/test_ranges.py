@@ -9,15 +9,10 @@ import pytest
 from components.training.ranges import describe_ranges
 
 PLAN = SimpleNamespace(quantizers=[SimpleNamespace(name="x", tensor="x:0", kind="activation")])
-
-
-@pytest.fixture(autouse=True)
-def _quantizers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
-        "x": SimpleNamespace(amax=np.float32(2), unsigned=True),
-        "mine": SimpleNamespace(amax=np.float32([[1, 3]]), unsigned=False),
-    }
-    monkeypatch.setattr("qat_lib.model_quantizers", lambda model: found)
+QUANTIZERS: Any = {
+    "x": SimpleNamespace(amax=np.float32(2), unsigned=True),
+    "mine": SimpleNamespace(amax=np.float32([[1, 3]]), unsigned=False),
+}
 
 
 def statistics(observed_max: float, counts: list[int]) -> Any:
@@ -29,7 +24,7 @@ def statistics(observed_max: float, counts: list[int]) -> Any:
 
 def test_describe_ranges_without_a_report() -> None:
     nothing = {"observed_max": None, "method": None, "histogram": None}
-    found = describe_ranges(None, PLAN)
+    found = describe_ranges(QUANTIZERS, PLAN)
     assert {name: entry.to_dict() for name, entry in found.items()} == {
         "x": {"tensor": "x:0", "kind": "activation", "unsigned": True, "amax": 2.0, **nothing},
         "mine": {"tensor": None, "kind": None, "unsigned": False, "amax": [1.0, 3.0], **nothing},
@@ -39,7 +34,7 @@ def test_describe_ranges_without_a_report() -> None:
 def test_describe_ranges_merges_bins_into_128() -> None:
     counts = np.arange(4096)
     report = SimpleNamespace(tensors={"x": statistics(1.0, list(counts))})
-    described = describe_ranges(None, PLAN, report)["x"]
+    described = describe_ranges(QUANTIZERS, PLAN, report)["x"]
     assert (described.observed_max, described.method) == (1.0, "mse")
     histogram = described.histogram
     assert histogram is not None
@@ -51,6 +46,6 @@ def test_describe_ranges_merges_bins_into_128() -> None:
 def test_describe_ranges_takes_a_tensor_of_zeros() -> None:
     report = SimpleNamespace(tensors={"x": statistics(0.0, [5, 0])})
     report.tensors["x"].edges = np.zeros(3)
-    histogram = describe_ranges(None, PLAN, report)["x"].histogram
+    histogram = describe_ranges(QUANTIZERS, PLAN, report)["x"].histogram
     assert histogram is not None
     assert (histogram.counts[0], sum(histogram.counts), histogram.edges[-1]) == (5, 5, 1.0)

@@ -1,0 +1,84 @@
+"""What a training reads of a prepared data set, and what a model says of one part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.training import prepared_data
+from components.training.prepared_data import (
+    PreparedData,
+    open_data,
+    outputs_accuracy,
+    predict_split,
+    split_accuracy,
+)
+
+X = np.float32([[1, 0], [0, 1], [2, 0], [0, 2], [3, 1]])
+Y = np.array([0, 1, 0, 1, 0])
+
+
+class Identity:
+    """A framework whose models answer with their images."""
+
+    def predict(self, model: Any, batches: Iterable[np.ndarray]) -> np.ndarray:
+        return np.concatenate([*batches])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Put five samples of two classes in place of the reader; return who asked for what."""
+    calls: list[Any] = []
+
+    def numpy_batches(dataset: Path, split: str, size: int) -> Any:
+        calls.append((split, size))
+        return [(X[:3], Y[:3]), (X[3:], Y[3:])]
+
+    def load_split(dataset: Path, split: str, *, raw: bool) -> Any:
+        calls.append((split, raw))
+        return None, Y
+
+    def tf_dataset(dataset: Path, split: str, size: int, **options: Any) -> str:
+        calls.append((split, size, options))
+        return split
+
+    info = SimpleNamespace(splits={"train": 5}, classes=["a", "b"])
+    opened = SimpleNamespace(info=lambda: info)
+    monkeypatch.setattr(prepared_data, "Dataset", lambda dataset: opened)
+    monkeypatch.setattr(prepared_data, "numpy_batches", numpy_batches)
+    monkeypatch.setattr(prepared_data, "load_split", load_split)
+    monkeypatch.setattr(prepared_data, "tf_dataset", tf_dataset)
+    return calls
+
+
+def test_predict_split_gives_the_outputs_in_order(asked: list[Any]) -> None:
+    framework: Any = Identity()
+    np.testing.assert_array_equal(predict_split(framework, None, Path("/data"), "test"), X)
+    assert asked == [("test", 256)]
+    assert split_accuracy(framework, None, Path("/data"), "test") == 1.0
+
+
+def test_outputs_accuracy_compares_with_the_labels(asked: list[Any]) -> None:
+    assert outputs_accuracy(X, Path("/data"), "test") == 1.0
+    assert outputs_accuracy(X[[0, 0, 0, 0, 0]], Path("/data"), "test") == 0.6
+    assert asked == [("test", True)] * 2
+
+
+def test_prepared_data_asks_for_the_parts_of_a_training(asked: list[Any]) -> None:
+    data = PreparedData(Path("/data"))
+    assert (data.samples, data.classes) == (5, 2)
+    assert data.train(4, shuffle_seed=3, augment="shift") == "train"
+    assert data.validation(2) == "validation"
+    options = {"shuffle_seed": 3, "augment": "shift"}
+    assert asked == [("train", 4, options), ("validation", 2, {})]
+
+
+def test_open_data_takes_a_directory_or_a_source(asked: list[Any]) -> None:
+    data = open_data(Path("/data"))
+    assert isinstance(data, PreparedData)
+    assert open_data(data) is data
