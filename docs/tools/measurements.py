@@ -116,12 +116,13 @@ def agreement() -> list[str]:
             "uv run --group bench python benchmarks/ptq_agreement.py "
             "--json benchmarks/results/ptq_agreement.json"
         ),
-        f"""A MobileNetV2 with ImageNet weights, calibrated on {figures["calibration"]} images and compared with FP32 on
-{figures["images"]} others: half of them photographs of CIFAR-10 enlarged to 224 pixels, which leave the network unsure, half crops of the
-two photographs that scikit-learn brings (of both there are crops in either set). All engines run in OpenVINO. The first
-figure is the share of images with FP32's label, the second the mean Kullback-Leibler divergence from FP32's
-probabilities. Signed integers are what TensorRT runs; NNCF and ONNX Runtime quantize for CPUs here. `equalize` is off by
-default, the bias correction on.
+        f"""A MobileNetV2 with ImageNet weights, calibrated on {figures["calibration"]} images and
+compared with FP32 on {figures["images"]} others: half of them photographs of CIFAR-10 enlarged to
+224 pixels, which leave the network unsure, half crops of the two photographs that scikit-learn
+brings (of both there are crops in either set). All engines run in OpenVINO. The first figure is the
+share of images with FP32's label, the second the mean Kullback-Leibler divergence from FP32's
+probabilities. Signed integers are what TensorRT runs; NNCF and ONNX Runtime quantize for CPUs here.
+`equalize` is off by default, the bias correction on.
 """,
         table(["MobileNetV2", "same label", "KL divergence", "CPU seconds"], rows),
         measured(figures, "tensorflow", "openvino", "nncf", "onnxruntime"),
