@@ -74,12 +74,23 @@ class Wants:
         return wants
 
     def _source(self, tensor: str) -> str:
-        """Return the tensor in front of layers that are the identity at inference."""
+        """Return the tensor in front of identities and of a convolution's zero padding."""
         call = self.graph.producer(tensor)
-        while len(call.inputs) == 1 and call.traits.is_identity:
+        while len(call.inputs) == 1 and (call.traits.is_identity or self._pads_convolutions(call)):
             tensor = call.inputs[0]
             call = self.graph.producer(tensor)
         return tensor
+
+    def _pads_convolutions(self, call: GraphCall) -> bool:
+        """Whether this is the zero padding of convolutions alone, which merge it in the export.
+
+        Its zeros would count in the calibration, as a convolution's own padding does not.
+        """
+        tensor = call.outputs[0]
+        if call.traits.kind != "ZeroPadding2D" or tensor in self.graph.outputs:
+            return False
+        readers = [reader.traits.roles for reader, _ in self.graph.consumers(tensor)]
+        return all("convolution" in roles and "transposed" not in roles for roles in readers)
 
     @cached_property
     def _sources(self) -> set[str]:

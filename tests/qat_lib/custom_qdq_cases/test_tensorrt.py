@@ -438,7 +438,7 @@ def test_the_first_quantizer_comes_after_the_preprocessing() -> None:
         layers.Rescaling(1 / 255, name="rescaling")(x)
     )
     plan = plan_of(keras.Model(x, head(conv(layers.ZeroPadding2D(name="pad")(y), "a"))))
-    assert tensors(plan) == {"pad", "a", "gap"}
+    assert tensors(plan) == {"normalization", "a", "gap"}
 
 
 def test_a_convolution_that_the_user_leaves_in_float_takes_no_quantized_sum() -> None:
