@@ -96,10 +96,10 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
 
 @lowering_pass
 def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
-    """Replace a weight's ``Q -> DQ -> moves`` by ``INT8 initializer -> DQ``.
+    """Store a weight's ``Q -> DQ -> moves`` as ``INT8 -> DQ``.
 
-    A weight with several consumers gets one DQ for each, and shares the initializer where the
-    layouts agree.
+    The INT8 initializer and its DQ stand in front of each consumer. A weight with several consumers
+    gets one DQ for each, and shares the initializer where the layouts agree.
 
     Raises:
         ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis; or a
