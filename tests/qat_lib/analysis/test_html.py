@@ -1,4 +1,7 @@
-"""The page: complete in itself, safe with any name, laid out without overlaps, and alive in a browser."""
+"""The page: self-contained, safe, without overlaps, and interactive in a browser.
+
+It is safe with any name.
+"""
 
 from __future__ import annotations
 
