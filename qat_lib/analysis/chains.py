@@ -150,7 +150,7 @@ def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
     """Return the nodes of ``x * gate(x)``.
 
-    They begin at ``reads``, all the reads of x. Empty when it is not that.
+    They begin at ``reads``, all the reads of x. Empty when they form no gate.
     """
     if len(reads) != 2:
         return ()
@@ -163,7 +163,7 @@ def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
 def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
     """Return the nodes from ``node`` to a product of two activations.
 
-    Empty when it does not.
+    Empty when they end in none.
     """
     found: list[Node] = []
     while node is not None and len(found) < _LONGEST_GATE:

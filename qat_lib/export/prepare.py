@@ -71,8 +71,8 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
 def _with_erf(graph_def: Any, node: Any) -> None:
     """Replace ``erfc(x)`` by ``1 - erf(x)``.
 
-    Keras's exact GELU uses erfc, which tf2onnx lacks. GELU calls it with ``-x * c``; ``1 + erf(x *
-    c)`` is the same number and the form that engines know as GELU.
+    Keras's exact GELU uses erfc, which tf2onnx lacks. GELU calls it with ``-x * c``;
+    ``1 + erf(x * c)`` is the same number and the form that engines know as GELU.
     """
     import tensorflow as tf
 

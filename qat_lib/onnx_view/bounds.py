@@ -63,9 +63,7 @@ _ITEM_BYTES = {
 def check_bounds(
     path: Path, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> None:
-    """Check that ``model`` can be built or run within bounded resources.
-
-    The resources are time and memory.
+    """Check that ``model`` builds or runs in bounded time and memory.
 
     Args:
         path: the file, for the message.

@@ -1,7 +1,4 @@
-"""The page: self-contained, safe, without overlaps, and interactive in a browser.
-
-It is safe with any name.
-"""
+"""The page: self-contained, safe with any name, without overlaps, interactive in browsers."""
 
 from __future__ import annotations
 

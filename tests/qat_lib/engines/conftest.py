@@ -1,7 +1,4 @@
-"""Small residual networks as ONNX files, and engines per test session.
-
-The engines are built once from the networks.
-"""
+"""Small residual networks as ONNX files; engines built once per session."""
 
 from __future__ import annotations
 

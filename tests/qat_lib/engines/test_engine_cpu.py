@@ -1,7 +1,4 @@
-"""CPU engines answer like the reference and report their precisions.
-
-There are two CPU backends.
-"""
+"""Both CPU backends' engines answer like the reference and report precisions."""
 
 from __future__ import annotations
 

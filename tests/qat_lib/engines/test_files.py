@@ -1,7 +1,4 @@
-"""Damage to an engine file: each is named, no draft stays.
-
-Nothing half-written is ever left.
-"""
+"""Damage to an engine file is named; nothing half-written is left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Allowed manifest contents; others are refused before the engine's library.
-
-What is wrong is named before the library sees a byte.
-"""
+"""Allowed manifest contents; others are named before the engine's library is called."""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ class Lab:
     ) -> ir.Model:
         """Return the graph of expressions such as ``Add(Conv(x, w), b)``.
 
-        The constants that they name are in it. Several results are separated by semicolons; ``c =
-        Conv(x, w)`` names what is read more than once. ``inputs`` maps the names of the inputs to
-        arrays.
+        The constants that they name are in it. Several results are separated by semicolons;
+        ``c = Conv(x, w)`` names what is read more than once. ``inputs`` maps the names of the
+        inputs to arrays.
         """
         lines: list[str] = []
         results: list[str] = []

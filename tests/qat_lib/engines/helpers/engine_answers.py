@@ -1,7 +1,4 @@
-"""What two answers to one request must share, on every CPU.
-
-Both come from one engine.
-"""
+"""What two answers of one engine must share, on every CPU."""
 
 import numpy as np
 

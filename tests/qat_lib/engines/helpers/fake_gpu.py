@@ -28,10 +28,7 @@ GPU = DeviceInfo(
 
 
 class FakeDevice:
-    """Device memory as host arrays by address, with leak counts.
-
-    Every resource is counted.
-    """
+    """Device memory as host arrays by address; all resources are counted."""
 
     def __init__(self, info: DeviceInfo | None = GPU, *, capturable: bool = True) -> None:
         self._info = info

@@ -55,9 +55,9 @@ def test_prefixed_weights_of_a_conv_with_a_pool() -> None:
 
 
 def test_metadata_decides_where_it_is_given() -> None:
-    """Since 10 new kernels have own names; metadata has the nodes.
+    """Since 10 the new compiler's kernels have own names.
 
-    Those kernels are the new compiler's.
+    Their nodes are in the metadata.
     """
     (found,) = read(
         layer(
