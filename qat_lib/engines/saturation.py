@@ -40,7 +40,7 @@ def difference_warnings(
 ) -> tuple[str, ...]:
     """Return a warning if a narrow CPU's difference exceeds ``usual``.
 
-    ``usual`` is the difference on other CPUs. It is one sentence, or nothing.
+    It is one sentence, or nothing. ``usual`` is the difference on other CPUs.
     """
     if difference <= usual or not is_narrow(device):
         return ()

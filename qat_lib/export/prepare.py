@@ -37,7 +37,7 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
 def freezable(
     graph_def: Any, weights: Mapping[str, Any], markers: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Return the weights that no quantizer reads, to freeze as constants.
+    """Return the weights to freeze: those that no quantizer reads.
 
     Recurrent layers need theirs as constants.
 

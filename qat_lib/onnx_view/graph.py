@@ -167,7 +167,7 @@ class OnnxGraph:
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
         """Return a constant of <= ``SMALL`` elements, through Identity and Cast.
 
-        Else None.
+        None for any other tensor.
         """
         if tensor not in self._values:
             found = self._read_value(tensor)

@@ -107,8 +107,8 @@ def _fold_into_scale(
 ) -> bool:
     """Put the factor into the layer's DQ scales; return whether it fits.
 
-    That is where they are computed or lie along another axis, or where an integer is -128 and would
-    change its sign.
+    It does not fit where the scales are computed or lie along another axis, or where an integer is
+    -128 and would change its sign.
     """
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
     axis = channel_axis(layer)

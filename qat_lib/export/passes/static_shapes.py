@@ -1,4 +1,4 @@
-"""Write a Reshape's target as a constant if one dimension is open.
+"""Make a Reshape's target constant if only one dimension is open.
 
 Keras computes the target from the batch size at run time (Shape, Gather, Concat in ONNX). With one
 open dimension the same is said by a -1, and the shape arithmetic, which TensorRT runs on the host,
