@@ -1,4 +1,4 @@
-"""What TensorRT will make of an ONNX Q/DQ graph, said without TensorRT and without a GPU."""
+"""Predict TensorRT's handling of an ONNX Q/DQ graph without TensorRT or GPU."""
 
 from qat_lib.analysis.analyze import analyze_graph, analyze_onnx
 from qat_lib.analysis.catalog import CATALOG

@@ -81,7 +81,7 @@ def report_on(
 
 
 def kernel_name(kernel: Kernel) -> str:
-    """Return a kernel's nodes joined by " + ", as TensorRT names its layers."""
+    """Return a kernel's nodes joined by " + ", like TensorRT's names."""
     return " + ".join(node.name for node in kernel.nodes) or kernel.name
 
 

@@ -1,4 +1,4 @@
-"""How far a weighted kernel reaches: the bias, normalization and activation fused into it."""
+"""Extent of weighted kernels: the bias, normalization and activation fused in."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def per_tensor(scale: Scale | None) -> Scale | None:
 
 
 def grow_chains(flow: Flow, weighted: Mapping[int, WeightedOp]) -> dict[int, Chain]:
-    """Return the kernel of every weighted operator up to a residual Add, by node index."""
+    """Return each weighted operator's kernel up to a residual Add.
+
+    Keys are node indices.
+    """
     return map_values(partial(_grow, flow), weighted)
 
 
@@ -72,7 +75,7 @@ def extend_over_add(flow: Flow, chain: Chain, add: Node, residual: Read) -> Chai
 
 
 def extend_over_pool(flow: Flow, chain: Chain) -> Chain:
-    """Return ``chain`` with the MaxPool behind it, if the two become one INT8 kernel.
+    """Return ``chain`` with the next MaxPool, if they form one INT8 kernel.
 
     Engines fuse Convolution + Activation + Pool when nothing else reads the convolution and all
     that reads the pool quantizes it with one scale.
@@ -96,7 +99,7 @@ def _grow(flow: Flow, op: WeightedOp) -> Chain:
 
 
 def _steps(flow: Flow, op: WeightedOp, end: str) -> Iterator[tuple[Node, ...]]:
-    """Yield, one after the other, the groups of nodes that join the kernel."""
+    """Yield the groups of nodes that join the kernel, in order."""
     while True:
         node = _single_float_reader(flow, end)
         if node is not None and joins(flow.graph, node):
@@ -126,7 +129,7 @@ def joins(graph: OnnxGraph, node: Node) -> bool:
 
 
 def _is_affine(graph: OnnxGraph, node: Node) -> bool:
-    """A constant operand that keeps the shape is a scale or a bias."""
+    """Whether a node is a scale or bias: constant operand, unchanged shape."""
     data = list(filterfalse(graph.is_constant, node.inputs))
     if len(data) != 1 or len(node.inputs) != 2:
         return False
@@ -135,18 +138,19 @@ def _is_affine(graph: OnnxGraph, node: Node) -> bool:
 
 
 def match_gate(flow: Flow, value: str) -> tuple[Node, ...]:
-    """Return the nodes of ``value * gate(value)`` when nothing else reads ``value``, else none.
+    """Return the nodes of ``value * gate(value)``, else none.
 
-    Both factors may be functions of ``value``, as in ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
+    Nothing else may read ``value``. Both factors may be functions of ``value``, as in
+    ``(0.5 * x) * (1 + erf(x / sqrt(2)))``.
     """
     reads = flow.readers(value)
     return gate_of(flow, reads) if len(float_reads(reads)) == len(reads) else ()
 
 
 def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
-    """Return the nodes of ``x * gate(x)`` that begin at ``reads``, all the reads of x.
+    """Return the nodes of ``x * gate(x)``.
 
-    Empty when it is not that.
+    They begin at ``reads``, all the reads of x. Empty when they form no gate.
     """
     if len(reads) != 2:
         return ()
@@ -157,9 +161,9 @@ def gate_of(flow: Flow, reads: Sequence[Read]) -> tuple[Node, ...]:
 
 
 def _walk_gate(flow: Flow, node: Node | None) -> tuple[Node, ...]:
-    """Return the nodes from ``node`` to the product of two activations that it ends in.
+    """Return the nodes from ``node`` to a product of two activations.
 
-    Empty when it does not.
+    Empty when they end in none.
     """
     found: list[Node] = []
     while node is not None and len(found) < _LONGEST_GATE:

@@ -164,7 +164,7 @@ class _Score:
 
 
 def read_layer_info(source: str | Path | Mapping[str, Any] | Iterable[Any]) -> list[LayerInfo]:
-    """Read the layers of an engine from a file or from parsed JSON, see ``compare``."""
+    """Read an engine's layers from a file or parsed JSON, see ``compare``."""
     content: Any = source
     if isinstance(source, (str, Path)):
         what = (
@@ -233,7 +233,10 @@ def _own_layer(entry: Mapping[str, Any]) -> LayerInfo:
 
 
 def _parts(name: str) -> list[str]:
-    """Split an engine layer's name: ``PWN(PWN(a), b) + c`` names a, b and c."""
+    """Split an engine layer's name into its parts.
+
+    ``PWN(PWN(a), b) + c`` names a, b and c.
+    """
     parts = re.split(r"\s\+\s|\s\|\|\s|, ", _BRACKETS.sub(" ", name))
     return list(filter(None, map(str.strip, parts)))
 

@@ -1,4 +1,4 @@
-"""The kernels that only convert: what changes a precision or a scale between two kernels."""
+"""Conversion kernels: changes of precision or scale between two kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONVERSIONS: dict[str, tuple[KernelKind, KernelPrecision, KernelPrecision]] = {
 def find_conversions(
     flow: Flow, kernel_of: Mapping[int, Kernel], written: Mapping[str, Scale], dequantized: set[int]
 ) -> Iterator[Kernel]:
-    """Yield the kernels that do nothing but change a precision or a scale.
+    """Yield the kernels that only change a precision or a scale.
 
     Args:
         flow: the propagated flow.
@@ -57,7 +57,7 @@ def _conversion(read: Read, reason: str) -> Kernel:
 
 
 def _is_inside(flow: Flow, kernel_of: Mapping[int, Kernel], read: Read) -> bool:
-    """Return whether the kernel that reads a value is the one that computes it."""
+    """Return whether one kernel both computes and reads a value."""
     producer = flow.graph.producer(read.value)
     if producer is None or read.node is None:
         return False
@@ -68,7 +68,7 @@ def _is_inside(flow: Flow, kernel_of: Mapping[int, Kernel], read: Read) -> bool:
 def _rescales(
     value: str, flow: Flow, written: Mapping[str, Scale], kernel_of: Mapping[int, Kernel]
 ) -> Iterator[Kernel]:
-    """Yield the rescaling of a Concat's inputs to the scale that it writes."""
+    """Yield the rescaling of Concat inputs to the output's scale."""
     for read in flow.readers(value):
         kernel = kernel_of.get(read.node.index) if read.node is not None else None
         if kernel is None or kernel.kind != "concat" or kernel.reads == "float":
@@ -90,7 +90,7 @@ def _reads_float(kernel_of: Mapping[int, Kernel], read: Read) -> bool:
 
 
 def _entry_steps(read: Read, given: Scale | None, arrives_int8: bool) -> list[tuple[str, Scale]]:
-    """Return what brings a tensor, written in the scale ``given``, into the scale of a read."""
+    """Return the steps from a tensor's scale ``given`` to a read's scale."""
     if read.entry is None:
         return []
     steps = [("requantize", scale) for scale in read.explicit[1:]]

@@ -1,4 +1,4 @@
-"""The analyzed graph as something to draw: operators as boxes, Q/DQ on the edges between them."""
+"""Drawing of the analyzed graph: operators as boxes, Q/DQ on edges."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Boxes in topological order, edges, and the box of each node by name."""
+    """Boxes in topological order, edges, and each node's box by name."""
 
     boxes: tuple[Box, ...]
     edges: tuple[Edge, ...]
     anchors: dict[str, int]
 
     def box_of(self, finding: Finding) -> int:
-        """Return the position of the box that a finding is about, -1 when there is none."""
+        """Return the position of a finding's box, -1 if there is none."""
         return self.anchors.get(finding.node, self.anchors.get(finding.keras_layer, -1))
 
 

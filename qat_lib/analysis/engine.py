@@ -1,4 +1,4 @@
-"""The engine as predicted: its kernels, what each reads and writes, and the conversions between."""
+"""The predicted engine: kernels, their inputs and outputs, conversions between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedEngine:
-    """Everything that is predicted about a graph, for the rules to look at.
+    """All predictions about a graph, as input of the rules.
 
     Attributes:
         flow: the propagated flow.

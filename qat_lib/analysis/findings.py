@@ -1,4 +1,4 @@
-"""What the analyzer and the verifier say about a graph: one finding per place and rule.
+"""Findings of the analyzer and verifier: one per place and rule.
 
 The codes are stable: a gate, a suppression list or a test may name them.
 ``qat_lib.analysis.CATALOG`` is the one table of them. V01 to V07 are about legality (will

@@ -48,7 +48,7 @@ class Flow:
 
     @classmethod
     def of(cls, graph: OnnxGraph, *, allow_uint8: bool = False) -> Flow:
-        """Take the Q/DQ pairs of ``graph`` off its nodes and put them on its edges."""
+        """Move the Q/DQ pairs of ``graph`` from nodes to edges."""
         tracer = Tracer(graph, allow_uint8=allow_uint8)
         operators = [node for node in graph.nodes if _is_operator(graph, node)]
         reads = []
@@ -75,7 +75,7 @@ class Flow:
         return self._inputs.get(node.index, ())
 
     def input(self, node: Node, position: int) -> Read | None:
-        """Return the read at one input position; None when that input is absent."""
+        """Return the read at an input position, None if absent."""
         for read in self.inputs(node):
             if read.position == position:
                 return read
@@ -107,11 +107,11 @@ class Flow:
         return scales.pop() if len(scales) == 1 else None
 
     def trace(self, tensor: str) -> Read:
-        """Return how ``tensor`` reads the value that it comes from, without a reader."""
+        """Return a read of ``tensor``'s source value, without a reader."""
         return self._tracer.read(tensor, None, 0)
 
     def with_scales(self, scales: Mapping[Read, Scale]) -> Flow:
-        """Return a copy in which the given reads see their value in these scales."""
+        """Return a copy with these scales on the given reads."""
         reads = []
         for read in self.reads:
             reads.append(replace(read, scale=scales[read]) if read in scales else read)
@@ -134,7 +134,7 @@ def _is_transparent(graph: OnnxGraph, node: Node) -> bool:
 
 
 def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
-    """Return the scale of every Q and DQ node, by the node's index."""
+    """Return the scale of every Q and DQ, by node index."""
     found = {}
     for node in graph.nodes:
         if node.op not in PAIR or not well_formed(node):
@@ -165,7 +165,10 @@ def _scales(graph: OnnxGraph, *, allow_uint8: bool) -> dict[int, Scale]:
 
 
 def _integer_type(graph: OnnxGraph, node: Node) -> str:
-    """Return the integer type of a Q or DQ in TensorRT: INT8 where no zero point gives it."""
+    """Return TensorRT's integer type of a Q or DQ.
+
+    It is INT8 where no zero point gives it.
+    """
     if node.input(2):
         return graph.dtype(node.input(2)) or "int8"
     source = graph.producer(node.input(0)) if node.op == DEQUANTIZE else None
@@ -175,7 +178,7 @@ def _integer_type(graph: OnnxGraph, node: Node) -> str:
 
 
 class Tracer:
-    """Walks up from a tensor over quantizers to the value that they quantize."""
+    """Trace a tensor back through quantizers to the value that they quantize."""
 
     #: Quantizers passed by all walks. A network passes two for each read.
     MAX_PASSED = 2_000_000

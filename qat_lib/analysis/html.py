@@ -73,7 +73,10 @@ def _findings(report: FusionReport, drawing: Drawing) -> list[dict[str, Any]]:
 
 
 def _number(scale: float | None) -> float | str | None:
-    """A scale that is no number (the parser rules report it) is shown as text; JSON has no NaN."""
+    """Show a non-finite scale as text, as JSON has no NaN.
+
+    The parser rules report such a scale.
+    """
     if scale is None:
         return None
     return scale if scale == scale and abs(scale) != float("inf") else str(scale)

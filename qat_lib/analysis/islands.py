@@ -1,4 +1,4 @@
-"""Floating-point islands: kernels between INT8 ones that make the data change precision twice."""
+"""Floating-point islands: kernels between INT8 ones that cost two conversions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from qat_lib.analysis.kernels import Kernel
 
 
 def find_islands(engine: PredictedEngine) -> list[tuple[Kernel, ...]]:
-    """Return the connected groups of floating-point kernels that INT8 kernels feed and read."""
+    """Return connected groups of floating-point kernels between INT8 kernels.
+
+    INT8 kernels feed them and read them.
+    """
     compute = [kernel for kernel in engine.kernels if kernel.nodes]
     root = {id(kernel): id(kernel) for kernel in compute}
 

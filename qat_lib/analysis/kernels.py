@@ -1,4 +1,4 @@
-"""The kernels that compute: which operators share one, and whether it reads and writes INT8."""
+"""Compute kernels: their operators, and whether they read and write INT8."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Kernel:
 
 
 def standalone(kernel: Kernel) -> bool:
-    """Return whether a kernel only converts, or does what another kernel could have done."""
+    """Return whether a kernel only converts or another could absorb it."""
     return kernel.kind in ("reformat", "requantize", "elementwise") or kernel.transposes
 
 
 def compute_kernels(
     flow: Flow, chains: Mapping[int, Chain]
 ) -> tuple[list[Kernel], dict[str, Scale]]:
-    """Return the kernels that compute, and the scale of each value that is written as INT8.
+    """Return the compute kernels, and each INT8 value's scale.
 
     Args:
         flow: the propagated flow.
@@ -89,7 +89,7 @@ class _Kernels:
         self._groups: dict[str, int] = {}  # value -> position of the elementwise kernel
 
     def add(self, node: Node, kernel: Kernel) -> None:
-        """Add the kernel of ``node``, or let it follow the one that writes its operand."""
+        """Add ``node``'s kernel, or append it to its operand's kernel."""
         if (kernel.kind, kernel.reads, kernel.writes) != ("elementwise", "float", "float"):
             self._kernels.append(kernel)
             return
@@ -175,6 +175,6 @@ def _rectified_scale(flow: Flow, node: Node) -> Scale | None:
 
 
 def _computed_scale(flow: Flow, node: Node, value: str) -> Scale | None:
-    """Return the scale in which ``node`` writes ``value``: none unless all it reads is INT8."""
+    """Return the scale that ``node`` writes, none unless all reads are INT8."""
     reads = flow.data_inputs(node)
     return flow.common_scale(value) if reads and not float_reads(reads) else None

@@ -1,4 +1,4 @@
-"""The layered layout of a graph: rows by longest path, few crossings, straight edges.
+"""Layered graph layout: rows by longest path, few crossings, straight edges.
 
 The method of Sugiyama, Tagawa and Toda (1981). An edge that passes rows gets a lane in each of
 them; rows are ordered by the mean place of the neighbours, and places follow the neighbours as far
@@ -40,7 +40,7 @@ class Layout:
 def lay_out(
     count: int, edges: Sequence[tuple[int, int]], *, gap: float = 0.18, lane: float = 0.16
 ) -> Layout:
-    """Place ``count`` boxes in topological order and the edges ``(source, target)`` between them.
+    """Place ``count`` boxes in topological order, and edges ``(source, target)``.
 
     Args:
         count: number of boxes; box ``i`` is number ``i`` in ``edges``.
@@ -80,7 +80,7 @@ def _rows(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 class _Points:
-    """Boxes, and behind them the lanes: the row, the neighbours and the place of each."""
+    """Boxes, then lanes: the row, neighbours and place of each."""
 
     def __init__(self, rows: Sequence[int], gap: float, lane: float) -> None:
         self.row = list(rows)
@@ -115,7 +115,7 @@ class _Points:
         return min(edges, default=0.0), max(edges, default=0.0)
 
     def settle(self) -> None:
-        """Find the place of every point: down the rows once, then up and down in turn."""
+        """Place every point: one pass down, then alternately up and down."""
         order: list[list[int]] = [[] for _ in range(max(self.row, default=-1) + 1)]
         for point, row in enumerate(self.row):
             order[row].append(point)
@@ -131,7 +131,7 @@ class _Points:
                 self._spread(points, wanted)
 
     def _wanted(self, points: Sequence[int], neighbours: dict[int, list[int]]) -> dict[int, float]:
-        """Return the mean place of each point's neighbours; its own where it has none."""
+        """Return the mean place of each point's neighbours, else its own."""
         wanted = {}
         for point in points:
             places = [self.x[other] for other in neighbours.get(point, ())]
@@ -139,7 +139,7 @@ class _Points:
         return wanted
 
     def _spread(self, points: Sequence[int], wanted: dict[int, float]) -> None:
-        """Put a row's points as near to their desired places as their widths allow.
+        """Place a row's points as near their targets as widths allow.
 
         The algorithm is known as pool adjacent violators.
         """
@@ -183,7 +183,7 @@ class _Group:
         return self.start + self.points[-1][1]
 
     def join(self, other: _Group, distance: float) -> _Group:
-        """Merge ``other`` in, at the mean of the places that the points of both desire."""
+        """Merge ``other`` in, at the mean of all points' targets."""
         shift = self.points[-1][1] + distance
         total = self.start * len(self.points) + (other.start - shift) * len(other.points)
         self.points.extend([(point, offset + shift) for point, offset in other.points])

@@ -1,4 +1,4 @@
-"""Operators without weights: which are pools, and which have INT8 kernels in TensorRT."""
+"""Operators without weights: pools, and operators with INT8 kernels in TensorRT."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ _RECTIFIERS = onnx_operators("rectifier")
 
 
 def commutes_with_quantizers(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether ``node`` moves or selects numbers, so that quantization commutes with it."""
+    """Return whether ``node`` only moves or selects numbers.
+
+    Quantization commutes with such a node.
+    """
     if node.op == "Pad":
         return _pads_with_zero(graph, node)
     if node.op == "Resize":
@@ -76,7 +79,7 @@ def propagate(flow: Flow) -> Flow:
 
 
 def _data(flow: Flow, node: Node) -> tuple[Read, ...]:
-    """Return the reads along which quantization commutes with ``node``; empty when it does not."""
+    """Return the reads along which quantization commutes with ``node``, else none."""
     if node.op == "Concat":
         return flow.data_inputs(node)
     if commutes_with_quantizers(flow.graph, node) or is_rectifier(flow.graph, node):
@@ -126,7 +129,10 @@ def _move_up(flow: Flow) -> dict[Read, Scale]:
 
 
 def _may_pass(flow: Flow, node: Node) -> bool:
-    """A Q stays behind a Relu that its producer takes into its own kernel."""
+    """Whether a Q may pass ``node``.
+
+    It stays behind a Relu that is fused into its producer.
+    """
     if not is_rectifier(flow.graph, node):
         return True
     source = flow.graph.producer(flow.inputs(node)[0].value)

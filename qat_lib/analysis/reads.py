@@ -1,4 +1,4 @@
-"""The type in which an operator reads a value: scaled INT8 or float."""
+"""How an operator reads a value: scaled INT8 or float."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Scale:
 
     @property
     def is_int8(self) -> bool:
-        """Whether it is legal and has 8-bit integers; FP8 and INT4 have other kernels."""
+        """Whether the type is legal and 8-bit integer.
+
+        FP8 and INT4 have other kernels.
+        """
         return self.legal and self.key[2] not in OTHER_TYPES
 
 

@@ -66,7 +66,10 @@ def place_adds(flow: Flow, chains: Mapping[int, Chain]) -> tuple[dict[int, Chain
 
 
 def _depths(flow: Flow) -> dict[int, int]:
-    """Return the length of the longest way from a graph input to each operator, by node index."""
+    """Return each operator's longest distance from a graph input.
+
+    Keys are node indices.
+    """
     depth: dict[int, int] = {}
     written: dict[str, int] = {}
     for node in flow.operators:
@@ -105,7 +108,7 @@ def _place(
 
 
 def _ends_chain(flow: Flow, chains: Mapping[str, Chain], read: Read) -> bool:
-    """Return whether a read is the only one of what a weighted kernel writes."""
+    """Return whether a weighted kernel's output has only this read."""
     return read.value in chains and flow.only_reader(read.value) is read
 
 

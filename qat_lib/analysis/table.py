@@ -62,7 +62,7 @@ def _summary(report: FusionReport) -> Table:
 
 
 def _layers(report: FusionReport) -> Table:
-    """Show layers that follow each other with the same verdict as one row."""
+    """Merge consecutive layers of equal verdict into one row."""
     table = Table(title="Weighted layers", title_justify="left")
     for heading in ("layers", "operator", "runs in", "writes", "MACs"):
         table.add_column(heading, justify="right" if heading == "MACs" else "left", overflow="fold")

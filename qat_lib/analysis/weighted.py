@@ -81,7 +81,7 @@ class WeightedOp:
 
 
 def find_weighted(flow: Flow) -> dict[int, WeightedOp]:
-    """Return the weighted operators of a propagated flow, by the index of their node."""
+    """Return a propagated flow's weighted operators by node index."""
     return {node.index: _classify(flow, node) for node in flow.operators if node.op in WEIGHTED}
 
 
@@ -139,7 +139,7 @@ def _weight(flow: Flow, node: Node, read: Read) -> Weight:
 def _seen_axis(
     graph: OnnxGraph, stored: str, axis: int | None, layout_ops: list[Node]
 ) -> int | None:
-    """Map the axis of the scales through the transposes to the axis that the operator sees."""
+    """Map the scales' axis through transposes to the operator's axis."""
     shape = graph.shape(stored)
     if axis is not None and axis < 0 and shape is not None:
         axis += len(shape)

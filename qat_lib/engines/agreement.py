@@ -73,7 +73,10 @@ def differences(
 
 
 def difference(answers: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return one output's difference over all requests; of integers, the share of unequal ones."""
+    """Return an output's difference over all requests.
+
+    Of integers, that is the share of unequal ones.
+    """
     if not have_equal_shapes(answers, expected):
         return float("inf")
     if expected[0].dtype.kind not in "fV":
@@ -99,7 +102,7 @@ def have_equal_shapes(answers: Sequence[Array], expected: Sequence[Array]) -> bo
 
 
 def _samples(arrays: Sequence[Array]) -> Iterator[Floats]:
-    """Yield each sample of each request as a vector; an output without a batch is one sample."""
+    """Yield each sample as a vector; an output without batch is one."""
     for array in arrays:
         yield from _rows(array)
 

@@ -107,7 +107,7 @@ class EngineBackend(Protocol):
         """Build an engine in memory."""
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Return why an engine with this manifest can't run here; None where it can."""
+        """Return why an engine of this manifest can't run here, else None."""
 
     def open(
         self, data: bytes, manifest: EngineManifest, limits: RequestLimits | None = None

@@ -158,7 +158,7 @@ def _warnings(built: BuiltEngine, graph: GraphSummary, manifest: EngineManifest)
 
 
 def _described(spec: BuildSpec, graph: GraphSummary) -> BuildSpec:
-    """Take preprocessing and classes that the spec lacks from the ONNX file's description."""
+    """Fill in the spec's preprocessing and classes from the ONNX file."""
     return replace(
         spec,
         preprocessing=spec.preprocessing or _described_as(dict, graph, "preprocessing"),

@@ -1,4 +1,4 @@
-"""Check an engine file as a server would use it, against the ONNX reference.
+"""Check an engine file as served, against the ONNX reference.
 
 ``python -m qat_lib.engines.check model.engine --onnx model.onnx`` does that in a fresh process and
 prints one JSON object; the exit code is 0 whether or not the engine passed, and not 0 only if the
@@ -60,9 +60,9 @@ class EngineCheck:
 
 
 def check_engine(path: Path, onnx: Path, *, requests: int = 32, seed: int = 0) -> EngineCheck:
-    """Load the engine at ``path`` and compare its answers with ONNX Runtime's on ``onnx``.
+    """Load the engine at ``path`` and compare it with ONNX Runtime.
 
-    The requests are random.
+    The reference runs ``onnx``. The requests are random.
 
     The bound is what the engine's precision explains on this machine (see
     ``qat_lib.engines.agreement``).
@@ -112,7 +112,7 @@ def _sizes(engine: Engine, requests: int) -> list[int]:
 
 
 def _equal_labels(answers: list[Array], expected: list[Array]) -> float:
-    """Return the share of samples whose largest value is at the same place."""
+    """Return the share of samples with equal argmax."""
     if not have_equal_shapes(answers, expected):
         return 0.0
     equal = []
@@ -138,7 +138,7 @@ def _resident_mib() -> float:
 
 
 def run_check(arguments: list[str]) -> int:
-    """Run the check that the command line describes and write its result to stdout."""
+    """Run the check of the command line and write JSON to stdout."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

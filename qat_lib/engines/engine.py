@@ -50,7 +50,7 @@ class Engine(ABC):
         self._single = self._inputs[0] if len(self._inputs) == 1 else None
 
     def __repr__(self) -> str:
-        """Return the engine's class and the names of what it takes and gives."""
+        """Return the engine's class, input names and output names."""
         names = [", ".join(info.name for info in part) for part in (self.inputs, self.outputs)]
         return f"<{type(self).__name__}: {names[0]} -> {names[1]}>"
 
@@ -232,7 +232,7 @@ class Engine(ABC):
 
 
 class _InputCheck:
-    """Accept an array for one input, or say what is wrong with it."""
+    """Accept an array for one input, or say why not."""
 
     def __init__(self, info: TensorInfo, profile: str) -> None:
         self.info = info
@@ -260,7 +260,7 @@ class _InputCheck:
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
-        """Return the shape of a batch, with the profile's optimum for the other dimensions."""
+        """Return a batch shape, with the profile's optimum in other dimensions."""
         return (batch_size, *self.profile.optimum[1:]) if self.profile.optimum else ()
 
     def random(

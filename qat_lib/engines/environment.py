@@ -1,6 +1,6 @@
-"""What an engine was built on: CPU, git state, Python. Read, never assumed.
+"""Build environment of an engine: CPU, git state, Python.
 
-Missing where it can't be read.
+Everything is read, nothing assumed. Missing where it can't be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CPU_DEVICE_KEYS: Mapping[str, type] = {"architecture": str, "name": str, "flags"
 
 
 def cpu_device() -> dict[str, Any]:
-    """Describe this machine's CPU: architecture, model name, and the flags that matter to kernels.
+    """Describe this CPU: architecture, model name, and kernel-relevant flags.
 
     Flags that ``ONEDNN_MAX_CPU_ISA`` keeps kernels from using are left out.
     """

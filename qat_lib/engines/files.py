@@ -1,4 +1,4 @@
-"""Files that are whole or not there: write beside, sync, rename; and digests.
+"""Atomic file writes (draft, sync, rename) and digests.
 
 Readers and writers of one engine meet in a lock on its directory (``flock`` on the directory
 itself, so that no lock file is left behind): an engine and its manifest are renamed together, and
@@ -30,7 +30,7 @@ def sha256(path: Path) -> str:
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files of one directory so that all of them appear, or none.
+    """Write files of one directory, all or none.
 
     Args:
         contents: bytes by path; they are renamed into place in this order.
@@ -59,7 +59,7 @@ class Drafts:
         return written
 
     def place(self) -> None:
-        """Give all files their names, in the order in which they were added."""
+        """Rename all files into place, in the order of their addition."""
         for path, written in self._waiting:
             written.place(path)
 

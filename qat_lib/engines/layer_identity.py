@@ -1,4 +1,4 @@
-"""Which Keras layer and which quantizers the layers of an engine stand for."""
+"""Map an engine's layers to Keras layers and quantizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qat_lib.onnx_view.identity import Identities
 def identify_layers(
     layers: Iterable[EngineLayer], identities: Identities, weighted: Collection[str]
 ) -> tuple[EngineLayer, ...]:
-    """Return ``layers`` with their Keras layer and quantizers, by the ONNX nodes in them.
+    """Return ``layers`` with Keras layers and quantizers, from their ONNX nodes.
 
     Args:
         layers: what a backend reports.
@@ -35,7 +35,7 @@ def _identify(layer: EngineLayer, identities: Identities, weighted: frozenset[st
 def _main_node(
     nodes: tuple[str, ...], identities: Identities, weighted: frozenset[str]
 ) -> str | None:
-    """Return the node that a layer is known by: one with weights, else one that computes."""
+    """Return a layer's main node: with weights, else with computation."""
     for node in nodes:
         if node in weighted:
             return node

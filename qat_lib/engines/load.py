@@ -1,4 +1,4 @@
-"""Load an engine: check file and manifest against each other and against this machine."""
+"""Load an engine, checking file, manifest and machine against each other."""
 
 from __future__ import annotations
 

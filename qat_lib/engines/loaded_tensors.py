@@ -1,4 +1,4 @@
-"""Compare the inputs and outputs of a manifest with those of the loaded engine."""
+"""Compare a manifest's inputs and outputs with the loaded engine's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qat_lib.errors import EngineLoadError
 def check_tensors(
     manifest: EngineManifest, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> None:
-    """Refuse an engine whose inputs and outputs are not those of its manifest.
+    """Reject an engine whose inputs and outputs contradict its manifest.
 
     Args:
         manifest: the engine's manifest.

@@ -88,7 +88,7 @@ class EngineManifest:
 
 
 def seal(values: Mapping[str, Any]) -> str:
-    """Return ``values`` as indented JSON, with the digest that a reader will check."""
+    """Return ``values`` as indented JSON, with a digest for the reader."""
     unsealed = {key: value for key, value in values.items() if key != DIGEST}
     sealed = {**unsealed, DIGEST: sha256(canonical_json(unsealed)).hexdigest()}
     return json.dumps(sealed, indent=1, sort_keys=True) + "\n"

@@ -1,4 +1,4 @@
-"""Read a manifest and believe nothing of it: bounded, sealed, typed and consistent."""
+"""Read an untrusted manifest: bounded, sealed, typed and consistent."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ def _schema() -> TypeAdapter[EngineManifest]:
 
 @cache
 def _spec_schema() -> type[BaseModel]:
-    """Return the schema of a build spec's JSON: the class's, but for what is written as text."""
+    """Return the schema of a build spec's JSON.
+
+    It is the class's, except for fields that are written as text.
+    """
     from pydantic import ConfigDict, create_model
 
     written: dict[str, Any] = {"shapes": Mapping[str, str], "timing_cache": str | None}
@@ -167,7 +170,7 @@ def _is_number(dtype: str) -> bool:
 
 
 def _spec_problems(manifest: EngineManifest) -> Iterator[str]:
-    """Yield what is wrong with the build spec: its types, and profiles of other inputs."""
+    """Yield the build spec's problems: wrong types, profiles of other inputs."""
     from pydantic import ValidationError
 
     try:

@@ -1,4 +1,4 @@
-"""What an engine build must know of an ONNX file: inputs, outputs, nodes, weighted nodes."""
+"""An ONNX file for an engine build: inputs, outputs, (weighted) nodes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_file(path: Path) -> None:
 
 
 def check_buildable(path: Path, model: Any, spec: BuildSpec) -> None:
-    """Check that a backend can build ``model`` for ``spec`` in bounded time and memory.
+    """Check that a backend can build ``model`` in bounded time and memory.
 
     Raises:
         EngineBuildError: it exceeds a limit of ``qat_lib.onnx_view.bounds``, or a scale is zero,
@@ -150,7 +150,10 @@ def summarize_graph(path: Path, model: Any) -> GraphSummary:
 
 
 def _named_nodes(graph: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-    """Return name and operator of each node, and the node's name by its own and its outputs'."""
+    """Return (name, operator) of each node, and node names by alias.
+
+    An alias is a node's own name or one of its outputs'.
+    """
     order: list[tuple[str, str]] = []
     by_output: dict[str, str] = {}
     for index, node in enumerate(graph.node):
@@ -174,7 +177,7 @@ def _weight_form(graph: Any, constants: Collection[str]) -> WeightForm | None:
 
 
 def _full_unsigned(graph: Any) -> int:
-    """Count the tensors that are quantized to UINT8 with no Clip in front.
+    """Count the tensors quantized to UINT8 without a preceding Clip.
 
     It would keep them to 127 steps.
     """
@@ -274,7 +277,10 @@ def _tensor(path: Path, value: Any, view: OnnxGraph) -> TensorInfo:
 
 
 def _weighted(view: OnnxGraph) -> list[str]:
-    """Return the nodes with a constant weight, behind Q/DQ pairs and reshapes at most."""
+    """Return nodes with a constant weight.
+
+    Q/DQ pairs and reshapes may stand between.
+    """
 
     def constant(name: str) -> bool:
         node = view.producer(name)

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the numeric reference, and the backend where no other is installed.
+"""ONNX Runtime: numeric reference, and fallback where no other backend is installed.
 
 The engine file is the ONNX graph after ONNX Runtime's own optimizations, so that loading repeats
 none of them and the layers that run can be read from the file. Symmetric INT8 graphs run in it, but
@@ -40,7 +40,9 @@ _MOST_PARALLEL = 8
 
 
 def reference_session(onnx: Path | str, *, threads: int = 0) -> Any:
-    """Return a session that runs ``onnx`` node by node, with no optimization: the reference.
+    """Return a reference session of ``onnx``, without optimization.
+
+    It runs node by node.
 
     Raises:
         EngineBuildError: ONNX Runtime can't run the graph, or not in bounded memory.
@@ -212,7 +214,10 @@ def _onnxruntime() -> Any:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return what ONNX Runtime raises: its own exceptions share no base but ``Exception``."""
+    """Return ONNX Runtime's exception types.
+
+    They share no base but ``Exception``.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     kinds = (
@@ -243,7 +248,7 @@ def _options(level: int, threads: int) -> Any:
 
 
 def _tensor_infos(arguments: Sequence[Any]) -> list[TensorInfo]:
-    """Return what a session says of its inputs or outputs; their dtypes are named as in C."""
+    """Return a session's inputs or outputs; dtypes have C names."""
     names = {"float": "float32", "double": "float64"}
     infos = []
     for argument in arguments:
@@ -254,7 +259,7 @@ def _tensor_infos(arguments: Sequence[Any]) -> list[TensorInfo]:
 
 
 def _layer_times(data: bytes, threads: int, batch: Mapping[str, Array]) -> dict[str, float]:
-    """Return the mean milliseconds of each node, from ONNX Runtime's own profile of some runs."""
+    """Return each node's mean milliseconds from ONNX Runtime's profile."""
     with tempfile.TemporaryDirectory(prefix="qatline-ort-") as directory:
         options = _options(0, threads)
         options.enable_profiling = True

@@ -1,4 +1,7 @@
-"""The layers of a graph that ONNX Runtime has optimized, read from the graph itself."""
+"""The layers of a graph optimized by ONNX Runtime.
+
+They are read from the graph itself.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def read_optimized_graph(data: bytes, nodes: Mapping[str, str]) -> list[EngineLa
 
 
 def _types(graph: Any) -> dict[str, str]:
-    """Return the precision of each tensor that the graph or a Q/DQ node gives a type."""
+    """Return the precision of tensors typed by graph or Q/DQ node."""
     import onnx
 
     names = {

@@ -186,7 +186,7 @@ def _core() -> Any:
 
 
 def _tensor_infos(ports: Iterable[Any], known: Set[str]) -> list[TensorInfo]:
-    """Return what the engine says of its inputs or outputs; of several names the known one."""
+    """Return the engine's inputs or outputs, each by its known name."""
     infos = []
     for port in ports:
         name = next(iter(known & port.get_names()), port.get_any_name())

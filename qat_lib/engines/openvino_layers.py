@@ -23,7 +23,7 @@ _TIMED_RUNS = 50
 def read_execution_graph(
     compiled: Any, nodes: Mapping[str, str], *, timed: bool
 ) -> tuple[list[EngineLayer], list[dict[str, str]]]:
-    """Return the layers of the execution graph, and the graph's own description of them."""
+    """Return the execution graph's layers and its own description."""
     if timed:
         _exercise(compiled)
     layers, raw = [], []
@@ -60,7 +60,7 @@ def _layer(
 
 
 def _is_constant(node: Any) -> bool:
-    """Return whether a node of the execution graph only holds or reshapes constants."""
+    """Return whether an execution graph node only holds or reshapes constants."""
     if node.get_rt_info()["layerType"].astype(str) == "Const":
         return True
     sources = _sources(node)
@@ -72,7 +72,7 @@ def _sources(node: Any) -> list[Any]:
 
 
 def _exercise(compiled: Any) -> None:
-    """Run some requests so that the execution graph knows how long each layer takes."""
+    """Run some requests to give the execution graph its layer times."""
     generator = np.random.default_rng(0)
     request = compiled.create_infer_request()
     batch = {}

@@ -1,4 +1,4 @@
-"""A fair pool of the requests that an engine can run at the same time.
+"""A fair pool of an engine's concurrent requests.
 
 Callers are served in the order in which they came. A request that is given back goes straight to
 the caller that has waited longest, so that a thread which asks again at once can't overtake the
@@ -52,7 +52,7 @@ class RequestLimits:
 
 
 class _Ticket(Generic[Request]):
-    """A caller in the queue: its lock opens when it has a request."""
+    """A caller in the queue; its lock opens with a request."""
 
     __slots__ = ("called", "request")
 
@@ -84,7 +84,9 @@ class RequestPool(Generic[Request]):
         self._closed = False
 
     def take(self) -> Request:
-        """Return a request, which the caller must give back; wait for one where all are lent.
+        """Return a request, waiting if all are lent.
+
+        The caller must give it back.
 
         Raises:
             EngineBusyError: too many callers wait already, or none came free in time.
@@ -193,7 +195,7 @@ class RequestPool(Generic[Request]):
         )
 
     def _withdraw(self, ticket: _Ticket[Request]) -> bool:
-        """Take a ticket out of the queue; return False where it was called already."""
+        """Remove a ticket from the queue; return False if already called."""
         with self._lock:
             if ticket not in self._queue:
                 return False

@@ -1,8 +1,8 @@
-"""Warn of a CPU whose INT8 kernels may overflow, above all on unsigned activations.
+"""Warn of CPUs whose INT8 kernels may overflow.
 
-An x86 CPU without VNNI or AMX adds two products of an unsigned and a signed byte in 16 bits,
-with saturation: 2 x 255 x 127 does not fit, 2 x 127 x 127 does (oneDNN, "Nuances of int8
-Computations").
+Unsigned activations are affected above all. An x86 CPU without VNNI or AMX adds two products of an
+unsigned and a signed byte in 16 bits, with saturation: 2 x 255 x 127 does not fit, 2 x 127 x 127
+does (oneDNN, "Nuances of int8 Computations").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WIDE = ("vnni", "amx_int8")
 
 
 def is_narrow(device: Mapping[str, Any]) -> bool:
-    """Return whether ``device`` is a CPU that adds INT8 products in 16 bits."""
+    """Return whether ``device`` is a CPU with 16-bit INT8 accumulation."""
     if device.get("architecture") not in _X86:
         return False
     flags = " ".join(device.get("flags", ()))
@@ -25,7 +25,7 @@ def is_narrow(device: Mapping[str, Any]) -> bool:
 
 
 def saturation_warnings(graph: GraphSummary, device: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what to warn of when ``graph`` runs on ``device``: one sentence, or nothing."""
+    """Return the warning for ``graph`` on ``device``: one sentence or nothing."""
     if not graph.full_unsigned or not is_narrow(device):
         return ()
     return (
@@ -38,9 +38,9 @@ def saturation_warnings(graph: GraphSummary, device: Mapping[str, Any]) -> tuple
 def difference_warnings(
     device: Mapping[str, Any], difference: float, usual: float
 ) -> tuple[str, ...]:
-    """Return the warning where such a CPU answers worse than ``usual`` on others.
+    """Return a warning if a narrow CPU's difference exceeds ``usual``.
 
-    It is one sentence, or nothing.
+    It is one sentence, or nothing. ``usual`` is the difference on other CPUs.
     """
     if difference <= usual or not is_narrow(device):
         return ()

@@ -1,4 +1,4 @@
-"""Latency and throughput: requests timed one by one, and what they amount to."""
+"""Latency and throughput, from requests timed one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WARM_REQUESTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Timed requests: seconds of each, seconds in all, and seconds on the device if known."""
+    """Timed requests: seconds each, in all, and on the device if known."""
 
     end_to_end: list[float]
     total: float
@@ -27,7 +27,7 @@ class Measured:
 
 
 def time_requests(send: Callable[[], object], seconds: float, *, clients: int = 1) -> Measured:
-    """Send requests for ``seconds``, and at least ten, each client one after the other.
+    """Send requests for ``seconds``, at least ten per client, sequentially.
 
     Time each request.
     """

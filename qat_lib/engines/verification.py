@@ -1,4 +1,4 @@
-"""Compare a new engine with ONNX Runtime before its file gets its name."""
+"""Compare a new engine with ONNX Runtime before renaming its file."""
 
 from __future__ import annotations
 
@@ -65,14 +65,17 @@ def verify_answers(engine: Engine, onnx: Path, *, half: bool, seed: int = 0) -> 
 
 
 def _shapes(engine: Engine) -> list[dict[str, Shape]]:
-    """Return the shapes of three requests; all the same where the engine takes only one shape."""
+    """Return the shapes of three requests.
+
+    All are the same if the engine takes only one shape.
+    """
     profiles = map_values(parse_profile, engine.manifest.spec["shapes"])
     shapes = (attrgetter("minimum"), _middle, attrgetter("maximum"))
     return [map_values(shape, profiles) for shape in shapes]
 
 
 def _middle(profile: ShapeProfile) -> Shape:
-    """Return a shape between the smallest and the largest: of batches of 1 to 32, a batch of 6."""
+    """Return a shape between smallest and largest (1 to 32: 6)."""
     return tuple(
         round(math.sqrt(low * high))
         for low, high in zip(profile.minimum, profile.maximum, strict=True)

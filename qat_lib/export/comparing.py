@@ -1,4 +1,4 @@
-"""Compare an exported ONNX file with the model that it came from, of whatever framework.
+"""Compare an exported ONNX file with its source model, of any framework.
 
 ONNX Runtime runs with all optimizations off: it is the numeric reference, so that a difference is
 the export's and not an optimizer's.
@@ -57,7 +57,7 @@ class ParityReference(Protocol):
         """The layers whose outputs it hands out, too."""
 
     def in_order(self, item: Any) -> list[Any]:
-        """Return a batch as one array for each input, in the order of the inputs."""
+        """Return a batch as one array per input, in input order."""
 
     def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs, then those of the layers, as arrays."""
@@ -114,7 +114,10 @@ def compare_with(
 
 
 def _tolerance(metadata: Mapping[str, str], half: bool) -> float | None:
-    """Return the largest difference allowed; None for a quantized model, whose labels decide."""
+    """Return the largest allowed difference; None for a quantized model.
+
+    A quantized model is judged by its labels.
+    """
     recorded = (
         Recorded.from_json(metadata["quantizers"]) if "quantizers" in metadata else Recorded()
     )
@@ -130,7 +133,7 @@ def nudged(x: np.ndarray, size: float = NUDGES[0]) -> np.ndarray:
 def batches(
     reference: ParityReference, data: Any, size: int, *, whole: bool
 ) -> Iterator[list[np.ndarray]]:
-    """Yield batches, each a list of one array for each input of the model.
+    """Yield batches, each a list of one array per model input.
 
     Args:
         reference: the model.
@@ -159,7 +162,7 @@ def batches(
 
 @dataclass
 class _Difference:
-    """How far arrays are from what was expected, and how large that is, over the batches."""
+    """Largest deviation and magnitude of arrays over the batches."""
 
     largest: float = 0.0
     total: float = 0.0
@@ -228,7 +231,7 @@ class _Comparison:
         return rows
 
     def add_noise(self, expected: list[np.ndarray], nudged: list[np.ndarray]) -> None:
-        """Take in what a change of the input did to the model's outputs."""
+        """Record the output change caused by an input change."""
         for before, after in zip(expected, nudged, strict=True):
             if before.ndim == 2 and before.shape[1] > 1:
                 self.noise = float(np.abs(_logits(before) - _logits(after)).max(initial=self.noise))

@@ -1,4 +1,7 @@
-"""Convert a traced Keras model to an onnx-ir model with tf2onnx, weights bound and layers known."""
+"""Convert a traced Keras model to an onnx-ir model with tf2onnx.
+
+Weights are bound and each node knows its layer.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,16 @@ from qat_lib.graph.keras_graph import layers_of
 
 
 def tf2onnx_opset(opset: int) -> int:
-    """Return the operator set to ask tf2onnx for: ``opset``, or the newest that it writes."""
+    """Return ``opset``, or the newest operator set that tf2onnx writes."""
     from tf2onnx import constants
 
     return min(opset, int(max(constants.OPSET_TO_IR_VERSION)))
 
 
 def convert(model: Any, *, opset: int, batch: int | None = None) -> ir.Model:
-    """Convert a Keras model as it is; Q/DQ pairs have no range yet, weights Keras's layout.
+    """Convert a Keras model unchanged.
+
+    Q/DQ pairs have no range yet; weights keep Keras's layout.
 
     Args:
         model: built Keras Functional or Sequential model, quantized or not.
@@ -88,7 +93,7 @@ def _run_tf2onnx(trace: Trace, opset: int) -> Any:
 
 
 def _without_counterpart(proto: Any, opset: int) -> list[str]:
-    """Return the nodes of other domains, then those of no operator of the set."""
+    """Return nodes of other domains, then those unknown to the set."""
     foreign, unmapped = set(), set()
     for node in proto.graph.node:
         described = f"{node.op_type} ({node.name})"
@@ -175,7 +180,7 @@ def _name_io(model: ir.Model, trace: Trace, batch: int | None) -> None:
 
 
 def _attribute(model: ir.Model, trace: Trace) -> None:
-    """Say of each node which layer it came from, and of each tensor which layer's output it is."""
+    """Record each node's layer and the layer of each tensor's output."""
     for node in model.graph:
         scope = _scope(node, trace)
         if scope is not None:
@@ -196,7 +201,10 @@ def _attribute(model: ir.Model, trace: Trace) -> None:
 
 
 def _scope(node: ir.Node, trace: Trace) -> str | None:
-    """Return the name scope of a node: its own, else that of a tensor that it writes or reads."""
+    """Return the name scope of a node.
+
+    A node without one takes that of a tensor that it writes or reads.
+    """
     values = [value for value in (*node.outputs, *node.inputs) if value is not None]
     for name in (node.name, *(value.name for value in values)):
         scope = (name or "").partition("/")[0]
@@ -206,7 +214,7 @@ def _scope(node: ir.Node, trace: Trace) -> str | None:
 
 
 def _batch_norm(operation: Any) -> BatchNorm | None:
-    """Return the parameters of a BatchNormalization layer, or of the one that a wrapper holds."""
+    """Return a BatchNormalization layer's parameters, also from inside a wrapper."""
     import keras
 
     if not isinstance(operation, keras.Layer):

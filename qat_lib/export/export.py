@@ -38,7 +38,9 @@ def export_onnx(
     remainder: FloatPrecision | None = None,
     batch: int | None = None,
 ) -> ExportReport:
-    """Export a Keras model, quantized or not, to ONNX and verify the result.
+    """Export a Keras model to ONNX and verify the result.
+
+    The model may be quantized or not.
 
     Args:
         model: built Keras Functional or Sequential model.

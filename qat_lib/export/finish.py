@@ -1,4 +1,4 @@
-"""What every export does, whatever framework the graph came from: lower, record, verify, write."""
+"""Export steps common to all frameworks: lower, record, verify, write."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class ExportSource(Protocol):
         """Return its quantizers."""
 
     def convert(self, options: ExportOptions) -> ir.Model:
-        """Return it as an ONNX graph whose nodes know their layers and quantizers.
+        """Return an ONNX graph whose nodes know their layers and quantizers.
 
         See ``qat_lib.export.convert.convert``.
         """
 
 
 def choose_options(options: ExportOptions | None, keywords: ExportOptions) -> ExportOptions:
-    """Return the options of an export that were given as one value or as keywords.
+    """Return export options given as one value or as keywords.
 
     Raises:
         ExportError: they were given as both.
@@ -204,7 +204,7 @@ def _data_path(path: Path) -> Path:
 
 
 def _write(graph: ir.Model, path: Path, plan: QuantizationPlan | None) -> list[Finding]:
-    """Write beside the target, verify, then rename; return the findings that are no errors."""
+    """Write to a draft, verify, then rename; return the non-error findings."""
     constants = (value.const_value for value in graph.graph.initializers.values())
     external = sum(array.nbytes for array in filter(None, constants)) > EXTERNAL_DATA_ABOVE
     folder = path.parent / f".{path.name}.{os.getpid()}.tmp"

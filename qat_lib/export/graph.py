@@ -88,7 +88,10 @@ def lowering_pass(
 
 
 def _own_types(model: ir.Model) -> None:
-    """Give a clone type objects of its own: onnx-ir shares them and changes them in place."""
+    """Give a clone its own type objects.
+
+    onnx-ir shares them and changes them in place.
+    """
     graph = model.graph
     made = (output for node in graph for output in node.outputs)
     for value in (*graph.inputs, *graph.initializers.values(), *made):
@@ -119,12 +122,15 @@ def operand(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def producer(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that computes ``value``; None for inputs, initializers and absent values."""
+    """Return the node that computes ``value``, else None.
+
+    Inputs, initializers and absent values have none.
+    """
     return None if value is None else value.producer()
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array of an initializer or a Constant node; None for other values."""
+    """Return the array of an initializer or Constant node, else None."""
     if value is None:
         return None
     tensor = value.const_value if value.is_initializer() else ir.convenience.get_const_tensor(value)
@@ -132,7 +138,7 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """Return the number in a constant of one element; None when ``value`` is something else."""
+    """Return the number in a one-element constant, else None."""
     array = constant(value)
     return None if array is None or array.size != 1 else float(array.reshape(()))
 
@@ -173,12 +179,15 @@ def set_int(node: ir.Node, name: str, value: int) -> None:
 
 
 def consumers(value: ir.Value) -> list[ir.Node]:
-    """Return the nodes that read ``value``, one entry for each node, in a stable order."""
+    """Return each node that reads ``value`` once, in stable order."""
     return list(dict.fromkeys(use.node for use in value.uses()))
 
 
 def only_consumer(value: ir.Value) -> ir.Node | None:
-    """Return the only reader of ``value``; None for several readers and for a graph output."""
+    """Return the only reader of ``value``, else None.
+
+    None stands for several readers and for a graph output.
+    """
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output():
         return None
@@ -191,14 +200,17 @@ def rank(value: ir.Value | None) -> int | None:
 
 
 def dims(value: ir.Value | None) -> list[int | None] | None:
-    """Return the dimensions, None for an open one; None when the rank is unknown."""
+    """Return the dimensions, None for an open one.
+
+    An unknown rank gives None.
+    """
     if value is None or value.shape is None:
         return None
     return [dim if isinstance(dim, int) else None for dim in value.shape]
 
 
 def border_dimension(dim: Any, index: int, name: str, batch: int | None) -> int | str:
-    """Return dimension ``index`` of the input or output ``name``; an open one as a name.
+    """Return dimension ``index`` of input or output ``name``; open ones by name.
 
     Args:
         dim: what is known of the dimension.
@@ -233,7 +245,7 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def _named_dimensions(shape: ir.Shape | None, names: ir.Shape | None) -> ir.Shape | None:
-    """Return ``shape`` with its open dimensions named as in ``names``, such as "batch"."""
+    """Return ``shape`` with open dimensions named from ``names``, such as "batch"."""
     if shape is None or names is None or len(shape) != len(names):
         return shape or names
     merged: list[Any] = list(shape)
@@ -252,7 +264,7 @@ def new_node(
     shape: Sequence[Any] | ir.Shape | None = None,
     dtype: ir.DataType | None = None,
 ) -> ir.Node:
-    """Build a node of one output that belongs to the Keras layer of ``origin``."""
+    """Build a one-output node for the Keras layer of ``origin``."""
     node = ir.node(op_type, list(inputs), attributes)
     for key in (LAYER, ORIGIN, BATCH_NORM):
         if key in origin.meta:
@@ -267,7 +279,7 @@ def new_node(
 
 
 def insert_before(anchor: ir.Node, node: ir.Node) -> ir.Value:
-    """Put ``node`` into the graph of ``anchor``, before it, and return its output."""
+    """Insert ``node`` before ``anchor`` in its graph and return its output."""
     graph = anchor.graph
     if not isinstance(graph, ir.Graph):
         raise TypeError("The anchor node belongs to no graph.")

@@ -9,7 +9,7 @@ from qat_lib.graph.keras_graph import layers_of
 
 
 def built_quantizers(model: Any) -> list[RangeOwner]:
-    """Return the quantizers of a Keras model that are built, those inside of wrappers included."""
+    """Return a Keras model's built quantizers, including those inside wrappers."""
     from qat_lib.quantizers import TensorQuantizer
 
     layers = layers_of(model)

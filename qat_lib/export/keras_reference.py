@@ -1,4 +1,4 @@
-"""The Keras side of a parity check: the model on batches, and data in its inputs' order."""
+"""The Keras side of a parity check: model outputs and ordered inputs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KerasReference:
         return [np.asarray(y) for y in keras.tree.flatten(outputs)]
 
     def in_order(self, item: Any) -> list[Any]:
-        """Return a batch as one array for each input, in the order of the inputs.
+        """Return a batch as one array per input, in input order.
 
         Raises:
             ExportError: a dict has other names than the model's inputs.

@@ -21,7 +21,7 @@ def lower(
     *,
     layout: str = "NHWC",
 ) -> ir.Model:
-    """Run the lowering passes on a converted model; ``graph`` stays as it is.
+    """Run the lowering passes on a converted model, leaving ``graph`` unchanged.
 
     Args:
         graph: the converted model.

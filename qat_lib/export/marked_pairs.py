@@ -1,4 +1,4 @@
-"""Put Q/DQ pairs in the place of the markers that quantizers left in a converted graph."""
+"""Replace the quantizers' markers in a converted graph by Q/DQ pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from qat_lib.export.graph import (
 
 
 def insert_pairs(model: ir.Model, markers: Mapping[str, str]) -> None:
-    """Put a Q/DQ pair in the place of each marker; its scale is 1 until a pass writes the range.
+    """Replace each marker by a Q/DQ pair.
+
+    The scale is 1 until a pass writes the range.
 
     Args:
         model: the converted model.

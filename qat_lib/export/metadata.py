@@ -75,7 +75,7 @@ class RecordedWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What the export learned from the Keras model and wrote into the file.
+    """What the export recorded of the Keras model in the file.
 
     Attributes:
         activations: quantizer -> float32 scale.
@@ -160,7 +160,10 @@ def unpack(text: str) -> np.ndarray:
 
 
 def integer_digest(integers: np.ndarray, factor: np.ndarray | None, axis: int) -> str:
-    """Return the SHA-256 of int8 weights; channels with factor 0 count as zeros."""
+    """Return the SHA-256 of INT8 weights.
+
+    Channels with factor 0 count as zeros.
+    """
     if factor is not None and integers.ndim:
         along = np.expand_dims(np.ravel(factor), [i for i in range(integers.ndim) if i != axis])
         integers = np.where(along == 0, np.int8(0), integers)

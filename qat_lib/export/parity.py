@@ -1,4 +1,4 @@
-"""Compare an exported ONNX file with its Keras model, output by output or layer by layer."""
+"""Compare an exported ONNX file with Keras, by output or layer."""
 
 from __future__ import annotations
 

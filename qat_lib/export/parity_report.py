@@ -1,4 +1,4 @@
-"""What a parity check reports: how far ONNX and the model differ, in all and by layer."""
+"""Parity report: difference between ONNX and the model, overall and by layer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ParityReport:
         )
 
     def first_difference(self, relative: float = 1e-3) -> LayerDifference | None:
-        """Return the first layer that differs by more than ``relative`` times its magnitude."""
+        """Return the first layer whose difference exceeds ``relative`` times its magnitude."""
         for layer in self.layers:
             if layer.largest > relative * max(layer.magnitude, 1e-12):
                 return layer

@@ -1,4 +1,4 @@
-"""Float32 semantics: what a model computes when its other floating types are taken for float32.
+"""Float32 semantics: compute a model as if all floating types were float32.
 
 Mixed precision is a way to train. An exported file says the precision of its float operators
 itself, so a model is traced as its float32 twin: the same layers and weights under the policy
@@ -22,7 +22,10 @@ OTHER_FLOATS = ("float16", "bfloat16", "float64")
 
 
 class _Float32Policy(keras.DTypePolicy):
-    """Compute in float32 with variables as they are stored; no name of a policy says that."""
+    """Compute in float32 with variables as stored.
+
+    No name of a Keras policy says that.
+    """
 
     def __init__(self, stored: str) -> None:
         super().__init__("float32")
@@ -63,7 +66,7 @@ def _in_float32(layer: Any) -> Iterator[None]:
 
 
 def _renew_constants(layer: Any) -> dict[str, Any]:
-    """Compute again what a Normalization layer keeps; return the old values by attribute."""
+    """Recompute a Normalization layer's constants; return the old ones by attribute."""
     if not isinstance(layer, keras.layers.Normalization) or not layer.built:
         return {}
     old = {"mean": layer.mean, "variance": layer.variance}
@@ -75,13 +78,13 @@ def _renew_constants(layer: Any) -> dict[str, Any]:
 
 
 def float32_array(variable: Any) -> np.ndarray:
-    """Return a variable or tensor as an array, other floating types as float32."""
+    """Return a variable or tensor as an array, floating types as float32."""
     array = np.asarray(variable)
     return array.astype(np.float32) if array.dtype.name in OTHER_FLOATS else array
 
 
 def float32_for(dtype: tf.DType) -> tf.DType:
-    """Return float32 for another floating type, and any other type as it is."""
+    """Return float32 for any floating type, other types unchanged."""
     return tf.float32 if dtype.name in OTHER_FLOATS else dtype
 
 
@@ -118,7 +121,7 @@ def _enum(value: int) -> int:
 
 
 def _pass_casts(graph_def: Any) -> None:
-    """Let the readers of a cast from float32 to float32 read what it reads."""
+    """Bypass casts from float32 to float32."""
     float32 = tf.float32.as_datatype_enum
     sources: dict[str, str] = {}
     for node in graph_def.node:

@@ -1,4 +1,4 @@
-"""Edit a traced TensorFlow graph so that tf2onnx converts it without touching what must stay."""
+"""Edit a traced TensorFlow graph so that tf2onnx converts it faithfully."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qat_lib.export.precision import float32_array, use_float32
 
 
 def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None) -> Any:
-    """Return a copy of a ``GraphDef`` in the form that tf2onnx converts best.
+    """Return a copy of a ``GraphDef`` prepared for tf2onnx.
 
     Half precision is float32, ``Erfc`` is written with ``Erf``, and sizes are constant.
 
@@ -37,7 +37,9 @@ def prepare_graph(graph_def: Any, frozen: Mapping[str, np.ndarray] | None = None
 def freezable(
     graph_def: Any, weights: Mapping[str, Any], markers: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Return the weights that no quantizer reads: recurrent layers want theirs as constants.
+    """Return the weights to freeze: those that no quantizer reads.
+
+    Recurrent layers need theirs as constants.
 
     Args:
         graph_def: the traced graph.
@@ -67,10 +69,10 @@ def _as_constant(node: Any, array: np.ndarray) -> None:
 
 
 def _with_erf(graph_def: Any, node: Any) -> None:
-    """Replace ``erfc(x)``, which Keras's exact GELU uses and tf2onnx lacks, by ``1 - erf(x)``.
+    """Replace ``erfc(x)`` by ``1 - erf(x)``.
 
-    GELU calls it with ``-x * c``; ``1 + erf(x * c)`` is the same number and the form that engines
-    know as GELU.
+    Keras's exact GELU uses erfc, which tf2onnx lacks. GELU calls it with ``-x * c``;
+    ``1 + erf(x * c)`` is the same number and the form that engines know as GELU.
     """
     import tensorflow as tf
 
@@ -89,7 +91,7 @@ def _with_erf(graph_def: Any, node: Any) -> None:
 
 
 def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
-    """Return the tensor whose negative ``node`` reads and True, or its operand and False."""
+    """Return (x, True) if ``node`` reads ``-x``, else (operand, False)."""
     by_name = {other.name: other for other in graph_def.node}
     (source,) = node.input
     product = by_name.get(_producer(source))
@@ -108,10 +110,11 @@ def _without_sign(graph_def: Any, node: Any) -> tuple[str, bool]:
 
 
 def _with_constant_size(graph_def: Any, node: Any) -> None:
-    """Say what a transposed convolution makes by a constant, where only the batch is open.
+    """Write a transposed convolution's output size as a constant.
 
-    Keras computes the size from the input's at run time. tf2onnx sees through that in two and three
-    dimensions; in one it makes the largest output, and cuts it by thirty nodes of shape arithmetic.
+    Only the batch may be open. Keras computes the size from the input's at run time. tf2onnx sees
+    through that in two and three dimensions; in one it makes the largest output, and cuts it by
+    thirty nodes of shape arithmetic.
     """
     import tensorflow as tf
 

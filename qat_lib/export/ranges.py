@@ -41,7 +41,7 @@ class LearnedRange:
 
     @property
     def scale(self) -> np.ndarray:
-        """Step of the integers in float32: ``amax / 127``, unsigned ``amax / 255``."""
+        """Return the float32 scale: ``amax / 127``, unsigned ``amax / 255``."""
         steps = UINT8_MAX if self.unsigned else INT8_MAX
         return np.asarray(np.asarray(self.amax, np.float32) / steps, np.float32)
 

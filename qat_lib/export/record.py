@@ -30,7 +30,7 @@ from qat_lib.onnx_view.metadata import PREFIX
 def record_quantizers(
     model: ir.Model, ranges: Mapping[str, LearnedRange], disabled: Iterable[str], *, half: bool
 ) -> Recorded:
-    """Return the learned scales of every quantizer in the graph, from the Keras model's ranges."""
+    """Return every quantizer's learned scales, from the Keras model's ranges."""
     activations: dict[str, float] = {}
     weights: dict[str, RecordedWeight] = {}
     readers: dict[str, tuple[str, ...]] = {}
@@ -81,7 +81,7 @@ def _readers(value: ir.Value) -> tuple[str, ...]:
 
 
 def node_identities(model: ir.Model) -> dict[str, str]:
-    """Return the metadata that say which Keras layer and which quantizer each node stands for."""
+    """Return each node's Keras layer and quantizers as metadata."""
     layers: dict[str, str] = {}
     quantizers: dict[str, str] = {}
     for node in model.graph:
@@ -93,7 +93,7 @@ def node_identities(model: ir.Model) -> dict[str, str]:
 
 
 def keras_tensors(model: ir.Model) -> str:
-    """Return JSON: Keras layer -> tensor with its output, up to the order of axes."""
+    """Return JSON: Keras layer -> its output tensor, up to axis order."""
     tensors: dict[str, str | None] = {}
     for node in model.graph:
         for value in node.outputs:

@@ -1,4 +1,7 @@
-"""ONNX Runtime as the numeric reference: no optimizations, the file's layout and type."""
+"""ONNX Runtime as the numeric reference, without optimizations.
+
+It takes the file's own layout and type.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +87,14 @@ class ReferenceSession:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The batch size that the file is fixed to; None when it is open."""
+        """The fixed batch size of the file; None when open."""
         first = self._inputs[0].shape[0] if self._inputs and self._inputs[0].shape else None
         return first if isinstance(first, int) else None
 
     def model_inputs(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the batch as the model takes it: raw images go through the preprocessing.
+        """Return the model's inputs for a batch.
+
+        Raw images go through the preprocessing.
 
         Raises:
             ExportError: the batch has another number of arrays than the file has inputs.
@@ -108,7 +113,7 @@ class ReferenceSession:
         return np.ascontiguousarray(processed.transpose(0, 3, 1, 2))
 
     def run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the file's outputs for a batch, in the order of the model's.
+        """Return the file's outputs for a batch, in the model's order.
 
         Raises:
             ExportError: the batch does not fit the file's inputs.
@@ -133,7 +138,7 @@ class ReferenceSession:
 
 
 def _with_outputs(path: Path, names: tuple[str, ...]) -> tuple[bytes, list[str]]:
-    """Return the model with inner tensors as outputs, and the names of the added ones."""
+    """Expose inner tensors as outputs; return the model and the added names."""
     import onnx
 
     proto = load_onnx(path)

@@ -1,4 +1,7 @@
-"""Constants of an ONNX file as arrays, external data included. Needs onnx and NumPy only."""
+"""Read an ONNX file's constants as arrays, including external data.
+
+Needs onnx and NumPy only.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from qat_lib.onnx_view.metadata import read_metadata
 
 
 class Tensors:
-    """The initializers of a model by name, and what its nodes stand for.
+    """A model's initializers by name, and what its nodes stand for.
 
     Args:
         proto: the model.
@@ -33,7 +36,7 @@ class Tensors:
         self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
 
     def get(self, name: str) -> np.ndarray | None:
-        """Return an initializer as an array; None when there is none of that name.
+        """Return an initializer as an array, None if there is none.
 
         Raises:
             ExportError: its data can't be read.
@@ -51,11 +54,11 @@ class Tensors:
             ) from error
 
     def quantizer(self, node: onnx.NodeProto) -> str:
-        """Return the quantizer that a Q or DQ node stands for; empty for other nodes."""
+        """Return the quantizer of a Q or DQ node, empty for others."""
         return self.identities.quantizer(node.name, node.op_type)
 
     def integers(self, quantize: Any | None, name: str) -> np.ndarray | None:
-        """Return the int8 weights named ``name``, or what a Q makes of float ones.
+        """Return the INT8 weights ``name``, or a Q's integers from float ones.
 
         None when they are not constant, or when the scales of ``quantize`` do not fit them.
         """

@@ -1,4 +1,4 @@
-"""Trace a Keras model into a TensorFlow graph whose every op says its layer.
+"""Trace a Keras model into a TensorFlow graph of layer-labelled ops.
 
 Weights enter the graph as placeholders instead of frozen constants: the conversion then handles
 only the structure, whatever the size of the model, and the learned arrays are bound to the ONNX
@@ -65,7 +65,7 @@ class Trace:
 
 @dataclass
 class _Calls:
-    """Makes each call of a model within a scope of its own, and notes whose it is."""
+    """Give each call of a model a scope and record its layer."""
 
     scopes: dict[str, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _Calls:
         return [values[tensor] for tensor in graph.outputs]
 
     def _origin(self, call: Call) -> str:
-        """Return the path of the float model's layer that a call stands for."""
+        """Return the float model's layer path for a call."""
         if isinstance(call.operation, TensorQuantizer):
             return self.makers[call.inputs[0]]
         *models, _ = call.path.split("/")
@@ -185,7 +185,7 @@ def trace_model(model: Any, *, batch: int | None = None) -> Trace:
 
 
 def _reshaped(graph: Any) -> dict[str, tuple[list[int | None], Any]]:
-    """Return the static shape and the data type of what each Reshape gives, by tensor."""
+    """Return static shape and data type of each Reshape's output, by tensor."""
     shapes: dict[str, tuple[list[int | None], Any]] = {}
     for op in graph.get_operations():
         if op.type != "Reshape":
@@ -227,7 +227,10 @@ def _concrete(forward: Callable[..., Any], specs: list[Any], weight_specs: list[
 
 
 def _weight_variables(model: Any) -> list[Any]:
-    """Return the model's variables without the quantizers' own, which the markers stand for."""
+    """Return the model's variables except the quantizers' own.
+
+    The markers stand for those.
+    """
     ranges: set[int] = set()
     for layer in layers_of(model):
         if isinstance(layer, TensorQuantizer):

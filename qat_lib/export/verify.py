@@ -68,7 +68,7 @@ def verify_onnx(path: str | os.PathLike[str], plan: PlanLike | None = None) -> l
 
 
 def _identified(finding: Finding, graph: OnnxGraph) -> Finding:
-    """Return a finding with what the file says about its node, or about its quantizer."""
+    """Return a finding with the file's identity of its node or quantizer."""
     node = graph.node_by_name.get(finding.node)
     if node is not None:
         return replace(finding, keras_layer=node.keras_layer, quantizer=node.quantizer)
@@ -123,7 +123,10 @@ def _check_file(path: Path) -> Iterator[Finding]:
 
 
 def _check_pairs(proto: Any) -> Iterator[Finding]:
-    """Yield each Q whose integers something else reads, and each DQ without a Q or INT8 weights."""
+    """Yield each Q read by another operator, and each DQ without source.
+
+    A Q's only reader is a DQ; a DQ's source is a Q or INT8 weights.
+    """
     made = writers(proto.graph.node)
     constants = set(message_names(proto.graph.initializer))
     outputs = set(message_names(proto.graph.output))
@@ -152,7 +155,7 @@ def _check_pairs(proto: Any) -> Iterator[Finding]:
 
 
 def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -> Iterator[Finding]:
-    """Yield each DQ that the export did not write, or that other operators read now."""
+    """Yield each DQ with changed readers or not written by the export."""
     if recorded is None:
         return
     read = _reader_ports(proto)
@@ -180,7 +183,7 @@ def _check_readers(proto: Any, recorded: Mapping[str, tuple[str, ...]] | None) -
 
 
 def _reads(node: Any, read: Mapping[str, list[str]]) -> list[str]:
-    """Return what reads the outputs of a node, by what reads each tensor."""
+    """Return the readers of a node's outputs, from each tensor's readers."""
     return [reader for name in node.output for reader in read.get(name, ())]
 
 
@@ -198,7 +201,7 @@ def _reader_ports(proto: Any) -> dict[str, list[str]]:
 def _check_names(
     tensors: Tensors, planned: set[str] | None, recorded: Recorded | None
 ) -> Iterator[Finding]:
-    """Yield each quantizer that the graph lacks, or has beside those of the plan or the record."""
+    """Yield missing and unexpected quantizers, by the plan or the record."""
     present = set()
     for node in tensors.proto.graph.node:
         if node.op_type == "DequantizeLinear":

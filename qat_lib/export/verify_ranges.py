@@ -1,4 +1,4 @@
-"""Check the learned numbers in an ONNX file: scales, and the integers of weights."""
+"""Check the learned scales and integer weights in an ONNX file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _expected(scale: np.ndarray, half: bool) -> np.ndarray:
 
 
 def check_activations(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield each Q and DQ of an activation whose scale or type is not the learned one."""
+    """Yield activation Q and DQ with another scale or type than learned."""
     for node in tensors.proto.graph.node:
         name = tensors.quantizer(node)
         if name not in recorded.activations:
@@ -62,7 +62,7 @@ def _check_sign(
 
 
 def check_weights(tensors: Tensors, recorded: Recorded) -> Iterator[Finding]:
-    """Yield each weight that is gone, or whose scales or integers are not the learned ones."""
+    """Yield weights that are missing or differ in scales or integers."""
     nodes = {}
     for node in tensors.proto.graph.node:
         if node.op_type == "DequantizeLinear":
@@ -114,7 +114,7 @@ def _check_weight_axis(
 
 
 def _are_learned(integers: np.ndarray, weight: RecordedWeight, axis: int) -> bool:
-    """Whether the integers have the recorded digest, without the sign of a folded normalization."""
+    """Whether integers match the recorded digest, ignoring a folded normalization's sign."""
     if weight.factor is not None:
         if axis >= integers.ndim or weight.factor.size not in (1, integers.shape[axis]):
             return False

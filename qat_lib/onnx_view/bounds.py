@@ -63,7 +63,7 @@ _ITEM_BYTES = {
 def check_bounds(
     path: Path, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> None:
-    """Check that a builder or a runtime can take ``model`` in bounded time and memory.
+    """Check that ``model`` builds or runs in bounded time and memory.
 
     Args:
         path: the file, for the message.
@@ -136,7 +136,10 @@ class _Bounds:
                 self._check_body(body, typed)
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
-        """Whether a builder knows what the node gives; the shape of an open batch nobody folds."""
+        """Whether a builder knows the result of a shape operator.
+
+        The shape of an open batch is never folded.
+        """
         if node.op_type not in _SHAPES or not node.input:
             return False
         shape = self._shape(node.input[0])
@@ -150,7 +153,7 @@ class _Bounds:
         self._check_nodes(body.node, typed)
 
     def _fold(self, node: onnx.NodeProto) -> None:
-        """Take what a builder computes for a constant node off what is left."""
+        """Subtract a constant node's folded results from the remaining budget."""
         for output in filter(None, node.output):
             size = self._bytes(output)
             if size is None and node.op_type in _GROWING:
@@ -218,7 +221,7 @@ class _Bounds:
         return fixed_sizes(self._shape(name))
 
     def _bytes(self, name: str) -> int | None:
-        """Return the size of a tensor, of four bytes an element where its type is unknown."""
+        """Return a tensor's size in bytes, four per element of unknown type."""
         found = self._types.get(name)
         if found is None or found.shape is None:
             return None

@@ -1,4 +1,4 @@
-"""Weights beside an ONNX file: where they may lie, and that they are all there."""
+"""External weights of an ONNX file: allowed locations and completeness."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _check_range(
 
 
 def _bytes(tensor: onnx.TensorProto) -> int | None:
-    """Return the bytes that a tensor takes; None where that can't be said."""
+    """Return a tensor's size in bytes, None if unknown."""
     try:
         name = onnx.TensorProto.DataType.Name(tensor.data_type)
         if name in _PACKED_TYPES or min(tensor.dims, default=0) < 0:

@@ -42,7 +42,7 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _operators(nodes: Iterable[onnx.NodeProto]) -> Counter[tuple[str, str]]:
-    """Return how many nodes of each operator there are, by domain and name."""
+    """Return the number of nodes per operator, by domain and name."""
     return Counter((node.domain, node.op_type) for node in nodes_of(nodes))
 
 
@@ -58,7 +58,7 @@ class _Sizes:
         self._open: set[tuple[str, str]] = set()
 
     def of_nodes(self, counts: Counter[tuple[str, str]]) -> int:
-        """Return the size of nodes, given how many of each operator there are."""
+        """Return the size of nodes from each operator's count."""
         total = 0
         for key, times in counts.items():
             total += times * (self.of_function(key) if key in self._calls else 1)

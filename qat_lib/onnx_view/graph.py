@@ -1,4 +1,4 @@
-"""A read-only view of an ONNX graph: ordered nodes, types of tensors, small constants.
+"""A read-only ONNX graph: ordered nodes, tensor types, small constants.
 
 Nothing here knows about quantization. Weights are never unpacked; constants up to ``SMALL``
 elements (scales, zero points, shapes) can be read as arrays.
@@ -64,16 +64,19 @@ class Node:
     quantizer: str = ""
 
     def input(self, position: int) -> str:
-        """Return the tensor at an input position, empty when the input is absent."""
+        """Return the tensor at an input position, empty if absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        """Return an integer attribute; ``default`` when it is absent or of another type."""
+        """Return an integer attribute.
+
+        ``default`` stands in when it is absent or of another type.
+        """
         value = self.attributes.get(name)
         return value if isinstance(value, int) else default
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Return a list attribute; None when it is absent or of another type."""
+        """Return a list attribute, None if absent or of another type."""
         value = self.attributes.get(name)
         return (
             tuple(value)
@@ -82,7 +85,10 @@ class Node:
         )
 
     def text(self, name: str, default: str) -> str:
-        """Return a text attribute; ``default`` when it is absent or of another type."""
+        """Return a text attribute.
+
+        ``default`` stands in when it is absent or of another type.
+        """
         value = self.attributes.get(name)
         return value.decode(errors="replace") if isinstance(value, bytes) else default
 
@@ -142,11 +148,11 @@ class OnnxGraph:
         return self._consumers.get(tensor, ())
 
     def is_constant(self, tensor: str) -> bool:
-        """Return whether ``tensor`` does not depend on the data of a graph input."""
+        """Return whether ``tensor`` is independent of the graph inputs' data."""
         return tensor in self.constants
 
     def shape(self, tensor: str) -> tuple[Dim, ...] | None:
-        """Return the shape with None or a name for a dimension that is not fixed.
+        """Return the shape, with None or a name for an open dimension.
 
         None when the rank is unknown.
         """
@@ -159,9 +165,9 @@ class OnnxGraph:
         return found.dtype if found else ""
 
     def value(self, tensor: str) -> np.ndarray[Any, Any] | None:
-        """Return a constant of up to ``SMALL`` elements, looking through Identity and Cast.
+        """Return a constant of <= ``SMALL`` elements, through Identity and Cast.
 
-        Else None.
+        None for any other tensor.
         """
         if tensor not in self._values:
             found = self._read_value(tensor)
@@ -216,7 +222,7 @@ class OnnxGraph:
         return frozenset(found)
 
     def keras_layer(self, name: str) -> str:
-        """Return the Keras layer of a node, or of the node that writes a tensor."""
+        """Return the Keras layer of a node or of a tensor's writer."""
         node = self.node_by_name.get(name) or self._producers.get(name)
         return guess_layer(name) if node is None else node.keras_layer
 

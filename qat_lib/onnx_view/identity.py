@@ -51,7 +51,7 @@ class Identities:
         return cls(layers=layers, quantizers=quantizers)
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the metadata entry: JSON, layer -> quantizer (empty for none) -> nodes."""
+        """Return the metadata entry: JSON, layer -> quantizer (empty: none) -> nodes."""
         content: dict[str, dict[str, list[str]]] = {}
         for node, layer in self.layers.items():
             by_quantizer = content.setdefault(layer, {})
@@ -78,7 +78,7 @@ class Identities:
 
 
 def guess_layer(node: str) -> str:
-    """Return the Keras layer in the name of a node that carries no identity.
+    """Return the Keras layer in an unidentified node's name.
 
     Older exports of this library name nodes ``<layer>/<Op>``, with ``quant_`` in front of a
     quantized layer, and a tensor's quantizer ``<producing layer>_quantizer/QuantizeLinear``.

@@ -21,7 +21,7 @@ MAX_CHILD_SECONDS = 3
 
 
 def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
-    """Return ``model`` with its types inferred; as it is where the inference fails.
+    """Return ``model`` with inferred types, unchanged if inference fails.
 
     Args:
         model: a model without large weights.
@@ -36,7 +36,7 @@ def infer(model: onnx.ModelProto, *, follow_values: bool) -> onnx.ModelProto:
 
 
 def infer_in_child(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return ``model`` with types and values of shape arithmetic inferred in a process with limits.
+    """Infer types and shape arithmetic values in a resource-limited process.
 
     None when that process needs more than ``MAX_CHILD_BYTES`` or ``MAX_CHILD_SECONDS``.
     """

@@ -1,4 +1,4 @@
-"""Read an ONNX file that anyone may have written, in bounded time and memory.
+"""Read an untrusted ONNX file in bounded time and memory.
 
 Weights in external files are not loaded: a view of the graph needs their shapes only. Every way in
 which a file can be unusable ends in one ``qat_lib.errors.ExportError`` that says what is

@@ -1,4 +1,4 @@
-"""The entries that the export adds to an ONNX file's metadata, all under one prefix."""
+"""The export's metadata entries in an ONNX file, under one prefix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_names(metadata: Mapping[str, str], key: str) -> dict[str, str]:
 
 
 def read_object(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
-    """Return a metadata entry that is a JSON object; empty where there is none.
+    """Return a metadata entry as a JSON object, empty if absent.
 
     Raises:
         ExportError: it is something else.
@@ -51,7 +51,7 @@ def read_object(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def damaged(key: str, of: str) -> ExportError:
-    """Return the error for a metadata entry that is no JSON object of ``of``."""
+    """Return the error for an entry that is no object of ``of``."""
     return ExportError(
         f"The metadata {PREFIX}{key}: expected a JSON object of {of}. Export the model again."
     )

@@ -1,4 +1,4 @@
-"""The order of an ONNX graph's nodes: who writes what, and what comes after what."""
+"""Order of an ONNX graph's nodes: writers and topological order."""
 
 from __future__ import annotations
 

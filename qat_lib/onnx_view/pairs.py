@@ -1,4 +1,4 @@
-"""Words for Q/DQ pairs: which nodes quantize and dequantize, and to what type."""
+"""Q/DQ pairs: which nodes quantize and dequantize, and their types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def well_formed(node: Node) -> bool:
 
 
 def quantized_type(graph: OnnxGraph, node: Node) -> str:
-    """Return the type of the integers: the zero point's, else of what a DQ reads."""
+    """Return the integer type, from the zero point or a DQ's input."""
     integers = node.input(2)
     if node.op == DEQUANTIZE:
         integers = integers or node.input(0)

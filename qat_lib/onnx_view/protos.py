@@ -25,7 +25,7 @@ def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def subgraphs_of(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
-    """Return the graphs in an attribute, such as the branches of an If."""
+    """Return an attribute's graphs, such as the branches of an If."""
     return [attribute.g, *attribute.graphs] if attribute.HasField("g") else list(attribute.graphs)
 
 

@@ -1,4 +1,4 @@
-"""Which scales of a QuantizeLinear or DequantizeLinear are numbers that a runtime can divide by."""
+"""Usable scales of a QuantizeLinear or DequantizeLinear: valid divisors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 
 def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
-    """Return what is wrong with the values of a scale, empty when nothing is.
+    """Return what is wrong with a scale's values, empty if nothing.
 
     >>> describe_bad_scales(np.array([0.1, 0.0, -1.0, np.nan], np.float32))
     '3 of 4 scales are unusable (1 zero, 1 negative, 1 NaN)'
@@ -40,7 +40,9 @@ def describe_bad_scales(scale: np.ndarray[Any, Any]) -> str:
 
 
 def require_usable_scales(path: Path, graph: OnnxGraph) -> None:
-    """Check that every constant scale of a file's graph can be divided by.
+    """Check that every constant scale in a file's graph is usable.
+
+    A runtime must be able to divide by it.
 
     Raises:
         ExportError: one is zero, negative, subnormal or not finite; the first node that has one is

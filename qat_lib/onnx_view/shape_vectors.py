@@ -1,4 +1,4 @@
-"""Shape arithmetic: how many numbers ONNX's own inference would carry through a graph.
+"""Shape arithmetic: number of values that ONNX's inference carries.
 
 The inference keeps the values of integer vectors, so that a Reshape behind Shape, Gather and Concat
 gets its shape. Forty Concats of a vector with itself are then 2 ** 40 values, and so is a Range
@@ -39,7 +39,7 @@ _KEEP_LENGTH = ARITHMETIC | {"Identity", "Cast", "Slice", "Squeeze", "Unsqueeze"
 
 
 def shape_vectors_stay_small(graph: onnx.GraphProto) -> bool:
-    """Return whether the integer vectors that inference follows stay within the limits for sure."""
+    """Return whether inference's integer vectors provably stay within the limits."""
     return all(_elements(value) <= MAX_INPUT for value in graph.input) and _Lengths().add(graph)
 
 
@@ -55,7 +55,7 @@ def _values(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 class _Lengths:
-    """Upper bounds of the lengths of the vectors seen so far, by name of the tensor."""
+    """Upper bounds of the lengths of known vectors, by tensor name."""
 
     def __init__(self) -> None:
         self._bounds: dict[str, int] = {}
@@ -93,7 +93,10 @@ class _Lengths:
         return length <= MAX_LENGTH and self._total <= MAX_TOTAL
 
     def _grows_little(self, node: onnx.NodeProto) -> bool:
-        """Return whether the sizes that ``node`` makes are in the graph, and small in all."""
+        """Return whether ``node``'s output sizes are in the graph and small.
+
+        Small means the product over all nodes so far.
+        """
         for position in _SIZED_BY.get(node.op_type, ()):
             name = node.input[position] if position < len(node.input) else ""
             if not name:

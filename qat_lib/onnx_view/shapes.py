@@ -1,4 +1,4 @@
-"""Shapes and element types of tensors, by ONNX's own inference on a copy without weights."""
+"""Shapes and element types of tensors, inferred by ONNX without weights."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _KEEP_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class TensorType:
-    """Shape (None when the rank is unknown) and element type of a tensor."""
+    """Shape (None for unknown rank) and element type of a tensor."""
 
     shape: tuple[Dim, ...] | None
     dtype: str
 
 
 def fixed_sizes(shape: Iterable[object] | None) -> list[int]:
-    """Return the dimensions of a shape that are numbers; none of an unknown shape."""
+    """Return a shape's numeric dimensions, none of an unknown shape."""
     return [dim for dim in shape or () if isinstance(dim, int)]
 
 
@@ -40,7 +40,7 @@ def sizes_differ(first: Iterable[object], second: Iterable[object]) -> bool:
 
 
 def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
-    """Return the type of every tensor of ``model``'s main graph that can be known.
+    """Return the known types of the tensors in ``model``'s main graph.
 
     Inference that fails leaves what the file itself says; an analysis can do with less.
     """
@@ -50,7 +50,7 @@ def infer_types(model: onnx.ModelProto) -> Mapping[str, TensorType]:
 def infer_graph(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> onnx.GraphProto:
-    """Return the main graph with the inferred types in it, in its subgraphs too.
+    """Return the main graph with inferred types, also in its subgraphs.
 
     Args:
         model: the model; large weights are left out of the result.
@@ -69,7 +69,7 @@ def infer_graph(
 
 
 def types_of(model: onnx.ModelProto, graph: onnx.GraphProto) -> dict[str, TensorType]:
-    """Return the types that ``graph`` says, and those of the constants of ``model``."""
+    """Return ``graph``'s declared types and those of ``model``'s constants."""
     found = dict(declared_types(graph))
     for tensor in model.graph.initializer:
         found[tensor.name] = _of_tensor(tensor)
@@ -80,7 +80,7 @@ def types_of(model: onnx.ModelProto, graph: onnx.GraphProto) -> dict[str, Tensor
 
 
 def dtype_name(data_type: int) -> str:
-    """Return the NumPy-like name of an ONNX element type, empty for an unknown number."""
+    """Return an ONNX element type's NumPy-like name, empty if unknown."""
     try:
         name: str = onnx.TensorProto.DataType.Name(data_type)
     except ValueError:
@@ -89,7 +89,7 @@ def dtype_name(data_type: int) -> str:
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy the model with large initializers as inputs, so that no weight is copied."""
+    """Copy the model without weights: large initializers become inputs."""
     skeleton = onnx.ModelProto(ir_version=max(model.ir_version, 8))
     skeleton.opset_import.extend(model.opset_import)
     graph = skeleton.graph
@@ -128,7 +128,10 @@ def _holds_tensor(node: onnx.NodeProto) -> bool:
 
 
 def declared_types(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorType]]:
-    """Yield the types that a graph says of its inputs, inner tensors and outputs."""
+    """Yield the types that a graph declares of its tensors.
+
+    These are its inputs, inner tensors and outputs.
+    """
     values: Iterable[onnx.ValueInfoProto] = (*graph.input, *graph.value_info, *graph.output)
     for value in values:
         if not value.type.HasField("tensor_type"):

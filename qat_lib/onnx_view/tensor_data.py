@@ -34,7 +34,7 @@ def check_tensor_data(path: Path, tensors: Iterable[TensorProto]) -> None:
 
 
 def _problem(tensor: TensorProto) -> str:
-    """Return, in words, why a tensor's shape, type and data don't fit; empty when they do."""
+    """Return why shape, type and data of a tensor mismatch, else empty."""
     if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
     kinds = {value: name for name, value in TensorProto.DataType.items()}

@@ -81,7 +81,7 @@ MAX_NESTED_GRAPHS = 10
 
 
 class WireError(ExportError, ValueError):
-    """The bytes are not an ONNX protobuf, or exceed a limit of this module."""
+    """The bytes are no ONNX protobuf or exceed this module's limits."""
 
 
 class _Frame(NamedTuple):
@@ -109,7 +109,7 @@ def check_wire(data: bytes | mmap.mmap) -> None:
 def _check_message(
     data: bytes | mmap.mmap, frame: _Frame, stack: list[_Frame], budget: _Budget
 ) -> None:
-    """Walk the fields of one message and put the messages inside of it on the stack."""
+    """Walk one message's fields and push its nested messages."""
     position, end, kind, graphs = frame
     descend = _DESCEND[kind]
     while position < end:

@@ -1,4 +1,4 @@
-"""Attention: the path from the scores to the Softmax stays in floating point (V23)."""
+"""Attention: the path from scores to Softmax stays floating point (V23)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_attention(engine: PredictedEngine) -> Iterator[Finding]:
 
 
 def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
-    """Return the first operator from the Softmax back to the scores that reads INT8."""
+    """Return the first operator that reads INT8, from Softmax to scores."""
     for read in _way_to_scores(engine, softmax):
         if read.scale is not None:
             return read.node
@@ -50,7 +50,7 @@ def _first_quantized(engine: PredictedEngine, softmax: Node) -> Node | None:
 
 
 def between_products(engine: PredictedEngine) -> frozenset[int]:
-    """Return the indices of the nodes from the scores of an attention to its Softmax.
+    """Return the node indices from an attention's scores to its Softmax.
 
     They stay in floating point, so no rule may ask for a Q there: a mask or a bias added to the
     scores is no residual.
@@ -72,7 +72,7 @@ def between_products(engine: PredictedEngine) -> frozenset[int]:
 
 
 def _weighs_values(engine: PredictedEngine, softmax: Node) -> bool:
-    """Return whether the Softmax's output is an operand of a product of two activations.
+    """Return whether the Softmax feeds a product of two activations.
 
     It may be moved or cast on the way.
     """
@@ -93,7 +93,7 @@ def _is_product(engine: PredictedEngine, node: Node) -> bool:
 
 
 def _way_to_scores(engine: PredictedEngine, softmax: Node) -> Iterator[Read]:
-    """Yield the reads from the Softmax back to the product that it normalizes."""
+    """Yield the reads from the Softmax back to its score product."""
     open_nodes = [softmax]
     for _ in range(_LONGEST_WAY):
         if not open_nodes:

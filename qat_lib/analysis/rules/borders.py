@@ -1,4 +1,4 @@
-"""The graph's inputs, and types where quantized and other operands meet (H2, H3, V28)."""
+"""Graph inputs, and operand types beside a DQ (H2, H3, V28)."""
 
 from __future__ import annotations
 

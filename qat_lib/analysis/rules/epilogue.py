@@ -1,4 +1,4 @@
-"""Behind a weighted layer: its output's precision, and what cuts its kernel short."""
+"""Output precision of weighted layers, and what cuts their kernels short."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H1 = Rule("H1", "info", "zero padding could be an attribute of the layer behind 
 
 
 def check_epilogue(engine: PredictedEngine) -> Iterator[Finding]:
-    """Yield weighted layers that write floating point in front of a Q, and kernels cut short."""
+    """Yield weighted layers with cut kernels, or float output before a Q."""
     for chain in engine.chains.values():
         if chain.op.precision == "int8":
             yield from _check_output(engine, chain)
@@ -47,7 +47,7 @@ def _check_output(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
 
 
 def _why_float(chain: Chain, floats: Sequence[Read]) -> tuple[Severity, str, str]:
-    """Return how severe it is that a chain writes floating point, why it does, and the advice."""
+    """Return severity, cause and advice for a chain's floating-point output."""
     if chain.residual is not None and chain.residual.scale is None:
         return (
             "info",
@@ -102,7 +102,7 @@ def _check_cut(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
 
 
 def _check_depthwise(engine: PredictedEngine, chain: Chain) -> Iterator[Finding]:
-    """Yield a depthwise layer in front of x * gate(x), which its kernel does not take."""
+    """Yield a depthwise layer before x * gate(x), which it can't fuse."""
     reads = engine.flow.readers(chain.end)
     if not chain.op.depthwise or chain.add is not None or len(float_reads(reads)) < len(reads):
         return

@@ -22,7 +22,7 @@ _NORMALIZATIONS = onnx_operators("normalization")
 
 
 def check_mixed(engine: PredictedEngine) -> Iterator[Finding]:
-    """Yield operators that mix precisions, and INT8 around what is always floating point."""
+    """Yield operators of mixed precision, and INT8 around always-float operators."""
     in_attention = between_products(engine)
     rules = {placed.node.index: placed.rule for placed in engine.adds}
     means = _float_means(engine)
@@ -150,7 +150,7 @@ def _check_island(engine: PredictedEngine, node: Node) -> Iterator[Finding]:
 
 
 def _sources(engine: PredictedEngine, reads: Iterable[Read]) -> list[str]:
-    """Return the quoted names of the layers, or graph inputs, that give what is read."""
+    """Return the quoted layers or graph inputs that feed the reads."""
     names = []
     for read in reads:
         producer = engine.graph.producer(read.value)

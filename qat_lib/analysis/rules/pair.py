@@ -1,4 +1,4 @@
-"""Parser rules about the scale and zero point of a Q/DQ (V01, V02)."""
+"""Parser rules on a Q/DQ's scale and zero point (V01, V02)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parser rules about the scales of one QuantizeLinear or DequantizeLinear per channel (V04)."""
+"""Parser rules on per-channel scales of one Q or DQ (V04)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def count_scales(graph: OnnxGraph, node: Node) -> int | None:
 
 
 def check_axis(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield several scales on an activation, in blocks, or along another axis than the channels."""
+    """Yield per-channel activation scales, blocked scales, and scales off the channel axis."""
     count = count_scales(graph, node)
     if count is None or count == 1 or quantized_type(graph, node) in OTHER_TYPES:
         return  # FP8 and INT4 have blocks and axes of their own

@@ -1,4 +1,4 @@
-"""Parser rules about the types of one QuantizeLinear or DequantizeLinear (V03, V06, V27)."""
+"""Parser rules on a Q or DQ's types (V03, V06, V27)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_TYPES = frozenset({"float8e4m3fn", "int4", "float4e2m1"})
 
 
 def check_integers(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield a quantized type other than INT8, also where no zero point gives it."""
+    """Yield quantized types other than INT8, also without a zero point."""
     zero_point = node.input(2)
     if node.op == QUANTIZE and not zero_point:
         if not node.integer("output_dtype"):
@@ -38,7 +38,7 @@ def check_integers(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 
 def _other_type(node: Node, dtype: str) -> Finding:
-    """Return the finding about a quantized type other than INT8; empty is unknown."""
+    """Return the finding on a type other than INT8, empty if unknown."""
     if dtype in OTHER_TYPES:
         return V27.at(
             node,
@@ -80,7 +80,7 @@ def _unsigned(node: Node) -> Finding:
 
 
 def check_types_agree(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
-    """Yield an operator set without Q/DQ, and types of a Q that contradict each other."""
+    """Yield an operator set without Q/DQ, and contradicting types of a Q."""
     if graph.opset < 10:
         yield V06.at(
             node,

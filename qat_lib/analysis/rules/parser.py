@@ -1,4 +1,4 @@
-"""What TensorRT's ONNX parser demands of a quantized graph (findings V01 to V07).
+"""TensorRT's ONNX parser requirements on quantized graphs (findings V01 to V07).
 
 The numbers P1 to P20 follow ``QuantDequantLinearHelper`` of onnx-tensorrt and the documentation of
 IQuantizeLayer and IDequantizeLayer. P11 (one scale: per tensor), P16 (rounding) and P20 (names in
@@ -62,7 +62,7 @@ def _check_graph_output(graph: OnnxGraph, node: Node) -> Iterator[Finding]:
 
 
 def _reaches_output(graph: OnnxGraph, node: Node) -> bool:
-    """Return whether an output of ``node`` is one of the graph, as it is or behind Identities."""
+    """Return whether ``node`` reaches a graph output, directly or through Identities."""
     copies, seen = [node], {node.index}
     while copies:
         outputs = copies.pop().outputs

@@ -74,7 +74,7 @@ def _between_quantized(placed: PlacedAdd, behind: Chain) -> Finding:
 
 
 def _ends_in_float(engine: PredictedEngine, chain: Chain) -> bool:
-    """Return whether an output, or what is always floating point, reads the Add.
+    """Return whether an output or an always-float operator reads the Add.
 
     No placement makes that INT8.
     """

@@ -1,4 +1,4 @@
-"""Weighted layers by themselves: operands, weight layout, shapes (V04, V10 to V12, V24 to V27)."""
+"""Weighted layers: operands, weight layout, shapes (V04, V10-V12, V24-V27)."""
 
 from __future__ import annotations
 
@@ -197,7 +197,10 @@ def _check_evidence(op: WeightedOp) -> Iterator[Finding]:
 
 
 def _reads_input(engine: PredictedEngine, op: WeightedOp) -> bool:
-    """Return whether an operand is a graph input, as it is, or only moved, padded or cast."""
+    """Return whether an operand is a graph input.
+
+    It may have been moved, padded or cast.
+    """
     return any(_is_input(engine, read.value) for read in op.activations)
 
 

@@ -39,7 +39,7 @@ class TensorRTBackend:
         self._device = device or CudaDevice()
 
     def version(self) -> str:
-        """Return TensorRT's version, after checking that it is supported and that there is a GPU.
+        """Return TensorRT's version, checking that it is supported and a GPU exists.
 
         The GPU is asked for first, through CUDA: without one, TensorRT 8.6 crashes in
         ``Runtime()``.
@@ -61,7 +61,7 @@ class TensorRTBackend:
         return ("fp32", "fp16") if self._capabilities().fp16_flags else ("fp32",)
 
     def build(self, request: BuildRequest) -> BuiltEngine:
-        """Build, then load what was built and read from it what its layers run in."""
+        """Build, then load the result and read its layers' precisions."""
         trt = self._module()
         device = self.device()
         log = BuildLog()
@@ -90,7 +90,7 @@ class TensorRTBackend:
         )
 
     def refusal(self, manifest: EngineManifest) -> str | None:
-        """Refuse another version and another GPU, unless the engine was built to be compatible."""
+        """Reject another version or GPU, unless the engine was built compatible."""
         here, built = self.version(), manifest.backend_version
         if not _version_fits(built, here, bool(manifest.spec.get("version_compatible"))):
             return f"it was built by TensorRT {built}, here is {here}."

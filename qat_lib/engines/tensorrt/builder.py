@@ -1,4 +1,4 @@
-"""Build a TensorRT engine: one sequence for every version, by the capability table."""
+"""Build a TensorRT engine: one sequence, varied by the capability table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_plan(trt: Any, capabilities: Capabilities, request: BuildRequest, log:
 
 
 def precision_flags(capabilities: Capabilities, request: BuildRequest) -> tuple[str, ...]:
-    """Return the builder flags that ask for precision; none where the graph's types decide."""
+    """Return the builder flags for precision, none if graph types decide."""
     if request.graph.weights is not None:
         return capabilities.int8_flags
     return capabilities.fp16_flags if request.spec.float_precision == "fp16" else ()
@@ -81,7 +81,10 @@ def _check(capabilities: Capabilities, request: BuildRequest, version: str) -> N
 def _parse(
     trt: Any, capabilities: Capabilities, network: Any, logger: Any, request: BuildRequest
 ) -> Any:
-    """Fill ``network`` from the ONNX file and return the parser, which must outlive the build."""
+    """Parse the ONNX file into ``network`` and return the parser.
+
+    The parser must outlive the build.
+    """
     parser = trt.OnnxParser(network, logger)
     if parser.parse_from_file(str(request.onnx)):
         return parser

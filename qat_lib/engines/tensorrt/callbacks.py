@@ -32,7 +32,7 @@ class BuildLog:
         return [message for level, message in self.messages if level in ("ERROR", "INTERNAL_ERROR")]
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the different warnings, each with how often it came if more than once."""
+        """Return the distinct warnings, each with its count if repeated."""
         counts: dict[str, int] = {}
         for level, message in self.messages:
             if level == "WARNING":
@@ -72,7 +72,7 @@ class Cancellation:
 def make_progress_monitor(
     trt: Any, on_progress: Callable[[str, int, int], None] | None, cancellation: Cancellation
 ) -> Any:
-    """Return a monitor that reports the outermost phases and stops a cancelled build."""
+    """Return a monitor that reports outermost phases and stops cancelled builds."""
 
     class Monitor(trt.IProgressMonitor):
         def __init__(self) -> None:

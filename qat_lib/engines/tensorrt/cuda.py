@@ -69,7 +69,7 @@ class Device(Protocol):
         """Wait until all work on ``stream`` is done."""
 
     def spin(self, stream: int) -> None:
-        """Wait by polling: it costs a CPU core and saves the time to wake up."""
+        """Poll to wait: a CPU core for a shorter wake-up."""
 
     def to_device(self, address: int, source: Bytes, stream: int) -> None:
         """Copy page-locked memory to the device, in stream order."""

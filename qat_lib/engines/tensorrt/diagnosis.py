@@ -12,7 +12,7 @@ from qat_lib.errors import EngineBuildError
 
 @dataclass(frozen=True, kw_only=True)
 class ParserFinding:
-    """One parser error: where, why, the analyzer's finding code for it, and what to do."""
+    """One parser error: place, reason, the analyzer's finding code and advice."""
 
     code: str
     node: str
@@ -100,7 +100,7 @@ def read_parser_errors(
 
 
 def explain_failed_build(errors: Sequence[str], context: Mapping[str, Any]) -> EngineBuildError:
-    """Return the error of a failed build from the messages in its log."""
+    """Return a failed build's error from its log messages."""
     reasons = " ".join(errors[-3:]) or "TensorRT gave no reason."
     for message in errors:
         match = _NO_KERNEL.search(message)

@@ -1,4 +1,4 @@
-"""One request on the GPU: an execution context, its stream, buffers for the largest batch."""
+"""One GPU request: execution context, stream, buffers for the largest batch."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Execution:
         return self._results(counts)
 
     def _prepare(self) -> None:
-        """Allocate buffers for the largest shapes and tell the context where they are."""
+        """Allocate buffers for the largest shapes and pass their addresses."""
         self.context = self._plan.create_context()
         self._stream = self._device.create_stream()
         self._resources.callback(self._device.destroy_stream, self._stream)
@@ -141,7 +141,9 @@ class Execution:
 
     # ------------------------------------------------------------------ timing
     def timed(self, values: list[Array], stack: ExitStack) -> tuple[Callable[[], float], bool]:
-        """Return a function that runs ``values`` once and returns the seconds on the device.
+        """Return a function that runs ``values`` once.
+
+        It returns the seconds on the device.
 
         Args:
             values: the batch.
@@ -156,7 +158,7 @@ class Execution:
         return lambda: self._timed_request(values, graph, start, end), graph is not None
 
     def _timed_request(self, values: list[Array], graph: int | None, start: int, end: int) -> float:
-        """Run one request and return the seconds that it computed on the device."""
+        """Run one request and return its seconds on the device."""
         self._copy_in(values)
         self._device.record(start, self._stream)
         if graph is None:
@@ -175,7 +177,7 @@ class Execution:
         return event
 
     def _capture(self, stack: ExitStack) -> int | None:
-        """Return a CUDA graph of one execution; None where the engine can't be captured."""
+        """Return a CUDA graph of one execution, None if capture fails."""
         # TensorRT updates its own state at the first run with new shapes.
         for _ in range(_WARMUP_RUNS):
             self._enqueue()
@@ -198,12 +200,12 @@ class Execution:
 
     # ------------------------------------------------------------------ layers
     def describe(self) -> dict[str, Any]:
-        """Return the inspector's description, for the shapes that the engine is optimized for."""
+        """Return the inspector's description for the engine's optimum shapes."""
         self._shape = ()
         return self._plan.describe(self.context, self._profiles)
 
     def layer_times(self) -> dict[str, float]:
-        """Return the mean milliseconds of each layer over some runs with a profiler attached."""
+        """Return each layer's mean milliseconds over several profiled runs."""
         self._plan.set_shapes(self.context, map_values(attrgetter("optimum"), self._profiles))
         self._shape = ()
         collected: dict[str, list[float]] = {}

@@ -72,7 +72,7 @@ def is_detailed(description: Mapping[str, Any]) -> bool:
 
 
 class _Ordered(dict[str, None]):
-    """Names in the order in which they came, with the set operation that is needed here."""
+    """Names in insertion order, with the set operation needed here."""
 
     def isdisjoint(self, others: Collection[str]) -> bool:
         return self.keys().isdisjoint(others)

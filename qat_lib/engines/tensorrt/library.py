@@ -1,4 +1,4 @@
-"""The ``tensorrt`` module: import it, look at its version, make its entry objects."""
+"""The ``tensorrt`` module: its import, version and entry objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def import_tensorrt() -> Any:
 
 
 def _preload_cuda_wheels(error: ImportError) -> bool:
-    """Load CUDA's libraries from their wheels where a missing one of them is the reason.
+    """Load CUDA's libraries from wheels if a missing one is the cause.
 
     Return whether any was.
     """

@@ -45,7 +45,7 @@ class LoadedPlan:
         self._making = threading.Lock()
 
     def create_context(self) -> Any:
-        """Return a new execution context: scratch memory and state of one request at a time.
+        """Return a new execution context: one request's scratch memory and state.
 
         Raises:
             EngineLoadError: there is no memory for it.
@@ -82,7 +82,7 @@ class LoadedPlan:
                 raise EngineError(f"TensorRT refuses the shape {shape} for input {name}.")
 
     def describe(self, context: Any, profiles: Mapping[str, ShapeProfile]) -> dict[str, Any]:
-        """Return the inspector's description, for the shapes that the engine is optimized for."""
+        """Return the inspector's description for the engine's optimum shapes."""
         self.set_shapes(context, map_values(attrgetter("optimum"), profiles))
         inspector = self.engine.create_engine_inspector()
         inspector.execution_context = context

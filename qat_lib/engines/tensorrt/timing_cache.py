@@ -1,4 +1,4 @@
-"""TensorRT's timing cache on disk: read before a build, merged and written after it."""
+"""TensorRT's timing cache on disk: read before a build, merged after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def attach(config: Any, path: Path | None) -> None:
-    """Give the build a timing cache, from ``path`` where that has one for this device."""
+    """Give the build a timing cache, from ``path`` if it fits.
+
+    It fits if it was written for this device.
+    """
     if path is None:
         return
     cache = _read(config, path)
@@ -47,7 +50,9 @@ def save(config: Any, path: Path | None) -> None:
 
 
 def _read(config: Any, path: Path) -> Any:
-    """Return the cache in ``path``: an empty one without a file, None if TensorRT refuses it.
+    """Return the timing cache in ``path``.
+
+    Without a file it is empty; None if TensorRT refuses it.
 
     Raises:
         EngineBuildError: it can't be read.

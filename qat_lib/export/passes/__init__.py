@@ -1,4 +1,4 @@
-"""The lowering passes: one file each, each a pure function from model to model.
+"""The lowering passes: one per file, each a pure function on models.
 
 A pass is an attribute of this package by the name of its function, too;
 ``qat_lib.export.options.PASSES`` is the sequence in which an export runs them.

@@ -1,4 +1,4 @@
-"""Write the learned range into each activation's Q/DQ pair, in the one canonical form.
+"""Write each learned activation range into its Q/DQ pair, in canonical form.
 
 Canonical: a scalar float32 scale, a scalar zero point of 0 in the integers' type (never absent:
 ONNX would take UINT8 and TensorRT INT8), the axis always written, both nodes reading the same two
@@ -43,7 +43,7 @@ def find_range(name: str, ranges: Mapping[str, LearnedRange]) -> LearnedRange:
 
 
 def quantizer_pairs(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
-    """Return the (Q, DQ) pairs that carry a quantizer's name, in graph order."""
+    """Return the (Q, DQ) pairs of named quantizers, in graph order."""
     pairs = []
     for node in model.graph:
         source = producer(operand(node, 0))

@@ -1,4 +1,4 @@
-"""Write a Dense layer on a tensor of rank 3 or more as one MatMul.
+"""Write a Dense layer of rank 3 or more as one MatMul.
 
 Keras flattens all axes but the last, multiplies and restores the shape, with the shape computed at
 run time. ONNX MatMul takes any rank.

@@ -23,7 +23,7 @@ WEIGHTED = onnx_operators("weighted")
 
 
 def weight_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the shape of a weighted operator's weight; None when it is not constant."""
+    """Return the weight shape of a weighted operator, None if not constant."""
     value = operand(node, 1)
     source = None if value is None else value.producer()
     if source is not None and is_op(source, "DequantizeLinear"):
@@ -42,7 +42,7 @@ def channel_axis(node: ir.Node) -> int:
 
 
 def output_channels(node: ir.Node) -> int | None:
-    """Return the number of output channels of a weighted operator with a constant weight."""
+    """Return the output channels of an operator with a constant weight."""
     shape = weight_shape(node)
     if shape is None or (is_op(node, "MatMul") and len(shape) != 2):
         return None
@@ -51,7 +51,7 @@ def output_channels(node: ir.Node) -> int | None:
 
 
 def per_channel(value: ir.Value | None, channels: int, size: int, axis: int) -> np.ndarray | None:
-    """Return a constant as one value a channel, if it broadcasts along ``axis`` only."""
+    """Return a constant per channel, if it broadcasts along ``axis`` only."""
     array = constant(value)
     if array is None or array.ndim > size:
         return None
@@ -65,13 +65,13 @@ def per_channel(value: ir.Value | None, channels: int, size: int, axis: int) -> 
 
 
 def output_axis(node: ir.Node, size: int) -> int:
-    """Return the axis of the channels in the output of a weighted operator."""
+    """Return the channel axis in the output of a weighted operator."""
     return 1 if is_op(node, *CONVOLUTIONS) else size - 1
 
 
 @lowering_pass
 def merge_bias(model: ir.Model) -> None:
-    """Move constant Adds into the bias of a convolution or of a Gemm."""
+    """Merge constant Adds into the bias of a convolution or Gemm."""
     graph = model.graph
     for node in list(graph):
         channels = output_channels(node) if is_op(node, *WEIGHTED) else None
@@ -88,7 +88,10 @@ def merge_bias(model: ir.Model) -> None:
 
 
 def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | None:
-    """Add ``extra`` to the bias of a weighted operator; a MatMul of rank 2 becomes a Gemm."""
+    """Add ``extra`` to a weighted operator's bias.
+
+    A MatMul of rank 2 becomes a Gemm.
+    """
     if is_op(node, "MatMul"):
         if rank(node.inputs[0]) != 2:
             return None
@@ -111,7 +114,7 @@ def _with_bias(graph: ir.Graph, node: ir.Node, extra: np.ndarray) -> ir.Node | N
 
 
 def set_bias(graph: ir.Graph, node: ir.Node, bias: np.ndarray) -> None:
-    """Write the bias of a Conv, ConvTranspose or Gemm, in the data type of its input."""
+    """Write a Conv, ConvTranspose or Gemm bias in its input type."""
     name = f"{node.meta.get('keras_layer', node.name)}/bias"
     data = operand(node, 0)
     dtype = np.float32 if data is None or data.dtype is None else data.dtype.numpy()

@@ -1,4 +1,4 @@
-"""Leave an upper bound to the quantizer behind it, which saturates at it or below.
+"""Remove an upper bound before a quantizer that saturates no later.
 
 ``Q(min(x, c))`` and ``Q(x)`` are the same integers, bit for bit, where each value of the constant
 ``c`` is at the top of the range or beyond it. ``qat_lib.ChannelReLU`` has such bounds.
@@ -17,7 +17,10 @@ TOPS = {ir.DataType.INT8: 127, ir.DataType.UINT8: 255}
 
 @lowering_pass
 def remove_redundant_bounds(model: ir.Model) -> None:
-    """Remove each Min with a constant whose only reader is a Q that saturates no later."""
+    """Remove each constant Min that its only reader, a Q, makes redundant.
+
+    Such a Q saturates at the constant or below.
+    """
     for quantize in list(model.graph):
         if not is_op(quantize, "QuantizeLinear") or quantize.outputs[0].dtype not in TOPS:
             continue
@@ -33,7 +36,7 @@ def remove_redundant_bounds(model: ir.Model) -> None:
 
 
 def _bounded_by(node: ir.Node, scale: np.ndarray, top: int) -> ir.Value | None:
-    """Return what a Min bounds, if its constant is at the top of the range or beyond."""
+    """Return a Min's operand, if its constant reaches the range's top."""
     if len(node.inputs) != 2:
         return None
     for value, other in (node.inputs, reversed(node.inputs)):

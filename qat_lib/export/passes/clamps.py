@@ -1,4 +1,4 @@
-"""Leave a ReLU to the unsigned quantizer behind it, which saturates at zero.
+"""Remove a ReLU before an unsigned quantizer, which saturates at zero.
 
 ``Q(relu(x))`` and ``Q(x)`` are the same integers, bit for bit; so are ``Q(min(relu(x), c))`` and
 ``Q(x)`` where ``c`` is at the top of the range or beyond it. The convolution in front then writes
@@ -27,7 +27,7 @@ UNBOUNDED = ((1, -np.inf), (2, np.inf))
 
 @lowering_pass
 def remove_redundant_clamps(model: ir.Model) -> None:
-    """Remove each Relu or redundant Clip whose only reader is an unsigned Q."""
+    """Remove each Relu or redundant Clip read only by an unsigned Q."""
     for quantize in list(model.graph):
         if not is_op(quantize, "QuantizeLinear") or quantize.outputs[0].dtype != ir.DataType.UINT8:
             continue
@@ -46,7 +46,7 @@ def remove_redundant_clamps(model: ir.Model) -> None:
 
 
 def _is_beyond(clip: ir.Node, scale: np.ndarray) -> bool:
-    """Whether a Clip has constant bounds at those of the integers or beyond."""
+    """Whether a Clip's constant bounds lie at or beyond the integers' bounds."""
     low, high = (
         scalar(value) if (value := operand(clip, i)) is not None else bound
         for i, bound in UNBOUNDED

@@ -30,7 +30,7 @@ from qat_lib.export.graph import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Equation:
-    """``batch + summed, weight -> batch + made``, as indices of the weight's axes.
+    """``batch + summed, weight -> batch + made``, as weight axis indices.
 
     Attributes:
         batch: number of leading axes of the data that the output has as well.
@@ -59,7 +59,7 @@ def merge_einsum(model: ir.Model) -> None:
 
 
 def _weight_shape(value: ir.Value | None) -> list[int] | None:
-    """Return the shape of a constant, or of one behind a Q/DQ pair; else None."""
+    """Return the shape of a constant or Q/DQ-wrapped constant, else None."""
     source = value
     while (node := producer(source)) is not None and is_op(
         node, "QuantizeLinear", "DequantizeLinear"

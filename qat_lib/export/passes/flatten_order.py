@@ -1,4 +1,4 @@
-"""Let a matrix product take channels-first features, by moving the rows of its weight.
+"""Reorder a matrix product's weight rows to accept channels-first features.
 
 Keras flattens NHWC; behind a channels-first convolution that costs a Transpose. The Transpose goes,
 and the rows of the (integer) weight are put into the order in which the features now come.
@@ -51,7 +51,7 @@ def reorder_flattened_weights(model: ir.Model) -> None:
 
 
 def _order(source: ir.Value, perm: list[int], flat: list[int | None] | None) -> np.ndarray | None:
-    """Return the index of each feature of ``source`` in the transposed, flattened tensor."""
+    """Return each feature's index from ``source`` in the transposed, flattened tensor."""
     features = (dims(source) or [])[1:]
     sizes = [d for d in features if d is not None]
     if perm[0] != 0 or None in features or flat is None or flat[1:] != [int(np.prod(sizes))]:
@@ -77,7 +77,7 @@ def _chain(node: ir.Node) -> list[ir.Node]:
 
 
 def _move_rows(graph: ir.Graph, product: ir.Node, order: np.ndarray) -> bool:
-    """Put the rows of a product's weight into ``order``; say whether it could be done."""
+    """Reorder a product's weight rows by ``order``; return whether it worked."""
     value = product.inputs[1]
     weight, dequantize = constant(value), producer(value)
     if value is not None and weight is not None and weight.ndim == 2:

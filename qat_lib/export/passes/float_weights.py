@@ -1,4 +1,4 @@
-"""Store quantized weights as FP32 + Q + DQ, for TensorRT up to 8.6."""
+"""Store quantized weights as FP32 + Q + DQ (TensorRT <= 8.6)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from qat_lib.export.graph import (
 
 @lowering_pass
 def store_float_weights(model: ir.Model) -> None:
-    """Replace ``INT8 -> DQ`` by ``FP32 -> Q -> DQ`` with the same scale and integers.
+    """Replace ``INT8 -> DQ`` by ``FP32 -> Q -> DQ``.
 
-    The stored floats are ``integers * scale``: they lie in the middle of their quantization step,
-    whatever way the runtime divides.
+    Scale and integers stay the same. The stored floats are ``integers * scale``: they lie in the
+    middle of their quantization step, whatever way the runtime divides.
     """
     for node in list(model.graph):
         integers = constant(node.inputs[0]) if is_op(node, "DequantizeLinear") else None

@@ -1,4 +1,4 @@
-"""Fold a BatchNormalization into the layer in front of it, with the INT8 weights unchanged.
+"""Fold a BatchNormalization into the preceding layer, keeping its INT8 weights.
 
 ``gamma / sqrt(variance + epsilon)`` goes into the weight's *dequantize scale*, the rest into
 the bias: the integers, which were trained, stay as they are. A negative factor flips the sign of
@@ -53,7 +53,7 @@ def batch_norm_of(node: ir.Node) -> BatchNorm | None:
 
 @lowering_pass
 def fold_batchnorm(model: ir.Model) -> None:
-    """Fold each BatchNormalization whose input is the only use of a weighted operator's output."""
+    """Fold each BatchNormalization that is a weighted operator's only reader."""
     graph = model.graph
     for node in list(graph):
         norm = batch_norm_of(node) if is_op(node, "BatchNormalization") else None
@@ -105,10 +105,10 @@ def _fold_into_weight(graph: ir.Graph, layer: ir.Node, factor: np.ndarray) -> No
 def _fold_into_scale(
     graph: ir.Graph, layer: ir.Node, dequantize: ir.Node, factor: np.ndarray
 ) -> bool:
-    """Give the layer a DQ with the factor in its scales; return whether they can take it.
+    """Put the factor into the layer's DQ scales; return whether it fits.
 
-    That is where they are computed or lie along another axis, or where an integer is -128 and would
-    change its sign.
+    It does not fit where the scales are computed or lie along another axis, or where an integer is
+    -128 and would change its sign.
     """
     integers, scale = constant(operand(dequantize, 0)), constant(operand(dequantize, 1))
     axis = channel_axis(layer)

@@ -101,7 +101,10 @@ def _reference(node: ir.Node, inputs: list[np.ndarray], opset: int) -> np.ndarra
 
 @lowering_pass
 def fold_constants(model: ir.Model) -> None:
-    """Replace nodes with constant inputs by their value, except Q, DQ and random ones."""
+    """Replace nodes with constant inputs by their value.
+
+    Q, DQ and random operators are excepted.
+    """
     graph = model.graph
     opset = model.opset_imports[""]
     for node in list(graph):
@@ -122,7 +125,10 @@ def _has_subgraph(node: ir.Node) -> bool:
 
 
 def _value(node: ir.Node, opset: int) -> np.ndarray | None:
-    """Return the output of a node with constant inputs; None for others or too large ones."""
+    """Return a constant node's output, else None.
+
+    None also stands for an output that is too large.
+    """
     inputs = []
     for operand in node.inputs:
         if operand is None:

@@ -89,7 +89,10 @@ def _is_halved(node: ir.Node, index: int) -> bool:
 
 
 def _is_switched_by_mask(node: ir.Node, position: int) -> bool:
-    """Whether a node multiplies its operand by a mask, to add it to what the mask hides."""
+    """Whether a node multiplies its operand by a Boolean mask.
+
+    The product is added to what the mask hides.
+    """
     if not is_op(node, "Mul"):
         return False
     mask = producer(operand(node, 1 - position))

@@ -36,7 +36,7 @@ from qat_lib.graph.roles import ARITHMETIC, PAIR, onnx_operators
 
 @lowering_pass
 def remove_transposes(model: ir.Model) -> None:
-    """Sink each Transpose as far as it goes, cancel pairs, lift the rest to the inputs."""
+    """Sink Transposes, cancel pairs, and lift the rest to the inputs."""
     graph = model.graph
     for node in list(graph):
         if is_op(node, "Transpose"):
@@ -54,7 +54,7 @@ def remove_transposes(model: ir.Model) -> None:
 
 
 def _merge(graph: ir.Graph, node: ir.Node) -> None:
-    """Join a Transpose with the one in front of it; an identity disappears."""
+    """Merge a Transpose with the preceding one; drop an identity."""
     found = transposed_from(node.outputs[0])
     if found is None:
         return
@@ -89,7 +89,7 @@ LIFTED = PAIR | onnx_operators("rectifier") | {"Cast", "Identity"}
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move a Transpose above the operator in front, when it is that operator's only reader."""
+    """Move a Transpose above the preceding operator, if its only reader."""
     above, perm = producer(node.inputs[0]), attribute(node, "perm")
     if above is None or perm is None or only_consumer(above.outputs[0]) is not node:
         return False
@@ -109,7 +109,7 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _moved_operand(node: ir.Node, size: int) -> int | None:
-    """Return the operand of an operator that takes the Transpose of its output, or None.
+    """Return the operand that takes the Transpose of the output, or None.
 
     The others are constants, or scalars, so that they can be given in any layout.
     """

@@ -13,19 +13,22 @@ from qat_lib.export.passes.transposes import graph_of, put_behind, transposed_fr
 
 
 def single_axis(node: ir.Node, size: int) -> int | None:
-    """Return the one constant axis of a Squeeze or Unsqueeze, of a tensor of rank ``size``."""
+    """Return the only constant axis of a Squeeze or Unsqueeze.
+
+    ``size`` is the rank of the tensor.
+    """
     axes = constant(operand(node, 1))
     return int(axes.reshape(())) % size if axes is not None and axes.size == 1 else None
 
 
 def squeeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
-    """Return the axis to drop in front of ``Transpose(perm)``, and the permutation left."""
+    """Return the axis to drop before ``Transpose(perm)``, and the permutation left."""
     dropped = perm[axis]
     return dropped, [p - (p > dropped) for i, p in enumerate(perm) if i != axis]
 
 
 def unsqueeze_above(perm: list[int], axis: int) -> tuple[int, list[int]]:
-    """Return where to add the axis in front of ``Transpose(perm)``, and the permutation behind it.
+    """Return the axis to add before ``Transpose(perm)``, and the permutation behind.
 
     The new axis keeps its right-hand neighbour: height 1 stays beside the width.
     """

@@ -49,7 +49,7 @@ REDUCE = onnx_operators("reduction")
 
 
 def sink_rule(node: ir.Node) -> Rule | None:
-    """Return the rule for an operator, or None when a Transpose can't pass it."""
+    """Return an operator's rule, or None if no Transpose can pass."""
     if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type in UNARY:
@@ -80,12 +80,12 @@ def _unary(node: ir.Node) -> None:
 
 
 def _is_thin(value: ir.Value | None) -> bool:
-    """Whether at most one axis besides the batch is longer than 1: a Transpose is free."""
+    """Whether a Transpose is free: at most one non-batch axis exceeds 1."""
     return sum(d != 1 for d in (dims(value) or [])[1:]) <= 1
 
 
 def _broadcasts(value: ir.Value | None, size: int) -> bool:
-    """Whether an operand of a tensor of ``size`` axes can follow when these axes are renamed."""
+    """Whether an operand of a ``size``-axis tensor can follow renamed axes."""
     array = constant(value)
     return rank(value) in (0, size) if array is None else array.ndim <= size
 
@@ -178,7 +178,10 @@ def _slice(node: ir.Node) -> None:
 
 
 def _matmul(node: ir.Node) -> None:
-    """Make a 1x1 convolution of a Dense layer on NHWC images (ConvNeXt's pointwise layers)."""
+    """Turn a Dense layer on NHWC images into a 1x1 convolution.
+
+    ConvNeXt's pointwise layers are such.
+    """
     found = transposed_from(operand(node, 0))
     if found is None or found[1] != [0, 2, 3, 1] or node.outputs[0].is_graph_output():
         return
@@ -199,7 +202,7 @@ def _pointwise(weight: np.ndarray) -> np.ndarray:
 
 
 def _pointwise_weight(node: ir.Node) -> ir.Value | None:
-    """Return the weight of a MatMul as that of a 1x1 convolution, integers and axis included."""
+    """Return a MatMul's weight for a 1x1 convolution, with integers and axis."""
     value, graph = operand(node, 1), graph_of(node)
     array, dequantize = constant(value), producer(value)
     if value is not None and array is not None:

@@ -28,20 +28,20 @@ ROLES = {
 
 
 def owner(node: ir.Node) -> str:
-    """Return what a node is named after: quantizer, else layer, else a neighbour's layer."""
+    """Return a node's name owner: quantizer, else layer, else neighbour's layer."""
     if is_op(node, "QuantizeLinear", "DequantizeLinear") and QUANTIZER in node.meta:
         return str(node.meta[QUANTIZER])
     return str(_nearest(node).get(LAYER, "graph"))
 
 
 def origin(node: ir.Node) -> str:
-    """Return the Keras layer that a node stands for, as plan and reports name it."""
+    """Return a node's Keras layer, as plan and reports name it."""
     meta = _nearest(node)
     return str(meta.get(ORIGIN, meta.get(LAYER, "graph")))
 
 
 def _nearest(node: ir.Node) -> Mapping[str, Any]:
-    """Return what is known of a node that came from no layer: what is known of a neighbour."""
+    """Return a node's identity, or a neighbour's if it has none."""
     for candidate in (node, *node.predecessors(), *node.successors()):
         if LAYER in candidate.meta:
             return candidate.meta
@@ -50,7 +50,10 @@ def _nearest(node: ir.Node) -> Mapping[str, Any]:
 
 @lowering_pass
 def name_canonically(model: ir.Model) -> None:
-    """Rename nodes, their outputs and the initializers; those of the graph's border keep theirs."""
+    """Rename nodes, their outputs and initializers canonically.
+
+    Inputs and outputs of the graph keep their names.
+    """
     graph = model.graph
     kept = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
     taken = set(kept)

@@ -1,8 +1,8 @@
-"""Write nearest-neighbour upsampling, which Keras spells as repeats of each axis, as one Resize.
+"""Write nearest-neighbour upsampling as one Resize.
 
-UpSampling2D reaches ONNX as Unsqueeze, Tile and Reshape for each axis of an NHWC image, between two
-transposes. A Resize copies the same values, takes NCHW, and is what engines have a kernel for, in
-INT8 too.
+Keras writes it as repeats of each axis. UpSampling2D reaches ONNX as Unsqueeze, Tile and Reshape
+for each axis of an NHWC image, between two transposes. A Resize copies the same values, takes NCHW,
+and is what engines have a kernel for, in INT8 too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def use_nearest_resize(model: ir.Model) -> None:
 
 
 def _repeat(node: ir.Node, size: int) -> tuple[int, int, ir.Node] | None:
-    """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape``, which repeats."""
+    """Return axis, count and last node of ``Unsqueeze -> Tile -> Reshape``.
+
+    These three operators repeat an axis.
+    """
     source, tile = operand(node, 0), only_consumer(node.outputs[0])
     added = single_axis(node, size + 1) if is_op(node, "Unsqueeze") else None
     # In front of all axes, the whole repeats.

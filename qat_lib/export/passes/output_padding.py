@@ -1,4 +1,4 @@
-"""Say by ``output_padding`` how far a transposed convolution reaches beyond its last value.
+"""Express a transposed convolution's reach past its last value by ``output_padding``.
 
 With a kernel smaller than its stride, or with Keras's ``output_padding``, the last positions get no
 value but the bias. tf2onnx writes that as negative pads, half of them in front, which ONNX refuses;

@@ -1,4 +1,4 @@
-"""Merge zero padding into the convolution or pool behind it, where the arithmetic allows.
+"""Merge zero padding into the convolution or pool behind it, where exact.
 
 Into a convolution: always (its own padding is zeros). Into an average pool: when the padding
 counts. Into a max pool, which pads with minus infinity: when no value of the tensor is negative, so
@@ -33,7 +33,7 @@ KEEPS_SIGN = onnx_operators("sign preserving") - KEEPS_SIGN_OF_ALL
 
 
 def is_non_negative(value: ir.Value | None) -> bool:
-    """Whether the graph itself shows that no element of ``value`` is below zero."""
+    """Whether the graph itself proves that ``value`` is never negative."""
     node = producer(value)
     if node is None:
         array = constant(value)
@@ -87,7 +87,7 @@ def merge_padding(model: ir.Model) -> None:
 
 
 def _absorb(node: ir.Node, extra: list[int], source: ir.Value) -> bool:
-    """Add ``extra`` to the padding of ``node`` if the result stays the same."""
+    """Add ``extra`` to a node's padding if the result is unchanged."""
     if rank(source) != 4 or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
     own, kernel = attribute(node, "pads", [0, 0, 0, 0]), attribute(node, "kernel_shape")

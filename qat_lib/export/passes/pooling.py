@@ -21,7 +21,7 @@ POOLS = {"ReduceMean": "GlobalAveragePool", "ReduceMax": "GlobalMaxPool"}
 
 @lowering_pass
 def use_global_pools(model: ir.Model) -> None:
-    """Replace a ReduceMean or ReduceMax over H and W by a global pool."""
+    """Replace a ReduceMean or ReduceMax over H, W by a global pool."""
     for node in list(model.graph):
         source, given = operand(node, 0), operand(node, 1)
         if not is_op(node, *POOLS) or source is None or rank(source) != 4:

@@ -1,4 +1,4 @@
-"""Store quantized weights as INT8, in the layout of the operator that reads them.
+"""Store quantized weights as INT8 in their consumer's layout.
 
 tf2onnx leaves ``float weight -> Q -> DQ -> Transpose -> Reshape -> Conv``. TensorRT takes no
 Transpose between a weight's DQ and its layer. Here the integers are computed once, in the Keras
@@ -40,13 +40,13 @@ MOVES = onnx_operators("layout") | {"Identity"}
 
 @dataclass(frozen=True)
 class _Moved:
-    """Integers and their scales, of the same shape, on the way through layout operators."""
+    """Integers and scales, of equal shape, on their way through layout operators."""
 
     integers: np.ndarray
     scales: np.ndarray
 
     def through(self, node: ir.Node) -> _Moved | None:
-        """Return the result of a layout operator, or None when its arguments are not constant."""
+        """Return a layout operator's result, or None for non-constant arguments."""
         if is_op(node, "Identity"):
             return self
         if is_op(node, "Transpose"):
@@ -76,7 +76,7 @@ class _Moved:
 
 
 def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
-    """Return the axis along which broadcast scales differ, and the scales along it.
+    """Return the axis along which broadcast scales differ, and its scales.
 
     Raises:
         ExportError: the scales differ along several axes, which no ONNX runtime takes for INT8.
@@ -96,10 +96,10 @@ def scale_axis(scales: np.ndarray, name: str) -> tuple[int, np.ndarray]:
 
 @lowering_pass
 def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange]) -> None:
-    """Replace ``weight -> Q -> DQ -> moves -> consumer`` by ``INT8 initializer -> DQ -> consumer``.
+    """Store a weight's ``Q -> DQ -> moves`` as ``INT8 -> DQ``.
 
-    A weight with several consumers gets one DQ for each, and shares the initializer where the
-    layouts agree.
+    The INT8 initializer and its DQ stand in front of each consumer. A weight with several consumers
+    gets one DQ for each, and shares the initializer where the layouts agree.
 
     Raises:
         ExportError: a marker belongs to no quantizer, or the scales fit no single ONNX axis; or a
@@ -122,7 +122,7 @@ def store_quantized_weights(model: ir.Model, ranges: Mapping[str, LearnedRange])
 
 
 class _Writer:
-    """Follows one weight to its consumers and writes an initializer and a DQ in front of each."""
+    """Follow a weight, writing an initializer and DQ for each consumer."""
 
     def __init__(self, graph: ir.Graph, name: str) -> None:
         self.graph = graph

@@ -71,7 +71,7 @@ def recover_batchnorm(model: ir.Model) -> None:
 
 
 def _matches(norm: BatchNorm, factor: ir.Value | None, offset: ir.Value | None, size: int) -> bool:
-    """Whether the two constants are the layer's, one value a channel along axis 1."""
+    """Whether both constants are the layer's, per channel along axis 1."""
     channels = norm.mean.size
     found = per_channel(factor, channels, size, 1), per_channel(offset, channels, size, 1)
     if found[0] is None or found[1] is None:

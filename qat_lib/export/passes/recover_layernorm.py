@@ -32,7 +32,7 @@ OLDEST_OPSET = 17
 
 @lowering_pass
 def recover_layernorm(model: ir.Model) -> None:
-    """Replace the pieces of a normalization over the last axes by one LayerNormalization.
+    """Replace a normalization's pieces over the last axes by one LayerNormalization.
 
     One over other axes (of channels in front of the image, as in ConvNeXt) stays: ONNX normalizes
     the last axes only, and the transposes around it would cost more than the pieces.
@@ -67,7 +67,7 @@ def _write(
 
 
 def _normalized_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the sizes of the last axes that a ReduceMean averages and keeps; else None."""
+    """Return the sizes of a keep-dimensions ReduceMean's last axes, else None."""
     shape = dims(operand(node, 0))
     if not is_op(node, "ReduceMean") or shape is None or not attribute(node, "keepdims", 1):
         return None
@@ -80,7 +80,10 @@ def _normalized_shape(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.Node] | None:
-    """Return data, epsilon, gamma, beta and last node of a normalization from ``mean`` on."""
+    """Follow a normalization from ``mean``.
+
+    Return data, epsilon, gamma, beta and last node.
+    """
     data, shape = operand(mean, 0), _normalized_shape(mean)
     steps = _chain(mean, "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Reciprocal")
     negative = _chain(mean, "Neg")
@@ -110,7 +113,10 @@ def _follow(mean: ir.Node) -> tuple[ir.Value, float, np.ndarray, np.ndarray, ir.
 
 
 def _chain(node: ir.Node, *op_types: str) -> list[ir.Node]:
-    """Return the operators behind ``node``, each the only reader of its type; else none."""
+    """Return the chain of ``op_types`` behind ``node``, else none.
+
+    Each must be the only reader of its type.
+    """
     found: list[ir.Node] = []
     for op_type in op_types:
         readers = _readers(node, op_type)
@@ -139,7 +145,7 @@ def _product(node: ir.Node, other: ir.Value) -> ir.Node | None:
 
 
 def _with_constant(node: ir.Node, op_type: str, absent: np.ndarray) -> tuple[ir.Node, np.ndarray]:
-    """Return the operator behind ``node`` with a constant like ``absent``, and the constant."""
+    """Return the next operator with a constant like ``absent``, and the constant."""
     for reader in _readers(node, op_type):
         for array in map(constant, reader.inputs):
             if array is None:

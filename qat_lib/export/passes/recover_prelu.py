@@ -1,4 +1,4 @@
-"""Put a Keras PReLU, which reaches ONNX in five pieces, together again as one node.
+"""Recover one PRelu node from the five pieces of Keras's PReLU.
 
 Keras writes ``relu(x) + (-alpha) * relu(-x)``. For each x one of the two terms is zero, so
 ``PRelu(x, alpha)`` is the same number, bit for bit. The pieces look like a residual Add, which
@@ -27,7 +27,7 @@ from qat_lib.export.graph import (
 
 @lowering_pass
 def recover_prelu(model: ir.Model) -> None:
-    """Replace the pieces of a PReLU by one PRelu with the slope in Keras's shape."""
+    """Replace a PReLU's pieces by one PRelu with Keras's slope shape."""
     for node in list(model.graph):
         if is_op(node, "Add"):
             left, right = (producer(value) for value in node.inputs)

@@ -15,7 +15,7 @@ from qat_lib.export.graph import add_constant, constant, dims, is_op, lowering_p
 
 @lowering_pass
 def fix_resize_scales(model: ir.Model) -> None:
-    """Enlarge each constant scale of a Resize until its floor is the nearest whole size."""
+    """Enlarge each constant Resize scale until flooring gives the nearest size."""
     for node in model.graph:
         shape, scales = dims(operand(node, 0)), constant(operand(node, 2))
         if (
@@ -36,7 +36,7 @@ def _resized(size: int | None, scale: np.float32) -> int | None:
 
 
 def _reaching(size: int | None, scale: np.float32) -> np.float32:
-    """Return the least scale, from ``scale`` on, that gives the nearest whole size."""
+    """Return the least scale >= ``scale`` that gives the nearest whole size."""
     if size is None:
         return scale
     target = round(size * float(scale))

@@ -1,4 +1,4 @@
-"""Read shapes that a graph computes at run time, from the operators that compute them."""
+"""Recognize shapes computed at run time from the operators that compute them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qat_lib.export.graph import constant, is_op, operand, producer, rank
 
 
 class Extent(NamedTuple):
-    """One element of a computed shape: ``factor`` times the size of ``axis``, if any."""
+    """One element of a computed shape: ``factor`` times ``axis`` size, if any."""
 
     factor: int
     axis: int | None = None
 
 
 def extents(value: ir.Value | None, source: ir.Value) -> list[Extent] | None:
-    """Return each element of a computed shape in terms of ``source``'s shape; else None."""
+    """Return a computed shape's elements in terms of ``source``'s shape, else None."""
     array = constant(value)
     if array is not None:
         return _listed(array)

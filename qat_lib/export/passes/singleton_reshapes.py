@@ -37,7 +37,7 @@ RESHAPES = onnx_operators("reshape")
 
 
 def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
-    """Whether a node keeps the order of its elements: a reshape, or a trivial Transpose."""
+    """Whether a node keeps element order: a reshape or a trivial Transpose."""
     if not is_op(node, "Transpose"):
         return is_op(node, *RESHAPES)
     shape, perm = dims(operand(node, 0)), attribute(node, "perm")
@@ -49,7 +49,7 @@ def is_reshape(node: ir.Node | None) -> TypeGuard[ir.Node]:
 
 @lowering_pass
 def eliminate_singleton_reshapes(model: ir.Model) -> None:
-    """Sink reshapes below Q/DQ, join chains of them, and drop those without effect."""
+    """Sink reshapes below Q/DQ, join chains, and drop those without effect."""
     graph = model.graph
     changed = True
     while changed:
@@ -91,7 +91,7 @@ POINTWISE = PAIR | ARITHMETIC | onnx_operators("rectifier") | {"Sigmoid", "HardS
 
 
 def _is_passable(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
-    """Whether a node treats each element of ``value`` alike: per-tensor Q/DQ, an activation."""
+    """Whether a node is elementwise on ``value``: per-tensor Q/DQ or an activation."""
     if not is_op(node, *POINTWISE) or node.inputs[0] is not value:
         return False
     others = [x for x in node.inputs[1:] if x is not None]
@@ -136,7 +136,7 @@ def _is_behind_conv(value: ir.Value) -> bool:
 
 
 def _spread_constant(node: ir.Node, below: ir.Node) -> tuple[int, np.ndarray] | None:
-    """Return the operand and the array of a constant, reshaped for in front of a Squeeze.
+    """Return a constant's operand and array, reshaped to precede a Squeeze.
 
     That is what a bias or a normalization behind a one-dimensional convolution looks like.
     """
@@ -158,7 +158,7 @@ def _spread_constant(node: ir.Node, below: ir.Node) -> tuple[int, np.ndarray] | 
 
 
 def _worth_sinking(node: ir.Node) -> bool:
-    """Whether a pointwise operator leads to another reshape, which the sinking one then joins."""
+    """Whether a pointwise operator leads to a reshape that can be joined."""
     value = node.outputs[0]
     reader = only_consumer(value)
     while _is_passable(reader, value):
@@ -168,7 +168,7 @@ def _worth_sinking(node: ir.Node) -> bool:
 
 
 def _lift(graph: ir.Graph, node: ir.Node) -> bool:
-    """Move the reshape between a DQ and a matrix product above the Q."""
+    """Move a reshape between DQ and matrix product above the Q."""
     output, dequantize = node.outputs[0], producer(node.inputs[0])
     reader = only_consumer(output)
     if not is_op(reader, "Gemm", "MatMul") or reader.inputs[0] is not output:
@@ -190,7 +190,7 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _is_private(node: ir.Node | None, op_type: str, reader: ir.Node) -> TypeGuard[ir.Node]:
-    """Whether a node is a Q or DQ of one scale that ``reader`` alone reads."""
+    """Whether a one-scale Q or DQ is read by ``reader`` alone."""
     return (
         is_op(node, op_type)
         and scalar(operand(node, 1)) is not None

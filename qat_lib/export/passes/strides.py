@@ -51,7 +51,7 @@ def hoist_strides(model: ir.Model) -> None:
 
 
 def _common_stride(value: ir.Value) -> list[int] | None:
-    """Return the stride with which every reader samples ``value``; None when they differ."""
+    """Return the stride common to all readers of ``value``, else None."""
     strides = [_sampling_stride(node, value) for node in consumers(value)]
     if value.is_graph_output() or rank(value) != 4 or not strides:
         return None
@@ -59,7 +59,7 @@ def _common_stride(value: ir.Value) -> list[int] | None:
 
 
 def _sampling_stride(node: ir.Node, value: ir.Value) -> list[int] | None:
-    """Return the stride of a 1x1 convolution or pool that skips values, else None."""
+    """Return the stride of a subsampling 1x1 convolution or pool, else None."""
     stride = attribute(node, "strides", [1, 1])
     plain = (
         is_op(node, "Conv", "MaxPool")
@@ -88,13 +88,13 @@ def _can_take(node: ir.Node) -> bool:
 
 
 def _is_pointlike(value: ir.Value | None) -> bool:
-    """Whether an operand has the same value at all places, so that sampling leaves it as it is."""
+    """Whether an operand is constant over space, so sampling leaves it unchanged."""
     shape = dims(value)
     return shape is not None and all(size == 1 for size in shape[-2:])
 
 
 def _release(graph: ir.Graph, value: ir.Value) -> None:
-    """Let the readers of ``value`` read all of it: convolutions lose their stride, pools go."""
+    """Let readers take all of ``value``: convolutions lose strides, pools disappear."""
     for node in consumers(value):
         if is_op(node, "MaxPool"):
             replace(node.outputs[0], value)

@@ -48,7 +48,7 @@ def permuted_shape(value: ir.Value, perm: list[int]) -> ir.Shape | None:
 
 
 def _permute_constant(graph: ir.Graph, value: ir.Value, perm: list[int]) -> ir.Value:
-    """Return a constant operand with its axes in the order ``perm``; it broadcasts as before."""
+    """Return a constant operand with axes permuted by ``perm``, broadcasting as before."""
     array = constant(value)
     if array is None or array.size == 1:
         return value

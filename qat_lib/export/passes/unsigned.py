@@ -29,7 +29,7 @@ from qat_lib.export.passes.padding import is_non_negative
 
 @lowering_pass
 def quantize_unsigned(model: ir.Model) -> None:
-    """Clip to ``[0, 127 * scale]`` and quantize to UINT8 where nothing is negative."""
+    """Clip to ``[0, 127 * scale]`` and quantize non-negative activations to UINT8."""
     graph = model.graph
     for quantize in list(graph):
         source = operand(quantize, 0) if is_op(quantize, "QuantizeLinear") else None

@@ -1,4 +1,4 @@
-"""A few lines to write a Q/DQ graph by hand, named as the exporter names its nodes."""
+"""Write a Q/DQ graph by hand, with the exporter's node names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qat_lib.onnx_view.graph import OnnxGraph
 
 
 class GraphBuilder:
-    """Collect nodes and initializers; every method returns the name of the tensor that it makes."""
+    """Collect nodes and initializers; every method returns its tensor's name."""
 
     def __init__(self, *, opset: int = 17, dtype: Any = np.float32) -> None:
         self.opset = opset
@@ -82,7 +82,10 @@ class GraphBuilder:
     def weight(
         self, shape: Sequence[int], axis: int | None = 0, *, quantized: bool = True, name: str = "w"
     ) -> str:
-        """Make a constant weight: INT8 and DQ along ``axis`` (None: one scale), or plain floating point."""
+        """Make a constant weight: INT8 with DQ along ``axis``, or float.
+
+        With ``axis`` None there is one scale.
+        """
         if not quantized:
             return self.const(np.ones(shape), name=self.fresh(name))
         values = self.const(np.ones(shape), np.int8, self.fresh(name))
@@ -102,7 +105,7 @@ class GraphBuilder:
         group: int = 1,
         **attributes: Any,
     ) -> str:
-        """Convolve with padding that keeps the size; ``quantized`` is about the weight only."""
+        """Convolve with same-size padding; ``quantized`` refers to the weight only."""
         weight = self.weight(
             (filters, channels // group, kernel, kernel), quantized=quantized, name=name
         )
@@ -148,7 +151,10 @@ def image(g: GraphBuilder, channels: int = 16, **options: Any) -> str:
 
 
 def end(g: GraphBuilder, *tensors: str) -> GraphBuilder:
-    """Finish with a convolution behind every tensor's quantizer, so that their outputs are quantized."""
+    """Finish with a convolution behind every tensor's quantizer.
+
+    Their outputs are quantized so.
+    """
     for tensor in tensors:
         g.output(g.conv(g.qdq(tensor), 16, 16, 1, name=f"last{len(g.outputs)}"))
     return g

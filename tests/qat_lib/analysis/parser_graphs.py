@@ -15,7 +15,10 @@ def one_quantizer(
     scale_dtype: Any = np.float32,
     **attributes: Any,
 ) -> GraphBuilder:
-    """A graph of one pair on the input, with this scale and zero point (None: absent)."""
+    """Return a graph with one pair on the input.
+
+    It has this scale and zero point (None: absent).
+    """
     g = GraphBuilder()
     x = g.input(shape=(2, 4))
     operands = [g.const(scale, scale_dtype)] + ([] if zero is None else [g.const(zero, dtype)])
@@ -35,7 +38,7 @@ def weight_pair(
 
 
 def quantized_output(*, dequantize: bool) -> GraphBuilder:
-    """A graph that ends in a Q, or in the DQ behind it."""
+    """Return a graph ending in a Q or the DQ behind it."""
     g = GraphBuilder()
     g.output(
         g.qdq(g.input(), name="x_quantizer") if dequantize else g.q(g.input(), name="x_quantizer")

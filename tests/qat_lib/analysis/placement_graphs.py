@@ -1,4 +1,4 @@
-"""Small quantized graphs with a parameter that decides whether their Q/DQ pairs are well placed."""
+"""Small quantized graphs with a parameter for good or bad placement."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def dense_axis(axis: int) -> GraphBuilder:
 
 
 def other_reader(op: str, *, quantized: bool = False, **attributes: Any) -> GraphBuilder:
-    """A block whose output a convolution reads in INT8 and something else beside it."""
+    """A block whose output an INT8 convolution and another operator read."""
     g = GraphBuilder()
     y = g.op("Relu", [image(g)])
     read = g.qdq(y)
@@ -94,7 +94,10 @@ def residual(
     float_reader: bool = False,
     shape: Any = (1, 16, 16, 16),
 ) -> GraphBuilder:
-    """Two convolutions whose sum a third reads; the shortcut is a tensor that is already quantized."""
+    """Two convolutions whose sum a third reads.
+
+    The shortcut is a tensor that is already quantized.
+    """
     g = GraphBuilder()
     x = g.input(shape=shape)
     quantized = g.qdq(x)
@@ -211,7 +214,7 @@ def typed(activation: Any, weight: Any) -> GraphBuilder:
 
 
 def padded(pads: list[int], value: float = 0.0) -> GraphBuilder:
-    """A padding, of the image or of its channels, between two convolutions in INT8."""
+    """A padding of image or channels between two INT8 convolutions."""
     g = GraphBuilder()
     x = g.op("Pad", [g.qdq(image(g)), g.const(pads, np.int64), g.const(value)], "pad/Pad")
     g.output(g.conv(x, 16 + pads[1] + pads[5], 16, name="next"))
@@ -219,7 +222,7 @@ def padded(pads: list[int], value: float = 0.0) -> GraphBuilder:
 
 
 def first_layer(*, transpose: bool = False, int8: bool = False) -> GraphBuilder:
-    """A convolution of the graph's input, which comes channels last or as INT8."""
+    """A convolution of the graph's input, in channels-last or INT8."""
     g = GraphBuilder()
     x = g.input(
         shape=(1, 8, 8, 16) if transpose else (1, 16, 8, 8), dtype=np.int8 if int8 else None

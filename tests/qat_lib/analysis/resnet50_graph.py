@@ -1,4 +1,4 @@
-"""ResNet-50 in Q/DQ form as the exporter writes it, without its weights' values: the golden graph."""
+"""ResNet-50 in exported Q/DQ form without weight values: the golden graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 
 def resnet50(placement: Placement = "residual", *, size: int = 224) -> GraphBuilder:
-    """Build the graph with one of the tutorial's three placements of quantizers around the Adds.
+    """Build the graph with one tutorial placement of the Adds' quantizers.
+
+    The tutorial has three.
 
     ``"conv-only"`` quantizes the inputs of weighted layers and pools, ``"all-add-inputs"`` both
     operands of every Add as well, ``"residual"`` the operand that is no convolution's branch.

@@ -1,4 +1,4 @@
-"""The report on an engine: the verdicts on layers, Adds, pools and kernels, and the order of the findings."""
+"""The engine report: layer, Add, pool and kernel verdicts; finding order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from qat_lib.errors import ExportError
 
 
 def network() -> GraphBuilder:
-    """Two layers of 3 to 1 multiplications, an Add inside of a kernel and one beside, pools, and a transpose."""
+    """Two layers of 3:1 multiplications, two Adds, pools, and a transpose.
+
+    One Add is inside of a kernel and one beside.
+    """
     g = GraphBuilder()
     x = g.qdq(
         g.op("Transpose", [g.input(shape=(1, 8, 8, 16))], "flip/Transpose", perm=[0, 3, 1, 2])
@@ -96,7 +99,7 @@ def test_shares_of_no_work_are_zero() -> None:
     assert [(layer.macs, layer.macs_share) for layer in found.layers] == [(0, 0.0)]
 
 
-def test_the_type_of_a_layer_is_that_of_what_it_writes() -> None:
+def test_layer_type_is_output_type() -> None:
     for dtype, name in ((np.float16, "float16"), (np.float32, "float32")):
         g = GraphBuilder(dtype=dtype)
         g.output(g.op("MatMul", [g.input(shape=(4, 16)), g.const(np.ones((16, 8)))]))
@@ -139,7 +142,7 @@ def test_a_conversion_is_named_by_its_quantizer() -> None:
     )
 
 
-def test_analyze_onnx_takes_the_version_and_refuses_scales_of_zero(tmp_path: Path) -> None:
+def test_analyze_onnx_takes_version_refuses_zero_scales(tmp_path: Path) -> None:
     path = network().save(tmp_path / "model.onnx")
     assert analyze_onnx(path).model == str(path)
     assert not any(finding.rule == "P17" for finding in analyze_onnx(path).findings)

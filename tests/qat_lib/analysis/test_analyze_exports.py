@@ -13,7 +13,7 @@ from qat_lib.analysis import FusionReport, analyze_onnx
 
 
 def analyzed(model: Any, folder: Path, **options: Any) -> FusionReport:
-    """Quantize, calibrate on noise, so that every range is another one, export and analyze."""
+    """Quantize, calibrate on noise (distinct ranges), export and analyze."""
     quantized = qat_lib.quantize_model(model, **options)
     noise = np.random.default_rng(0).uniform(-1, 1, (2, *model.input_shape[1:])).astype("float32")
     qat_lib.calibrate(quantized, noise, method="max", batch_size=2)

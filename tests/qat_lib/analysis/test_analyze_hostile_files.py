@@ -1,4 +1,7 @@
-"""Files that are no ONNX, broken, or made to hurt end in one message, in bounded time and memory."""
+"""Invalid, broken or hostile files give one message in bounded resources.
+
+The resources are time and memory.
+"""
 
 from __future__ import annotations
 
@@ -313,7 +316,7 @@ def test_ten_thousand_nodes(tmp_path: Path, build: Callable[[GraphBuilder, str, 
 
 
 def test_memory_stays_near_the_files_size(tmp_path: Path) -> None:
-    """In a process that may not take more than 1.5 GiB, 160 MB of weights are read."""
+    """A process limited to 1.5 GiB reads 160 MB of weights."""
     g = GraphBuilder()
     x = g.qdq(g.input(shape=(1, 4096)))
     weight = g.const(np.zeros((4096, 10000)), np.float32)

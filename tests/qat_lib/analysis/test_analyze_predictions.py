@@ -100,18 +100,21 @@ def unsigned_activation() -> GraphBuilder:
     return g
 
 
-def test_weighted_unsigned_layer_is_int8_only_where_uint8_is_allowed() -> None:
+def test_unsigned_layer_needs_allowed_uint8() -> None:
     graph = unsigned_activation().graph()
     assert analyze_graph(graph).int8_layers == 0
     assert analyze_graph(graph, allow_uint8=True).int8_layers == 1
 
 
-def test_weighted_rejected_layer_is_not_int8_where_uint8_is_allowed() -> None:
+def test_rejected_layer_stays_float_with_uint8() -> None:
     assert analyze_graph(rejected(-0.1).graph(), allow_uint8=True).int8_layers == 0
 
 
 def downsample(*, shortcut_first: bool, swapped: bool) -> GraphBuilder:
-    """A block whose two branches end in convolutions, two in the main branch, one in the other."""
+    """A block of two branches that end in convolutions.
+
+    The main branch has two, the other one.
+    """
     g = GraphBuilder()
     x = g.qdq(image(g))
 

@@ -178,7 +178,10 @@ def pooled_kernel(
     outputs: int = 1,
     quantized: bool = True,
 ) -> list[str]:
-    """Return the operators in the kernel of a convolution whose output goes through ``between`` to a MaxPool."""
+    """Return the kernel of a convolution with ``between`` before a MaxPool.
+
+    It is given as its operators.
+    """
     g = GraphBuilder()
     y = between(g, image(g))
     y = g.op("MaxPool", [y], "pool/MaxPool", outputs, kernel_shape=[2, 2])
@@ -201,7 +204,7 @@ def test_convolution_takes_no_max_pool_with_indices() -> None:
 
 
 def kernel_of(op: str, behind: str, *, outputs: int = 1, quantized: bool = True) -> list[str]:
-    """Return the operators in the kernel of a convolution, and "int8" if it writes that."""
+    """Return a convolution kernel's operators, with "int8" for INT8 output."""
     g = GraphBuilder()
     weight = g.weight((16, 16, 1, 1), None, quantized=quantized)
     y = g.op(op, [g.qdq(g.input(shape=(1, 16, 16, 16))), weight])

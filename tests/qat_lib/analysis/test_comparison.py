@@ -1,4 +1,4 @@
-"""How the layers of an engine are read, and what a prediction is scored by."""
+"""How an engine's layers are read and a prediction is scored."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_read_layer_info_of_tensors(tensors: Any, reads: bool | None, writes: bo
     assert (found.reads_int8, found.writes_int8) == (reads, writes)
 
 
-def test_read_layer_info_takes_a_file_that_has_a_name_twice(tmp_path: Path) -> None:
+def test_read_layer_info_accepts_duplicate_names(tmp_path: Path) -> None:
     """Other programs write these files; that is no reason to refuse one."""
     path = tmp_path / "layers.json"
     path.write_text('{"Layers": [{"Name": "a", "Name": "b"}]}')
@@ -113,7 +113,7 @@ def test_read_layer_info_takes_a_file_that_has_a_name_twice(tmp_path: Path) -> N
 
 
 def small() -> FusionReport:
-    """Two convolutions; the second one's kernel takes an Add, and another Add stands alone."""
+    """Two convolutions, the second fused with an Add; another Add alone."""
     g = GraphBuilder()
     x = g.input("x", (1, 16, 8, 8))
     read = g.qdq(x)
@@ -124,7 +124,10 @@ def small() -> FusionReport:
 
 
 def test_compare_counts_and_scores() -> None:
-    """Of two layers found one is as predicted; the Add stands alone where it was predicted to be inside."""
+    """One of two layers found is as predicted.
+
+    The Add stands alone where it was predicted to be inside.
+    """
     layers = [
         layer("quant_a/Conv", INT8, FP32),
         layer("add/Add"),
@@ -172,7 +175,7 @@ def test_compare_says_where_an_add_went(built: str, found: str) -> None:
     assert wrong == ([found] if found else [])
 
 
-def test_compare_says_what_the_add_that_should_stand_alone_went_into() -> None:
+def test_compare_names_kernel_of_unexpectedly_fused_add() -> None:
     wrong = [
         (m.predicted, m.found) for m in compare(small(), ["quant_b/Conv + last/Add"]).mismatches
     ]

@@ -1,4 +1,4 @@
-"""A prediction is joined with an engine's layers by the names of their ONNX nodes."""
+"""Predictions and engine layers are joined by their ONNX nodes' names."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_layer_in_floating_point_is_a_mismatch(report: FusionReport) -> None:
     ]
 
 
-def test_an_add_that_stands_alone_or_elsewhere_is_a_mismatch(report: FusionReport) -> None:
+def test_add_alone_or_elsewhere_is_mismatch(report: FusionReport) -> None:
     layers = [
         layer("quant_conv2_block1_3_conv/Conv"),
         layer("PWN(conv2_block1_add/Add, conv2_block1_out/Relu)"),
@@ -96,7 +96,7 @@ def test_metadata_finds_nodes_that_the_name_hides(report: FusionReport) -> None:
     assert compare(report, [layer("__myl_Conv_myl0_3")]).matched == 0
 
 
-def test_a_reformat_that_carries_a_layers_name_is_no_layer(report: FusionReport) -> None:
+def test_reformat_with_layer_name_is_no_layer(report: FusionReport) -> None:
     name = "Reformatting CopyNode for Input Tensor 0 to quant_conv1_conv/Conv"
     found = compare(report, [name, "quant_conv1_conv/Conv + relu1/Relu"])
     assert (found.matched, found.engine_conversions) == (1, 1)
@@ -143,9 +143,7 @@ def test_a_missing_file_is_refused(report: FusionReport, tmp_path: Path) -> None
         ({"Name": "conv", "Inputs": [{"Datatype": "Int8"}, 3]}, True),
     ],
 )
-def test_read_layer_info_ignores_tensors_that_it_does_not_know(
-    entry: dict[str, Any], reads: bool | None
-) -> None:
+def test_read_layer_info_ignores_unknown_tensors(entry: dict[str, Any], reads: bool | None) -> None:
     (layer,) = read_layer_info([entry])
     assert layer.reads_int8 is reads
 
@@ -157,14 +155,14 @@ def test_read_layer_info_refuses_nodes_that_are_no_list() -> None:
         read_layer_info([{"name": "conv", "nodes": 3}])
 
 
-def test_read_layer_info_takes_a_name_of_brackets_in_linear_time() -> None:
+def test_read_layer_info_parses_brackets_linearly() -> None:
     """A quadratic split would take minutes."""
     (layer,) = read_layer_info([{"Name": f"a{')' * 300_000}b + c"}])
     assert "c" in layer.nodes
 
 
-def test_read_layer_info_tells_what_is_read_and_written_in_int8() -> None:
-    """A layer reads INT8 if any input is; it writes INT8 if every output is."""
+def test_read_layer_info_reports_int8_input_output() -> None:
+    """INT8 input means any INT8 input; INT8 output means all outputs."""
     mixed = [*tensor(INT8), *tensor(FP32)]
     (layer_of_both,) = read_layer_info([{"Name": "conv", "Inputs": mixed, "Outputs": mixed}])
     assert (layer_of_both.reads_int8, layer_of_both.writes_int8) == (True, False)

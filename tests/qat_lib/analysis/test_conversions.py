@@ -1,4 +1,4 @@
-"""The kernels that only convert: which precision and scale changes are predicted, once for each tensor and scale."""
+"""Conversion kernels: predicted precision and scale changes, once per tensor, scale."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Build = Callable[[GraphBuilder, str], list[str]]
 
 
 def engine(build: Build) -> PredictedEngine:
-    """Predict the engine of what is built behind a Tanh that is called ``t``."""
+    """Predict the engine of what is built behind a Tanh ``t``."""
     g = GraphBuilder()
     g.output(*build(g, g.op("Tanh", [g.input()], "t")))
     return predict_engine(g.graph())
 
 
 def conversions(found: PredictedEngine) -> list[str]:
-    """Return the kernels without nodes, as the reason, what they read and write, and the name."""
+    """Return the kernels without nodes: reason, input, output and name."""
     return [f"{k.reason} {k.reads} {k.writes} {k.name}" for k in found.kernels if not k.nodes]
 
 
@@ -175,7 +175,7 @@ def test_a_concat_rescales_what_another_layer_reads_before() -> None:
 
 
 @pytest.mark.parametrize("writes_int8", [True, False])
-def test_the_residual_of_a_kernel_that_writes_floating_point_is_dequantized(
+def test_residual_of_float_kernel_is_dequantized(
     writes_int8: bool,
 ) -> None:
     def build(g: GraphBuilder, x: str) -> list[str]:

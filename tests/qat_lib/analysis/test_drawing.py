@@ -1,4 +1,4 @@
-"""The drawing of an engine: boxes, edges, and the box that a finding is shown at."""
+"""The drawing of an engine: boxes, edges, and a finding's box."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def drawing(g: GraphBuilder) -> Drawing:
 
 
 def block() -> GraphBuilder:
-    """A convolution with a Relu in INT8, which is read in INT8 and in floating point, and two inputs."""
+    """An INT8 convolution with Relu, two readers and two inputs.
+
+    It is read in INT8 and in floating point.
+    """
     g = GraphBuilder()
     x, side = g.input("x", (1, 16, 8, 8)), g.input("side", ("n", 16, 8, 8))
     y = g.op("Relu", [g.conv(g.qdq(x, name="x_quantizer"), 16, 16, name="first")], "relu/Relu")
@@ -95,7 +98,10 @@ def test_a_layer_is_anchored_at_its_first_operator() -> None:
 
 
 def test_outputs_in_order_with_their_scales() -> None:
-    """A constant output is written by nothing and has no box; an input that is an output has both."""
+    """A constant output has no box; an input as output has two.
+
+    Nothing writes a constant output.
+    """
     g = GraphBuilder()
     x = g.input("x")
     y = g.op("Tanh", [x], "tanh/Tanh")
@@ -145,7 +151,7 @@ def test_shape_of_a_box(shape: Any, text: str) -> None:
     assert drawing(g).boxes[0].shape == text
 
 
-def test_the_kernel_of_a_box_is_its_number_in_the_report() -> None:
+def test_box_kernel_is_number_in_report() -> None:
     report = analyze_graph(block().graph())
     for box in report.drawing.boxes:
         if box.kernel >= 0:

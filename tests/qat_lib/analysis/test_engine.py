@@ -19,12 +19,12 @@ def chain(g: GraphBuilder, x: str, *ops: str) -> str:
 
 
 def clip(g: GraphBuilder, x: str) -> str:
-    """Clip to 0..6, which multiples of 0.1 keep and multiples of 0.11 do not."""
+    """Clip to 0..6, a multiple of 0.1 but not of 0.11."""
     return g.op("Clip", [x, g.const(0.0), g.const(6.0)])
 
 
 def kernels(build: Callable[[GraphBuilder, str], list[str]]) -> list[str]:
-    """Return the compute kernels of a graph, each as its kind, what it reads and writes, and its operators."""
+    """Return a graph's compute kernels: kind, reads, writes and operators."""
     g = GraphBuilder()
     g.output(*build(g, g.input()))
     found = [kernel for kernel in predict_engine(g.graph()).kernels if kernel.nodes]

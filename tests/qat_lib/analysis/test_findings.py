@@ -1,4 +1,4 @@
-"""The catalog, the gate and the report as data and as a table."""
+"""The catalog, the gate and the report, as data and table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_collect_rules_refuses_a_code_declared_twice() -> None:
         collect_rules([first, again])
 
 
-def test_rule_at_a_node_has_the_defaults_of_its_code() -> None:
+def test_rule_at_node_has_default_values() -> None:
     node = Node(
         index=0,
         name="q/QuantizeLinear",

@@ -15,7 +15,7 @@ from qat_lib.errors import ExportError
 
 
 def test_scale_is_equal_when_its_bits_are() -> None:
-    """What a scale is shown by, and the type that it is computed in, do not make it another scale."""
+    """Displayed value and compute type do not distinguish a scale."""
     key = (b"\0\0\0\x3f", None, "int8")
     other = Scale(key=key, largest=0.25, count=3, axis=1, float_type="float16", legal=False)
     assert Scale(key=key, largest=0.5) == other
@@ -69,7 +69,7 @@ def test_operators_are_what_can_become_a_kernel() -> None:
     ("inputs", "op"),
     [(["x"], "QuantizeLinear"), (["x", ""], "DequantizeLinear"), (["x", "", "given"], "Dropout")],
 )
-def test_what_is_not_as_it_should_be_stays_an_operator(inputs: list[str], op: str) -> None:
+def test_malformed_quantizer_stays_operator(inputs: list[str], op: str) -> None:
     g = GraphBuilder()
     g.input("x")
     g.input("given", (), bool)
@@ -106,7 +106,10 @@ def test_a_dropout_whose_mask_is_read_stays_an_operator(mask_is_read: bool) -> N
 
 
 def test_reads_by_position() -> None:
-    """What an operator leaves out is no read; what the graph inside of it reads comes behind its inputs."""
+    """An omitted input is no read.
+
+    What the graph inside of an operator reads comes behind its inputs.
+    """
     g = GraphBuilder()
     x, low, outer = g.input("x"), g.const(0.0), g.input("outer", (2,))
     clipped = g.op("Clip", [x, "", low], "clip")
@@ -134,7 +137,7 @@ def test_reads_by_position() -> None:
     assert flow.readers("nowhere") == ()
 
 
-def test_readers_of_a_value_and_of_all_that_a_node_writes() -> None:
+def test_readers_of_value_and_of_node_outputs() -> None:
     g = GraphBuilder()
     left = g.op("Split", [g.input("x")], "split", outputs=2, axis=1)
     right = g.nodes[-1].output[1]

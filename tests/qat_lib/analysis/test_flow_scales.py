@@ -18,7 +18,10 @@ def flow_of(g: GraphBuilder, output: str) -> Flow:
 
 
 def scales_of(*pairs: tuple[Any, Any, dict[str, Any]], opset: int = 19) -> list[Scale]:
-    """Return the scales of dequantizers of a weight of 3 x 4, one for each scale, type and attributes."""
+    """Return the scales of a weight's dequantizers, one per given scale.
+
+    The weight is 3 x 4; each scale has a type and attributes.
+    """
     g = GraphBuilder(opset=opset)
     x = g.input("x", (3, 4))
     for value, dtype, attributes in pairs:
@@ -83,7 +86,10 @@ def test_int8_scales(dtype: str, legal: bool, int8: bool) -> None:
 
 
 def types_of(quantized: Any, dequantized: Any, data: Any = None) -> str:
-    """Return the type that a pair has of which both nodes, one or none say it (``data``: no quantizer)."""
+    """Return a pair's type, given by both nodes, one or none.
+
+    With ``data`` there is no quantizer.
+    """
     g = GraphBuilder(opset=21)
     scale = g.const(0.1)
     zeros = [[g.const(0, dtype)] if dtype is not None else [] for dtype in (quantized, dequantized)]
@@ -108,13 +114,13 @@ def types_of(quantized: Any, dequantized: Any, data: Any = None) -> str:
         (None, np.int16, np.int16, "int16"),
     ],
 )
-def test_the_type_of_a_pair_is_what_its_zero_point_says(
+def test_pair_type_is_zero_point_type(
     quantized: Any, dequantized: Any, data: Any, expected: str
 ) -> None:
     assert types_of(quantized, dequantized, data) == expected
 
 
-def test_the_type_of_what_an_operator_moves_is_its_own() -> None:
+def test_moved_value_keeps_its_type() -> None:
     g = GraphBuilder()
     moved = g.op("Gather", [g.input("x", dtype=np.uint8), g.const([0], np.int64)])
     (read,) = flow_of(g, g.op("Tanh", [g.op("DequantizeLinear", [moved, g.const(0.1)])])).readers(

@@ -1,4 +1,4 @@
-"""The page: complete in itself, safe with any name, laid out without overlaps, and alive in a browser."""
+"""The page: self-contained, safe with any name, without overlaps, interactive in browsers."""
 
 from __future__ import annotations
 

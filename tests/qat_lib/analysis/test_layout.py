@@ -1,4 +1,4 @@
-"""The layered layout: downwards, without overlap, straight where it can be, bounded in size."""
+"""The layered layout: downwards, without overlap, mostly straight, bounded in size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def random_edges(count: int, seed: int) -> list[tuple[int, int]]:
 
 
 def spans(layout: Layout) -> dict[int, list[tuple[float, float]]]:
-    """Return the left and right end of every box and lane, by row and in order."""
+    """Return the ordered left and right box and lane ends, by row."""
     rows: dict[int, list[tuple[float, float]]] = {}
     lanes = [place for chain in layout.lanes for place in chain]
     for places, width in ((layout.boxes, 1.0), (lanes, LANE)):
@@ -50,7 +50,7 @@ def test_layout_of_a_chain_is_a_straight_line() -> None:
     assert (layout.width, layout.rows) == (1.0, 5)
 
 
-def test_layout_gives_a_long_edge_a_lane_in_every_row() -> None:
+def test_layout_gives_long_edge_lanes() -> None:
     layout = lay_out(5, [*((i, i + 1) for i in range(4)), (0, 4)])
     assert len(layout.lanes[-1]) == 3
     assert {x for x, _ in layout.lanes[-1]}.isdisjoint({x for x, _ in layout.boxes})

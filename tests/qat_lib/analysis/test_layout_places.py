@@ -145,7 +145,7 @@ def test_places_settle(name: str) -> None:
     assert layout.width == pytest.approx(width, abs=1e-4)
 
 
-def test_an_edge_has_a_lane_in_each_row_between_its_ends() -> None:
+def test_edge_has_lane_in_each_row_between() -> None:
     points = _Points([0, 3, 1], 0.1, 0.2)
     assert points.connect(0, 1) == range(3, 5)
     assert points.row == [0, 3, 1, 1, 2]

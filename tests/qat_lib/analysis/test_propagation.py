@@ -51,7 +51,7 @@ def test_is_mover(build: Build, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, True), (0.0, True), (1.0, False)])
-def test_is_mover_reads_the_pad_of_an_old_operator_set(value: float | None, expected: bool) -> None:
+def test_is_mover_reads_pad_of_old_opset(value: float | None, expected: bool) -> None:
     attributes = {} if value is None else {"value": value}
     found = last_node(lambda g, x: g.op("Pad", [x], pads=CORNERS, **attributes), opset=10)
     assert commutes_with_quantizers(*found) is expected
@@ -76,9 +76,7 @@ def test_is_rectifier(build: Build, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0.0, True), (-1.0, False), (None, False)])
-def test_is_rectifier_reads_the_clip_of_an_old_operator_set(
-    low: float | None, expected: bool
-) -> None:
+def test_is_rectifier_reads_clip_of_old_opset(low: float | None, expected: bool) -> None:
     attributes = {} if low is None else {"min": low}
     found = last_node(lambda g, x: g.op("Clip", [x], max=6.0, **attributes), opset=10)
     assert is_rectifier(*found) is expected
@@ -141,7 +139,10 @@ def test_propagate_is_done_after_once() -> None:
 
 
 def seen(build: Callable[[GraphBuilder, str], list[str]]) -> list[float | None]:
-    """Return the scales in which the graph's outputs and then the first operator's input are seen."""
+    """Return the scales of the outputs and the first operator's input.
+
+    They are those in which the reads see them.
+    """
     g = GraphBuilder()
     x = g.input()
     g.output(*build(g, x))

@@ -1,4 +1,4 @@
-"""The report: its figures, its JSON, its table and what its page is fed with."""
+"""The report: figures, JSON, table and the page's data."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_table_of_an_empty_report() -> None:
     assert "Findings" in lines(replace(EMPTY, findings=(finding("V01"),)))
 
 
-def test_table_joins_layers_of_one_verdict_that_follow_each_other() -> None:
+def test_table_joins_consecutive_layers_of_equal_verdict() -> None:
     report = replace(
         EMPTY,
         layers=(
@@ -326,7 +326,7 @@ def test_page_holds_boxes_edges_and_findings() -> None:
 
 
 def test_page_places_boxes_in_pixels() -> None:
-    """Boxes of 172 pixels with gaps of 28 stand side by side, rows are 84 pixels apart."""
+    """Boxes of 172 pixels have gaps of 28; rows are 84 apart."""
     edges = tuple(Edge(source=source, target=2, scale=None, quantizer="") for source in (0, 1))
     drawing = Drawing(boxes=(box("a"), box("b"), box("c")), edges=edges, anchors={})
     places = [each[8:] for each in page_data(replace(EMPTY, drawing=drawing))["boxes"]]

@@ -1,4 +1,4 @@
-"""Which kernel takes an Add of two activations, by which rule, and whether it is in INT8."""
+"""Which kernel fuses an Add of activations: rule and precision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def place(*builds: Build) -> list[PlacedAdd]:
 
 
 def verdict(*builds: Build) -> str:
-    """Return the only verdict: its rule, what it fused into or which kernel is behind a Q, and the precision."""
+    """Return the only verdict: rule, fused or following kernel, and precision.
+
+    The following kernel is the one behind a Q.
+    """
     (placed,) = place(*builds)
     into = (
         "" if placed.chain is None else f" in {' '.join(node.name for node in placed.chain.nodes)}"
@@ -42,7 +45,7 @@ def verdict(*builds: Build) -> str:
 
 
 def conv(g: GraphBuilder, name: str, x: str = "", **options: Any) -> str:
-    """A convolution whose node is called ``name``, of an input of its own or of ``x``."""
+    """A convolution node ``name``, of its own input or ``x``."""
     weight = g.weight((16, 16, 3, 3), name=name, quantized=options.pop("quantized", True))
     read = g.qdq(x or g.input(f"{name} in", SHAPE))
     return g.op("Conv", [read, weight], name, pads=[1] * 4, **options)
@@ -120,7 +123,7 @@ def test_a_layer_that_something_else_reads_takes_no_add() -> None:
 
 
 @pytest.mark.parametrize("shallow_first", [True, False])
-def test_the_layer_with_fewer_operators_in_front_takes_the_add(shallow_first: bool) -> None:
+def test_layer_with_fewer_operators_before_takes_add(shallow_first: bool) -> None:
     def build(g: GraphBuilder) -> str:
         operands = [conv(g, "shallow"), conv(g, "deep", g.op("Exp", [tanh(g)]))]
         return add(g, *(operands if shallow_first else operands[::-1]))
@@ -130,7 +133,10 @@ def test_the_layer_with_fewer_operators_in_front_takes_the_add(shallow_first: bo
 
 @pytest.mark.parametrize("shallow_first", [True, False])
 def test_depth_is_that_of_the_longest_way(shallow_first: bool) -> None:
-    """The layer whose input is a sum of a short and a long way lies as deep as the long one."""
+    """A sum of short and long paths counts the long one.
+
+    The layer that reads the sum lies as deep.
+    """
 
     def build(g: GraphBuilder) -> str:
         long_way = g.op("Exp", [g.op("Exp", [g.op("Exp", [tanh(g)])])])
@@ -141,7 +147,7 @@ def test_depth_is_that_of_the_longest_way(shallow_first: bool) -> None:
     assert verdict(build) == "F2 in shallow add float"
 
 
-def test_of_two_layers_as_deep_the_second_operand_takes_the_add() -> None:
+def test_second_operand_takes_add_at_equal_depth() -> None:
     assert verdict(lambda g: add(g, conv(g, "a"), conv(g, "b"))) == "F2 in b add float"
     assert verdict(lambda g: add(g, *[conv(g, name) for name in "ab"][::-1])) == "F2 in a add float"
 
@@ -170,7 +176,7 @@ def test_adds_of_constants_and_integers_are_no_residuals() -> None:
     assert [each.node.name for each in placed] == ["add"]
 
 
-def test_a_second_add_does_not_join_the_kernel_that_has_one() -> None:
+def test_second_add_does_not_join_same_kernel() -> None:
     def build(g: GraphBuilder) -> str:
         first = g.op("Add", [conv(g, "c"), g.qdq(tanh(g))], "first")
         return g.qdq(g.op("Add", [first, g.qdq(tanh(g))], "second"))

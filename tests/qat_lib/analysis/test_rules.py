@@ -1,4 +1,4 @@
-"""Details of single rules: which operand a message names, and where a limit lies."""
+"""Details of single rules: the operand in a message, and limits."""
 
 from __future__ import annotations
 
@@ -155,7 +155,10 @@ def test_v26_transposed_convolutions(op: str, axis: int | None, group: int, text
 def scores(
     build: Callable[[GraphBuilder, str], str], *, weighs: str = "MatMul", constant: bool = False
 ) -> list[Finding]:
-    """Return what V23 says of an attention whose scores go through ``build`` to the Softmax."""
+    """Return V23's findings on an attention with scores through ``build``.
+
+    The scores go through it to the Softmax.
+    """
     g = GraphBuilder()
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
     way = build(g, g.op("MatMul", [q, k], "scores/MatMul"))
@@ -191,7 +194,7 @@ def test_v23_looks_a_few_operators_back(length: int, found: int) -> None:
 
 
 def pair(dtype: Any) -> GraphBuilder:
-    """A pair on an activation, both nodes with a zero point of ``dtype``."""
+    """A pair on an activation with zero points of ``dtype``."""
     g = GraphBuilder()
     scale, zero = g.const(0.1), g.const(0, dtype)
     q = g.op("QuantizeLinear", [g.input(), scale, zero], "x_quantizer/QuantizeLinear")

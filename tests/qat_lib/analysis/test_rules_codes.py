@@ -1,4 +1,4 @@
-"""Every finding code with a graph that triggers it and one that nearly does.
+"""Every finding code, with a triggering graph and a near miss.
 
 The second graph of a row is the first with one thing put right: legal, quantized, and nothing is
 found in it.

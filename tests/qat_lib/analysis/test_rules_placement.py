@@ -1,4 +1,4 @@
-"""What the placement rules say about graphs in detail: counts, severities, verdicts and kernels."""
+"""Placement rules in detail: counts, severities, verdicts and kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report(g: GraphBuilder) -> FusionReport:
 
 
 def codes(g: GraphBuilder) -> set[str]:
-    """The codes found, without the hint that the input's Q costs a kernel."""
+    """The codes found, without the hint on the input Q's kernel."""
     return {finding.code for finding in report(g).findings} - {"H2"}
 
 
@@ -281,7 +281,7 @@ def test_f6_broadcasting_add_stands_alone() -> None:
     assert [(add.rule, add.fused_into) for add in report(g).adds] == [("F6", None)]
 
 
-def test_a_float_graph_has_adds_but_no_complaints_about_them() -> None:
+def test_float_graph_has_adds_without_findings() -> None:
     g = GraphBuilder()
     x = g.input()
     g.output(g.op("Relu", [g.op("Add", [x, g.conv(x, 16, 16, quantized=False)])]))
@@ -342,7 +342,7 @@ def test_v23_quantized_scores_or_mask(einsum: bool) -> None:
     ("op", "attributes"),
     [("Cast", {"to": 1}), ("Transpose", {"perm": [0, 2, 1]}), ("Reshape", None)],
 )
-def test_v23_knows_an_attention_whose_weights_are_moved_or_cast(
+def test_v23_recognizes_moved_or_cast_attention_weights(
     op: str, attributes: dict[str, Any] | None
 ) -> None:
     g = GraphBuilder()
@@ -442,7 +442,10 @@ def test_h2_and_h3_about_the_input() -> None:
 
 
 def blocks(dtype: Any) -> GraphBuilder:
-    """A product whose weight alone is quantized, in blocks of 16 rows, as ModelOpt writes INT4."""
+    """A product with only the weight quantized, in blocks of 16 rows.
+
+    ModelOpt writes INT4 like that.
+    """
     g = GraphBuilder(opset=21)
     weight = g.const(np.ones((32, 64)), dtype, "weight")
     scales = g.const(np.full((2, 64), 0.1), np.float32)

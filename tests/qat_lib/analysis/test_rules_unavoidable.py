@@ -1,4 +1,4 @@
-"""Where no placement is better, a finding is information, not a warning; and float normalizations read INT8."""
+"""Unavoidable findings are information, not warnings; float normalizations read INT8."""
 
 from collections.abc import Callable
 
@@ -95,7 +95,7 @@ def test_a_normalization_in_pieces_may_read_int8() -> None:
     assert [layer.writes for layer in report(g).layers] == ["int8", "float"]
 
 
-def test_a_product_of_int8_and_float_elsewhere_is_a_warning() -> None:
+def test_other_int8_float_product_is_warning() -> None:
     g = GraphBuilder()
     x = g.conv(g.qdq(g.input(shape=(1, 16, 16, 16))), 16, 16, name="first")
     scale = g.op("GlobalAveragePool", [g.input("y", (1, 16, 16, 16))])

@@ -1,4 +1,4 @@
-"""Weighted operators one by one: operands, precision, axes as the operator sees them, and multiply-accumulates."""
+"""Weighted operators: operands, precision, axes as seen by the operator, multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def product(
     quantized: tuple[bool, bool] = (True, True),
     **options: Any,
 ) -> WeightedOp:
-    """``op`` of two operands of which the one at ``constant`` is a weight (-1: neither)."""
+    """``op`` of two operands; the one at ``constant`` is a weight.
+
+    With -1 neither is.
+    """
     g = GraphBuilder()
     operands = []
     for position, shape in enumerate(shapes):
@@ -67,7 +70,7 @@ def test_macs(op: str, shapes: tuple[Any, Any], options: dict[str, Any], macs: i
     assert product(op, shapes, **options).macs == macs
 
 
-def test_macs_of_a_convolution_with_a_computed_weight_are_unknown() -> None:
+def test_macs_with_computed_weight_are_unknown() -> None:
     assert product("Conv", ((1, 16, 8, 8), (8, 16, 3, 3)), constant=-1).macs == 0
     assert product("MatMul", ((4, 32), (32, 5)), constant=-1).macs == 4 * 5 * 32
 
@@ -163,7 +166,7 @@ def test_axis_through_a_transpose(axis: int, perm: list[int] | None, seen: int) 
 
 
 def test_axis_through_two_transposes() -> None:
-    """The first turns axis 0 into axis 2, the second turns that into axis 1."""
+    """Axis 0 becomes axis 2, and that becomes axis 1."""
     g = GraphBuilder()
     stored = g.dq(g.const(np.ones((5, 2, 16)), np.int8), np.full(5, 0.1), axis=0)
     weight = g.op("Transpose", [g.op("Transpose", [stored], perm=[1, 2, 0])], perm=[0, 2, 1])
@@ -173,7 +176,7 @@ def test_axis_through_two_transposes() -> None:
 
 @pytest.mark.parametrize("op", ["Reshape", "Unsqueeze", "Squeeze", "Flatten"])
 def test_a_reshape_hides_the_axis(op: str) -> None:
-    """The layout operator's first input is the weight; the second is its shape or its axes."""
+    """The layout operator's inputs: first the weight, then shape or axes."""
     g = GraphBuilder()
     shape = {"Squeeze": (1, 16, 8), "Reshape": (8, 16)}.get(op, (16, 8))
     second = {"Reshape": [16, 8], "Unsqueeze": [0], "Squeeze": [0]}.get(op)

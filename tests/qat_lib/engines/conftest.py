@@ -1,4 +1,4 @@
-"""Small residual networks as ONNX files, and engines built from them once a session."""
+"""Small residual networks as ONNX files; engines built once per session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cpu_backend(request: pytest.FixtureRequest) -> str:
 def built(
     cpu_backend: str, int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> EngineArtifact:
-    """An INT8 engine of each CPU backend; tests must not change its files."""
+    """An INT8 engine per CPU backend; tests must not change it."""
     spec = BuildSpec(backend=cpu_backend, max_batch_size=8, classes=tuple("0123456789"))  # type: ignore[arg-type]
     return build_engine(
         int8_onnx, spec, output=tmp_path_factory.mktemp(cpu_backend) / "model.engine"
@@ -42,7 +42,7 @@ def built(
 
 @pytest.fixture
 def engine_copy(built: EngineArtifact, tmp_path: Path) -> Path:
-    """A copy of the engine and its manifest that a test may damage."""
+    """A copy of engine and manifest that a test may damage."""
     for path in (built.path, manifest_path(built.path), layers_path(built.path)):
         shutil.copy(path, tmp_path / path.name)
     return tmp_path / built.path.name

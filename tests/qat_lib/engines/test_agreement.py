@@ -1,4 +1,4 @@
-"""How far answers are apart, and how far each precision lets them be."""
+"""Distance between answers, and the bound for each precision."""
 
 from __future__ import annotations
 

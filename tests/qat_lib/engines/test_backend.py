@@ -1,4 +1,4 @@
-"""Backends: one module for each name, with all that the common code asks of it."""
+"""Backends: one module per name, complete for the common code."""
 
 from __future__ import annotations
 

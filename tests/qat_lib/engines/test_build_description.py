@@ -1,4 +1,4 @@
-"""What an ONNX file says about itself is taken over by an engine build; what another tool wrote there is not."""
+"""A build adopts an ONNX file's own description, not other tools'."""
 
 from pathlib import Path
 

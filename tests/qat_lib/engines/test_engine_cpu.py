@@ -1,4 +1,4 @@
-"""Engines of the two CPU backends: they answer like the reference, and say what they run in."""
+"""Both CPU backends' engines answer like the reference and report precisions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_openvino_runs_int8_and_names_fused_nodes(int8_onnx: Path, tmp_path: Pat
 
 
 def test_precision_is_read_and_not_assumed(int8_onnx: Path, tmp_path: Path) -> None:
-    """ONNX Runtime leaves these convolutions in FP32, and the layer list says so."""
+    """ONNX Runtime leaves these convolutions in FP32; the list says so."""
     artifact = build_engine(
         int8_onnx, BuildSpec(backend="onnxruntime"), output=tmp_path / "int8.engine"
     )
@@ -193,7 +193,7 @@ def test_wrong_input_is_named(built: EngineArtifact, batch: object, message: str
 
 
 def test_large_finite_input_is_no_error(built: EngineArtifact) -> None:
-    """Only NaN and infinity are refused, and an array in another memory order is accepted."""
+    """Only NaN and infinity are refused; other memory orders are accepted."""
     with load_engine(built.path) as engine:
         large = np.full((1, 1, 8, 8), 3e38, np.float32)
         assert engine.infer(large)["logits"].shape == (1, 10)

@@ -1,4 +1,4 @@
-"""Engines of every backend serve several threads fairly, and close while threads use them."""
+"""Engines of every backend serve threads fairly and close during use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def qdq_onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(
     request: pytest.FixtureRequest, qdq_onnx: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Load]:
-    """``load(limits)`` loads an engine of one backend; TensorRT is the strict fake of each version."""
+    """``load(limits)`` loads one backend's engine.
+
+    TensorRT is the strict fake of each version.
+    """
     name, _, version = request.param.partition(" ")
     output = tmp_path_factory.mktemp(name) / "m.engine"
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +62,7 @@ def install_fake(version: str, patch: pytest.MonkeyPatch) -> FakeTensorRT:
 
 
 def slow_down(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Let requests of ``engine`` run until the event that is returned is set."""
+    """Let ``engine``'s requests run until the returned event is set."""
     run, go_on = engine._run, threading.Event()
 
     def wait(request: Any, values: list[Any]) -> dict[str, Any]:

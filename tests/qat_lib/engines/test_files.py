@@ -1,4 +1,4 @@
-"""What can happen to an engine file: each damage is named, and nothing half-written is ever left."""
+"""Damage to an engine file is named; nothing half-written is left."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_missing_engine_and_missing_manifest(engine_copy: Path, tmp_path: Path) 
 
 
 def test_content_that_the_backend_refuses(engine_copy: Path) -> None:
-    """The digest is right, the content is not: the backend's own message is translated."""
+    """The digest is right, the content wrong: the backend's message is translated."""
     data = b"not an engine" * 100
     engine_copy.write_bytes(data)
     edit_manifest(engine_copy, set_values(digest=sha256(data).hexdigest(), bytes=len(data)))
@@ -202,7 +202,10 @@ def test_files_get_the_usual_permissions(engine_copy: Path) -> None:
 def test_files_without_a_name_are_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS and others have none: then the draft has a name, and goes where the writing fails."""
+    """NFS and others have none.
+
+    Then the draft has a name, and goes where the writing fails.
+    """
     monkeypatch.setattr(files, "_open_nameless", lambda directory: None)
     one, two = tmp_path / "one", tmp_path / "two"
     files.write_together({one: b"1", two: b"2"})
@@ -245,7 +248,7 @@ def test_a_killed_builder_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_really_full_leaves_nothing(tmp_path: Path) -> None:
-    """On a file system of 64 KiB of our own, where the machine lets us mount one."""
+    """On an own 64 KiB file system, where mounting is possible."""
     tmp_path = tmp_path / "small"
     tmp_path.mkdir()
     mount = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
@@ -293,7 +296,10 @@ for _ in range(5):
 
 
 def test_two_processes_build_the_same_engine(int8_onnx: Path, tmp_path: Path) -> None:
-    """Each loads what is there after each of its builds: engine and manifest always belong together."""
+    """Each loads the result after each of its builds.
+
+    Engine and manifest always belong together.
+    """
     output = tmp_path / "model.engine"
     command = [sys.executable, "-c", BUILDER, str(int8_onnx), str(output)]
     running = [

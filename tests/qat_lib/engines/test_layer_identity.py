@@ -1,4 +1,4 @@
-"""The Keras layer and the quantizers of an engine's layer, by the ONNX nodes in it."""
+"""An engine layer's Keras layer and quantizers, by its ONNX nodes."""
 
 from __future__ import annotations
 

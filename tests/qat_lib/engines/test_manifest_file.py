@@ -1,4 +1,4 @@
-"""What a manifest may hold: anything else is named, before the engine's library sees a byte."""
+"""Allowed manifest contents; others are named before the engine's library is called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def built_once(int8_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def engine(built_once: Path, tmp_path: Path) -> Path:
-    """A copy of an engine and its manifest that a test may damage."""
+    """A copy of engine and manifest that a test may damage."""
     for path in (built_once, manifest_path(built_once)):
         shutil.copy(path, tmp_path / path.name)
     return tmp_path / built_once.name
@@ -44,7 +44,7 @@ def write_sealed(engine: Path, edit: Callable[[Values], None]) -> None:
 
 
 def set_value(path: str, value: Any) -> Callable[[Values], None]:
-    """Return an edit that sets the value at a path such as ``inputs.0.dtype``."""
+    """Return an edit that sets a path such as ``inputs.0.dtype``."""
 
     def edit(values: Any) -> None:
         *parents, last = path.split(".")
@@ -226,7 +226,7 @@ def widen_image(values: Values) -> None:
 def test_manifest_of_another_engine_is_refused(
     engine_copy: Path, edit: Callable[[Values], None]
 ) -> None:
-    """It is right in itself, but not what the library says of the engine."""
+    """It is valid, but differs from the library's view of the engine."""
     write_sealed(engine_copy, edit)
     with pytest.raises(EngineLoadError, match="The manifest does not belong to the engine"):
         load_engine(engine_copy)

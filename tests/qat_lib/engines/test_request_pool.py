@@ -1,4 +1,4 @@
-"""The pool that lends an engine's requests to threads: in order, bounded, and drained when it closes."""
+"""The request pool for threads: in order, bounded, drained on close."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_pool_serves_callers_in_order() -> None:
 
 
 def test_pool_lets_no_thread_overtake() -> None:
-    """A thread that asks again at once comes after the one that waits."""
+    """A thread that asks again at once comes after a waiting one."""
     pool, order = make_pool(), []
     held = pool.take()
 
@@ -114,7 +114,7 @@ def test_caller_gives_up_after_the_timeout() -> None:
     assert pool.take() == held  # the place in the queue was given up, too
 
 
-def test_close_serves_those_who_came_before_and_refuses_those_after() -> None:
+def test_close_serves_earlier_and_refuses_later_callers() -> None:
     pool = make_pool()
     held = pool.take()
     with ThreadPoolExecutor(3) as threads:

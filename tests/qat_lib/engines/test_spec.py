@@ -1,4 +1,4 @@
-"""The text forms of a build spec, what it refuses, and how it meets a graph."""
+"""A build spec's text forms, refusals, and match with a graph."""
 
 from __future__ import annotations
 

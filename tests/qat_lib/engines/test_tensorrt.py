@@ -39,7 +39,10 @@ def trt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fake
 
 @pytest.fixture(scope="session")
 def qdq_onnx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An INT8 graph with weights as FP32 + Q + DQ, which every version takes."""
+    """An INT8 graph with FP32 + Q + DQ weights.
+
+    Every version takes it.
+    """
     return write_network(
         tmp_path_factory.mktemp("onnx") / "qdq.onnx", ResidualNetwork(), "int8", weights="qdq"
     )
@@ -105,7 +108,7 @@ def test_flags_of_each_version(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path
         assert trt.config.__dict__["flags"] == []
 
 
-def test_fp16_is_a_flag_on_8_and_a_graph_property_later(
+def test_fp16_flag_on_8_graph_property_later(
     trt: FakeTensorRT, fp32_onnx: Path, tmp_path: Path
 ) -> None:
     if trt.module.__version__.startswith("8"):
@@ -197,7 +200,7 @@ def test_no_plan_is_explained(
 
 
 def test_null_builder_means_no_gpu(trt: FakeTensorRT, qdq_onnx: Path, tmp_path: Path) -> None:
-    """The text is what the real bindings say: read from each of the three without a GPU."""
+    """The real bindings' text, read from all three without a GPU."""
     said = load_snapshot(".".join(trt.module.__version__.split(".")[:2]))["null_builder"]
     kind, _, text = said.partition(": ")
     assert kind == "TypeError"

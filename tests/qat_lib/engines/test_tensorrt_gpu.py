@@ -1,4 +1,7 @@
-"""TensorRT on a real GPU. Opt-in: ``-m gpu``; skipped where TensorRT or the GPU is missing."""
+"""TensorRT on a real GPU (opt-in: ``-m gpu``).
+
+Skipped where TensorRT or the GPU is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU validation script, run end to end on the fake of each version."""
+"""The GPU validation script, end to end on each version's fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compare the committed API snapshots with the real bindings from the package index. Opt-in: ``-m live``."""
+"""Compare committed API snapshots with the real bindings (opt-in: ``-m live``).
+
+The bindings come from the package index.
+"""
 
 from __future__ import annotations
 

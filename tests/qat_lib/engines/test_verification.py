@@ -1,4 +1,4 @@
-"""A new engine must answer as ONNX Runtime does, or there is no file."""
+"""A new engine must answer like ONNX Runtime, else no file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
 
 
 def swap_samples(answers: dict[str, Any]) -> dict[str, Any]:
-    """Be right at batch 1 only, as a backend is that lays out a batch wrongly."""
+    """Be right at batch 1 only, like a wrong batch layout."""
     return {name: np.roll(value, 1, axis=0) for name, value in answers.items()}
 
 
@@ -108,7 +108,10 @@ def test_manifest_says_how_well_the_engine_agrees(
 
 
 def test_stacked_lstm_is_right_or_refused(tmp_path: Path) -> None:
-    """OpenVINO 2026.4 imports the compiled model wrongly: right at batch 1, wrong above. ONNX Runtime is right."""
+    """OpenVINO 2026.4 is right at batch 1, wrong above.
+
+    It imports the compiled model wrongly. ONNX Runtime is right.
+    """
     pytest.importorskip("openvino")
     model = write_stacked_lstm(tmp_path / "lstm.onnx")
     for backend, batch in (("openvino", 1), ("onnxruntime", 8)):

@@ -13,10 +13,13 @@ import pytest
 
 
 class Lab:
-    """Builds graphs from ONNX's text form, runs them without optimizations, and compares them."""
+    """Build, run (without optimizations) and compare graphs in ONNX's text form."""
 
     def build(self, text: str, *, opset: int = 17, **constants: Any) -> ir.Model:
-        """Return the graph ``text`` with ``constants`` as initializers and a layer's name at each node."""
+        """Return the graph ``text``, with a layer's name at each node.
+
+        ``constants`` become initializers.
+        """
         proto = onnx.parser.parse_model(
             f'<ir_version: 8, opset_import: ["" : {opset}]> agraph {text}'
         )
@@ -58,10 +61,11 @@ class Lab:
     def formula(
         self, text: str, inputs: dict[str, Any], *, opset: int = 17, **constants: Any
     ) -> ir.Model:
-        """Return the graph of expressions such as ``Add(Conv(x, w), b)``, with the constants that they name.
+        """Return the graph of expressions such as ``Add(Conv(x, w), b)``.
 
-        Several results are separated by semicolons; ``c = Conv(x, w)`` names what is read more than
-        once. ``inputs`` maps the names of the inputs to arrays.
+        The constants that they name are in it. Several results are separated by semicolons;
+        ``c = Conv(x, w)`` names what is read more than once. ``inputs`` maps the names of the
+        inputs to arrays.
         """
         lines: list[str] = []
         results: list[str] = []
@@ -92,7 +96,7 @@ class Lab:
         )
 
     def results(self, model: ir.Model) -> list[str]:
-        """Return each output as an expression over inputs and constants: ``["Add(Conv(x, w), b)"]``."""
+        """Return outputs as expressions over inputs and constants: ``["Add(Conv(x, w), b)"]``."""
 
         def written(value: ir.Value | None) -> str:
             node = None if value is None else value.producer()
@@ -124,7 +128,10 @@ class Lab:
         rtol: float = 0.0,
         atol: float = 0.0,
     ) -> ir.Model:
-        """Apply a pass; require the same outputs and an untouched argument; return the new model."""
+        """Apply a pass and return the new model.
+
+        The outputs must be the same and the argument untouched.
+        """
         before = ir.to_proto(model).SerializeToString(deterministic=True)
         expected = self.run(model, **inputs)
         lowered = lowering(model)

@@ -6,7 +6,10 @@ from keras import layers
 
 
 def build_network():
-    """Return a network with all that the passes are about: pads, depthwise, transposed, gates, branches, flatten."""
+    """Return a network with all structures that the passes rewrite.
+
+    Pads, depthwise, transposed, gates, branches, flatten.
+    """
     image = keras.Input((12, 12, 3), name="image")
     x = layers.ZeroPadding2D(1, name="pad")(image)
     x = layers.Conv2D(8, 3, strides=2, use_bias=False, name="stem")(x)

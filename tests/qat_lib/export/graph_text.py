@@ -1,4 +1,4 @@
-"""Graphs as lines of text, so that what a pass makes of one can be compared with what it must make of it."""
+"""Graphs as text lines, to compare a pass's result with expectations."""
 
 import itertools
 import re
@@ -9,7 +9,10 @@ from qat_lib.export.graph import constant, dims
 
 
 def describe(model):
-    """Return a line for each node that an output needs; names of tensors between the nodes mean nothing."""
+    """Return a line per required node; inner tensor names mean nothing.
+
+    A node is required if an output needs it.
+    """
     lines, numbers, named = (
         [],
         itertools.count(),
@@ -43,7 +46,7 @@ def build(lab, text, constants, opset=17):
 
 
 def random_inputs(model):
-    """Return a random array for each float input of a model, with 2 for an open size."""
+    """Return random arrays for a model's float inputs; open sizes are 2."""
     rng = np.random.default_rng(3)
     shapes = {
         value.name: [2 if d is None else d for d in dims(value)] for value in model.graph.inputs
@@ -54,9 +57,10 @@ def random_inputs(model):
 def check_rewrite(
     lab, lowering, signature, before, after=None, *, opset=17, tolerance=1e-6, **constants
 ):
-    """Require that a pass turns one body of a graph into another, shapes included, and that both give the same.
+    """Check that a pass rewrites one graph body to another.
 
-    Without ``after`` the graph must stay as it is. Returns the rewritten model.
+    Shapes included; both must compute the same. Without ``after`` the graph must stay as it is.
+    Returns the rewritten model.
     """
     model = build(lab, f"{signature} {{ {before} }}", constants, opset)
     lowered = lowering(model)
@@ -70,7 +74,10 @@ def check_rewrite(
 
 
 def assert_same(received, expected):
-    """Require that two graphs differ in the names of their inner tensors at most, and that nothing idle is left."""
+    """Check that two graphs differ in inner tensor names at most.
+
+    Nothing idle may be left.
+    """
     lines, wanted = describe(received), describe(expected)
     assert lines == wanted, "\n".join(["expected:", *wanted, "received:", *lines])
     assert len(received.graph) == len(lines) - len(received.graph.outputs), (

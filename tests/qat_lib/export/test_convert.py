@@ -1,4 +1,7 @@
-"""The conversion by tf2onnx: weights bound, inputs and outputs named, and every node knows its layer."""
+"""Conversion by tf2onnx: bound weights, named inputs and outputs, layers.
+
+Every node knows its layer.
+"""
 
 import logging
 from types import SimpleNamespace
@@ -85,7 +88,7 @@ def test_convert_names_inputs_outputs_and_open_dimensions(batch: int | None, fir
     assert shapes(converted.graph.outputs) == [("y", [first, "y_dim_1", 3]), ("z", [first, 2])]
 
 
-def test_convert_sets_an_output_apart_from_the_input_of_its_name() -> None:
+def test_convert_separates_output_from_input_name() -> None:
     x = keras.Input((3,), name="x")
     converted = check(keras.Model(x, [layers.ReLU(name="y")(x), x]), normal(4, 3))
     assert [v.name for v in converted.graph.outputs] == ["y", "x_output"]
@@ -126,7 +129,7 @@ def test_convert_records_the_layer_of_each_node() -> None:
     assert relu.outputs[0].meta["keras_tensor"] == "inner/dense"
 
 
-def test_convert_puts_a_pair_in_the_place_of_each_quantizer() -> None:
+def test_convert_replaces_quantizers_by_pairs() -> None:
     x = keras.Input((3,), name="x")
     y = layers.Dense(2, name="dense")(TensorQuantizer(name="x_quantizer")(x))
     converted = convert(keras.Model(x, TensorQuantizer(name="y_quantizer")(y)), opset=17)
@@ -271,7 +274,7 @@ def test_convert_names_eight_operators_at_most(monkeypatch: pytest.MonkeyPatch) 
 def test_convert_goes_by_the_operator_set_that_tf2onnx_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Gelu is an operator since set 20: a node of that name in set 18 is none of ONNX's."""
+    """Gelu exists since set 20; in set 18 it is foreign."""
     converted_to(monkeypatch, ("", "Gelu"))
     with pytest.raises(ExportError, match=r"operator set 20 for: Gelu \(n0\)"):
         convert(dense(), opset=20)

@@ -1,4 +1,4 @@
-"""export_onnx on the smallest models: what is run, what is recorded, and what is left on disk."""
+"""export_onnx on the smallest models: runs, records and files."""
 
 import inspect
 import json
@@ -338,7 +338,7 @@ def test_export_puts_large_weights_into_another_file(
     assert onnx.numpy_helper.to_array(stored).size == 12
 
 
-def test_the_limit_of_one_file_is_below_that_of_protobuf() -> None:
+def test_file_limit_is_below_protobuf() -> None:
     assert 1.8e9 < finish.EXTERNAL_DATA_ABOVE < 2**31 - 2**27
 
 

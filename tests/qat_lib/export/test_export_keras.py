@@ -225,7 +225,7 @@ def test_sequential_grouped_gelu_and_layer_norm(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["object", "dict", "path"])
-def test_the_plans_digest_is_recorded_in_whatever_form_it_comes(form, quantized, plan, tmp_path):
+def test_plan_digest_is_recorded_in_any_form(form, quantized, plan, tmp_path):
     given = {"object": plan, "dict": plan.to_dict(), "path": tmp_path / "plan.json"}[form]
     (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     qat_lib.export_onnx(quantized, tmp_path / "model.onnx", plan=given)

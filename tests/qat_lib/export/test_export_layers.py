@@ -1,4 +1,4 @@
-"""Single layers of many kinds: each is converted, verified and agrees with Keras."""
+"""Single layers of many kinds: converted, verified, compared with Keras."""
 
 import numpy as np
 import onnx

@@ -86,7 +86,7 @@ def test_other_bit_widths_are_refused(tmp_path):
         qat_lib.export_onnx(model, tmp_path / "four.onnx")
 
 
-def test_a_failed_verification_leaves_no_file_and_the_old_one_stays(quantized, plan, tmp_path):
+def test_failed_verification_keeps_old_file(quantized, plan, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")
     wrong = plan.without(plan.quantizers[0].name)
@@ -147,7 +147,7 @@ def test_more_than_two_gigabytes(tmp_path):
     assert qat_lib.check_parity(quantized, path, data, layers=True).passed
 
 
-def test_a_plan_of_another_kind_is_refused_before_the_export(network, tmp_path):
+def test_other_plan_is_refused_before_export(network, tmp_path):
     with pytest.raises(PlanError, match="Received: int"):
         qat_lib.export_onnx(network, tmp_path / "model.onnx", plan=3)
     assert not (tmp_path / "model.onnx").exists()

@@ -281,7 +281,7 @@ def test_new_node_belongs_to_the_layer_of_its_origin():
     assert new_node("Add", [], origin=origin).meta == {LAYER: "layer"}
 
 
-def test_new_node_has_the_type_of_its_origins_first_output():
+def test_new_node_takes_type_of_first_output():
     origin = ir.node("Dropout", [], num_outputs=2)
     origin.outputs[0].dtype, origin.outputs[1].dtype = ir.DataType.FLOAT, ir.DataType.BOOL
     assert new_node("Relu", [], origin=origin).outputs[0].dtype.name == "FLOAT"

@@ -1,4 +1,4 @@
-"""The Keras side of a parity check: inputs in order, batches, and the outputs of layers."""
+"""The Keras side of a parity check: inputs, batches, layer outputs."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ A, B = np.arange(10, dtype=np.float32).reshape(5, 2), -np.arange(15, dtype=np.fl
 
 
 def two_inputs(form: Any = list) -> keras.Model:
-    """Return a model of the inputs ``second`` (2 values) and ``first`` (3 values) that gives their sums."""
+    """Return a model that sums ``second`` (2 values) and ``first`` (3 values)."""
     second, first = keras.Input((2,), name="second"), keras.Input((3,), name="first")
     outputs = [layers.Identity(name="y2")(second), layers.Identity(name="y3")(first)]
     inputs = {"second": second, "first": first} if form is dict else form([second, first])
@@ -81,7 +81,7 @@ def test_batches_take_an_iterable_of_batches() -> None:
 
 @pytest.mark.parametrize("form", [list, dict])
 @pytest.mark.parametrize("iterable", [False, True])
-def test_batches_bring_a_dict_into_the_order_of_the_inputs(form: Any, iterable: bool) -> None:
+def test_batches_order_dict_by_inputs(form: Any, iterable: bool) -> None:
     """Keras orders the inputs of a dict by name."""
     data = {"first": B, "second": A}
     (part,) = batches(two_inputs(form), iter([data]) if iterable else data, 8, whole=False)
@@ -130,7 +130,7 @@ def test_nudged_moves_floats_by_a_millionth() -> None:
 
 
 def chain() -> keras.Model:
-    """Return a model with a layer that is called twice, and one of two outputs."""
+    """Return a model with a shared layer and a two-output layer."""
     x = keras.Input((4,), name="x")
     a = layers.Rescaling(2.0, name="twice")(x)
     shared = layers.Rescaling(3.0, name="shared")
@@ -144,7 +144,7 @@ class Split(layers.Layer):
         return [x[:, :2], x[:, 2:]]
 
 
-def test_keras_reference_gives_the_outputs_and_then_those_of_layers() -> None:
+def test_keras_reference_lists_outputs_before_layers() -> None:
     x = np.float32([[1, 2, 3, 4]])
     reference = KerasReference(chain(), ["end", "gone", "split", "shared", "twice"])
     assert reference.layers == ["end", "twice"]

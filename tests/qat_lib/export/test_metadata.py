@@ -1,4 +1,4 @@
-"""What an exported file says about itself, read back from damaged files, too."""
+"""Metadata of an exported file, also read back from damaged files."""
 
 import json
 

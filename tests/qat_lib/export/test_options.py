@@ -1,4 +1,4 @@
-"""The options of an export: what each takes, and what it is by default."""
+"""The options of an export: accepted values and defaults."""
 
 from typing import Any
 
@@ -81,6 +81,6 @@ def test_option_fields_describe_every_option() -> None:
     ]
 
 
-def test_export_options_take_the_old_name_of_the_batch_size() -> None:
+def test_export_options_accept_old_batch_name() -> None:
     with pytest.warns(DeprecationWarning, match=r"ExportOptions.batch is now batch_size"):
         assert ExportOptions(batch=3) == ExportOptions(batch_size=3)

@@ -1,4 +1,7 @@
-"""What a parity check finds, on outputs known to the last value: what Keras and ONNX give is what goes in."""
+"""Findings of a parity check on exactly known outputs.
+
+What Keras and ONNX give is what goes in.
+"""
 
 import inspect
 import json
@@ -35,7 +38,7 @@ def compare(
     tensors: dict[str, str] | None = None,
     **options: Any,
 ) -> ParityReport:
-    """Compare a Keras model that gives the first array of each pair with a file that gives the second one.
+    """Compare a Keras model (first arrays) with a file (second arrays).
 
     Keras's outputs are ``e * scale + offset``.
     """
@@ -66,7 +69,7 @@ def write(
     quantizers: Recorded | None = None,
     tensors: dict[str, str] | None = None,
 ) -> Path:
-    """Write a graph in which the output ``y<i>`` is the input ``r<i>``, and ``t<i>`` that one too."""
+    """Write a graph whose outputs ``y<i>`` and ``t<i>`` are the input ``r<i>``."""
     float32, batch = onnx.TensorProto.FLOAT, fixed or "batch"
     values = {
         n: onnx.helper.make_tensor_value_info(n, float32, [batch, *x.shape[1:]])
@@ -148,7 +151,7 @@ def test_parity_takes_a_tie_within_one_quantization_step(tmp_path: Path) -> None
         )
 
 
-def test_parity_takes_a_tie_of_floats_within_a_hundred_thousandth(tmp_path: Path) -> None:
+def test_parity_ties_floats_within_tolerance(tmp_path: Path) -> None:
     for gap, ties in ((0.5, 1), (2.0, 0)):
         report = compare(tmp_path, ([[1e5 - gap, 1e5]], [[1e5, 0.0]]))
         assert (report.ties, report.mismatches) == (ties, 1 - ties)
@@ -156,10 +159,11 @@ def test_parity_takes_a_tie_of_floats_within_a_hundred_thousandth(tmp_path: Path
 
 
 @pytest.mark.parametrize(("gap", "ties"), [(2, 1), (3, 0)])
-def test_parity_widens_a_tie_by_twice_the_noise_of_keras(
-    tmp_path: Path, gap: int, ties: int
-) -> None:
-    """Keras's logits are ``(x - 1) * 2**16``: inputs that move by 2**-20 of their value move them by 1/16."""
+def test_parity_widens_tie_by_twice_keras_noise(tmp_path: Path, gap: int, ties: int) -> None:
+    """Keras's logits are ``(x - 1) * 2**16``.
+
+    Inputs that move by 2**-20 of their value move them by 1/16.
+    """
     expected = 1 + np.float32([[0, gap]]) * np.float32(2.0**-20)
     report = compare(tmp_path, (expected, [[9.0, 0.0]]), scale=2.0**16, offset=-(2.0**16))
     assert report.noise == pytest.approx(1 / 16, rel=0.01)
@@ -323,7 +327,10 @@ SOME = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
 def layer_report(
     folder: Path, expected: np.ndarray, received: np.ndarray
 ) -> tuple[LayerDifference, ...]:
-    """Compare a layer's output with a tensor of another shape; the model's own output stands beside them."""
+    """Compare a layer's output with a tensor of another shape.
+
+    The model's own output stands beside them.
+    """
     names = {"e0": expected, "r0": received}
     inputs = {name: keras.Input(x.shape[1:], name=name) for name, x in names.items()}
     hidden = layers.Identity(name="hidden")(inputs["e0"])
@@ -363,7 +370,7 @@ def layer_report(
         "vector",
     ],
 )
-def test_parity_takes_a_layers_tensor_in_either_order_of_axes(
+def test_parity_accepts_either_axis_order(
     tmp_path: Path, expected: np.ndarray, received: np.ndarray
 ) -> None:
     (found,) = layer_report(tmp_path, expected, received)
@@ -371,13 +378,13 @@ def test_parity_takes_a_layers_tensor_in_either_order_of_axes(
     assert found.magnitude == np.abs(expected).max()
 
 
-def test_parity_leaves_out_a_layer_whose_tensor_does_not_fit(tmp_path: Path) -> None:
+def test_parity_skips_layer_with_unfit_tensor(tmp_path: Path) -> None:
     assert layer_report(tmp_path, SOME, SOME.transpose(0, 2, 1, 3)) == ()
     assert layer_report(tmp_path, SOME, SOME[..., :2]) == ()
     assert layer_report(tmp_path, SOME[:, 0], SOME[:, 0, :2]) == ()
 
 
-def test_parity_takes_the_order_of_axes_with_the_least_difference(tmp_path: Path) -> None:
+def test_parity_chooses_axis_order_of_least_difference(tmp_path: Path) -> None:
     cube = np.arange(64, dtype=np.float32).reshape(1, 4, 4, 4)
     (found,) = layer_report(tmp_path, cube, cube.transpose(0, 3, 1, 2) + 0.5)
     assert (found.largest, found.mean) == (0.5, 0.5)
@@ -466,7 +473,10 @@ def test_first_difference_is_relative_to_the_magnitude() -> None:
 def test_parity_nudges_a_quantized_model_until_an_output_moves(
     tmp_path: Path, quantizers: Recorded | None, noise: float
 ) -> None:
-    """The first quantizer takes small nudges of 1.0 back: its edge is four millionths away."""
+    """The first quantizer reverts small nudges of 1.0.
+
+    Its edge is four millionths away.
+    """
     values, other = np.float32([[1.0, 0.0]]), np.float32([[0.0, 1.0]])
     x, r = keras.Input((2,), name="e0"), keras.Input((2,), name="r0")
     quantizer = TensorQuantizer(name="q", range_policy="frozen")

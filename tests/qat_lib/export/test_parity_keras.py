@@ -1,4 +1,4 @@
-"""Parity of exported Keras models: by layer, and with data that do not fit."""
+"""Parity of exported Keras models: by layer, and with unfit data."""
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ def test_layer_by_layer_comparison_names_where_a_difference_starts(
 
 
 def test_a_layer_comparison_leaves_the_weights_outside(quantized, exported, tmp_path):
-    """A model of more than 2 GB can't be handed to ONNX Runtime in one piece."""
+    """ONNX Runtime can't take a model above 2 GB in one piece."""
     from qat_lib.export import session
 
     path = tmp_path / "big.onnx"

@@ -92,7 +92,7 @@ def test_a_per_tensor_scale_becomes_per_channel(lab, rng):
     assert lab.node(lowered, "DequantizeLinear").attributes["axis"].value == 0
 
 
-def test_a_weight_shared_by_two_layers_is_folded_for_each(lab, rng):
+def test_shared_weight_is_folded_for_each_layer(lab, rng):
     n = norm(rng, 2)
     model = lab.build(
         """(float[1,2,4,4] x) => (float[1,2,4,4] y) {
@@ -168,7 +168,7 @@ def test_the_pieces_of_a_batch_norm_become_one_node(lab, rng, shape, constant):
     )
 
 
-def test_pieces_in_channels_last_order_or_with_other_numbers_stay(lab, rng):
+def test_other_layout_or_numbers_keep_batchnorm_pieces(lab, rng):
     n = norm(rng, 3)
     last = pieces(lab, rng, n, (2, 4, 4, 3), (1, 1, 1, 3))
     assert lab.ops(passes.recover_batchnorm(last))["BatchNormalization"] == 0
@@ -299,7 +299,7 @@ def test_quantization_moves_in_front_of_a_max_pool(lab, rng):
     assert lab.order(lowered) == ["Relu", "QuantizeLinear", "DequantizeLinear", "MaxPool", "Relu"]
 
 
-def test_quantization_stays_behind_a_pool_whose_input_is_read_twice(lab, rng):
+def test_quantizer_stays_behind_pool_of_shared_input(lab, rng):
     model = lab.build(
         """(float[1,2,6,6] x) => (float[1,2,6,6] a, float[1,2,3,3] y) {
             a = Relu(x)
@@ -340,7 +340,7 @@ def residual_constants(rng):
     }
 
 
-def test_strides_go_up_to_the_convolution_that_makes_the_tensor(lab, rng):
+def test_strides_move_to_producing_convolution(lab, rng):
     model = lab.build(RESIDUAL.replace("STRIDE", "2"), **residual_constants(rng))
     lowered = lab.check(model, passes.hoist_strides, image(rng, 1, 2, 7, 7), rtol=1e-6, atol=1e-6)
     strides = [

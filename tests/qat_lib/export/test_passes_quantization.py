@@ -1,4 +1,7 @@
-"""Ranges of activations, integer weights in the consumer's layout, FP32 + Q + DQ, UINT8."""
+"""Activation ranges, integer weights in consumer layout, float weights, UINT8.
+
+Float weights are FP32 + Q + DQ.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from qat_lib.export.ranges import LearnedRange
 
 
 def mark(model, **names):
-    """Say which quantizer each pair stands for: output of the DQ -> name."""
+    """Mark each pair's quantizer: output of the DQ -> name."""
     for node in model.graph:
         if node.op_type == "DequantizeLinear":
             name = names[node.outputs[0].name]
@@ -44,7 +47,7 @@ def test_activation_pairs_get_the_learned_scale_in_canonical_form(lab):
     np.testing.assert_array_equal(lab.run(lowered, x=x)[0], expected)
 
 
-def test_two_pairs_of_one_quantizer_on_one_tensor_become_one(lab):
+def test_equal_pairs_on_one_tensor_become_one(lab):
     model = lab.build(
         """(float[N,4] x) => (float[N,4] y) {
             q1 = QuantizeLinear(x, one, zero)
@@ -167,7 +170,7 @@ def test_scales_along_two_axes_of_one_weight_are_refused(lab, rng):
         passes.store_quantized_weights(mark(model, d="w"), {"w": learned})
 
 
-def test_integers_round_half_to_even_and_stay_in_the_narrow_range():
+def test_integers_round_half_even_in_narrow_range():
     learned = LearnedRange(name="w", amax=np.asarray(127, np.float32), narrow=True)
     values = np.asarray([-128, -127.5, -0.5, 0.5, 1.5, 2.5, 127.4, 500], np.float32)
     assert learned.integers(values).tolist() == [-127, -127, 0, 0, 2, 2, 127, 127]

@@ -1,4 +1,4 @@
-"""What the markers of quantizers become: ranges of activations, INT8 weights, float weights."""
+"""Quantizer markers become activation ranges, INT8 weights or float weights."""
 
 import numpy as np
 import pytest
@@ -87,8 +87,11 @@ def test_activation_ranges_leave_weights_and_go_on_behind_them(lab):
     assert "a/scale" in lab.results(lowered)[1]
 
 
-def test_activation_ranges_write_one_pair_for_a_tensor_and_a_quantizer(lab):
-    """Three of one quantizer, one of another, and one of the first again on another tensor."""
+def test_activation_ranges_merge_equal_pairs(lab):
+    """Three of one quantizer, one of another, one on another tensor.
+
+    The last one is of the first quantizer again.
+    """
     text = "; ".join(
         [
             "r = Relu(x)",
@@ -191,7 +194,7 @@ HALVES = [
 
 @pytest.mark.parametrize(("move", "expected", "amax"), WHOLE + HALVES)
 def test_weights_go_through_moves_of_constant_arguments(lab, move, expected, amax):
-    """With one scale; and with two, along an axis that the move keeps."""
+    """One scale, then two scales along an axis that is kept."""
     model = marked(lab, f"Neg({move.format(pair('w'))}); Relu(x)", "q", w=W, **SHAPES)
     range_ = learned("q", amax, narrow=True)
     lowered = passes.store_quantized_weights(model, {"q": range_})
@@ -232,7 +235,10 @@ def test_weights_stop_at_a_move_of_computed_arguments(lab):
 
 
 def test_weights_of_several_readers_share_what_is_equal(lab):
-    """Three layouts, one of them twice, and a reader that takes the weight at two inputs."""
+    """Three layouts, one of them twice, and a double reader.
+
+    The double reader takes the weight at two inputs.
+    """
     text = f"d = {pair('v')}; Neg(d); Transpose(d); Neg(Transpose(d)); Exp(Transpose(d)); Mul(d, d); MatMul(x, d)"
     v = np.float32(np.arange(9).reshape(3, 3))
     model = marked(lab, text, "q", v=v)

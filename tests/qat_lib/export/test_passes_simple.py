@@ -1,4 +1,4 @@
-"""Passes that look at one operator: each condition of each, beside a twin that does not meet it."""
+"""Single-operator passes: each condition, with a case that violates it."""
 
 import re
 
@@ -76,7 +76,7 @@ def test_remove_identities_removes_what_only_they_read(lab):
     assert lab.constants(lowered) == {}
 
 
-def test_remove_identities_goes_on_behind_an_output_that_needs_a_node(lab):
+def test_remove_identities_continues_behind_required_output(lab):
     model = lab.formula(
         "Identity(x); Exp(Identity(x)); Relu(Identity(w))",
         {"x": np.float32([1])},
@@ -125,7 +125,7 @@ def test_use_output_padding(lab, pads, expected, beyond):
     assert (None if found is None else list(found.value)) == beyond
 
 
-def test_use_output_padding_goes_on_behind_a_convolution_that_needs_none(lab):
+def test_use_output_padding_continues_behind_unpadded_convolution(lab):
     call = "ConvTranspose<pads = {}, strides = [3,3]>"
     text = f"a = {call.format([0, 0, 0, 0])}(x, w)\n y = {call.format([0, -1, 0, 0])}(a, w)"
     model = lab.build(

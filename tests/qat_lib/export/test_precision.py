@@ -37,7 +37,10 @@ def under(policy):
 
 
 def build(policy):
-    """Return a small network under a policy, with what Keras computes differently in half precision."""
+    """Return a small network under a policy, sensitive to half precision.
+
+    Keras computes some of it differently in half precision.
+    """
     with under(policy):
         image = keras.Input((8, 8, 3), name="image")
         x = layers.Normalization(mean=[0.1, 0.2, 0.3], variance=[0.3, 0.2, 0.1], name="norm")(image)

@@ -1,4 +1,4 @@
-"""Layers that compute in float32 for a while, and TensorFlow graphs written in it."""
+"""Layers and TensorFlow graphs that compute in float32 for a while."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from qat_lib.export.precision import (  # noqa: E402
 
 
 class Holder:
-    """Stands for a model: some layers, and a compute type of its own."""
+    """A model substitute: some layers and a compute type."""
 
     compute_dtype = "float32"
 
@@ -219,7 +219,7 @@ def test_casts_between_floats_vanish():
     assert (difference.tolist(), whole.tolist()) == ([-0.25, -2.5], [1, 3])
 
 
-def test_readers_of_a_cast_that_waits_for_something_read_its_data():
+def test_readers_of_waiting_cast_read_its_data():
     """What it waits for is one of its inputs, too."""
 
     def function(x):
@@ -236,7 +236,7 @@ def test_readers_of_a_cast_that_waits_for_something_read_its_data():
 
 
 def test_operators_that_are_no_casts_stay():
-    """A Cast is told by its operator: others may have the attributes of one."""
+    """A Cast is known by its operator, not its attributes."""
     graph_def = nodes_of(
         lambda x: tf.bitcast(x, tf.int32, name="bits"), tf.TensorSpec([2], tf.float32, name="x")
     )

@@ -1,4 +1,4 @@
-"""Edits of a traced TensorFlow graph: what it computes stays, how it says it changes."""
+"""Edits of a traced TensorFlow graph, which keep its results."""
 
 from collections.abc import Callable
 from math import erf

@@ -1,4 +1,4 @@
-"""Learned ranges as plain data, and which quantizers of a model have one."""
+"""Learned ranges as plain data, and the quantizers that have one."""
 
 import logging
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def test_learned_range_has_integers_of_its_type(options, dtype, steps, low, high
 
 
 @pytest.mark.parametrize("amax", [np.float32(1.27), np.float64([[2.54], [12.7]])])
-def test_learned_range_has_a_float32_scale_in_the_shape_of_amax(amax):
+def test_learned_range_scale_has_shape_of_amax(amax):
     scale = LearnedRange(name="q", amax=amax).scale
     assert scale.dtype == np.float32
     np.testing.assert_array_equal(scale, np.asarray(amax, np.float32) / np.float32(127))

@@ -1,4 +1,4 @@
-"""What is read off a lowered graph: scales, weights, readers, the tensors of Keras layers."""
+"""Records of a lowered graph: scales, weights, readers, layer tensors."""
 
 import json
 
@@ -21,7 +21,10 @@ def pair(data, zero="z"):
 
 
 def network(lab):
-    """Return two activations, the second unsigned; two weights, the second with an axis and a factor; and others."""
+    """Return two activations, two weights, and others.
+
+    The second activation is unsigned; the second weight has an axis and a factor.
+    """
     text = (
         f"a = {pair('x')}; b = {pair('Relu(a)', 'u')}; w = DequantizeLinear(i, s, z);"
         "v = DequantizeLinear<axis = 0>(i, s2, z2); DequantizeLinear(i, s, z); MatMul(MatMul(b, w), v); Add(b, b); a"

@@ -1,4 +1,4 @@
-"""Each node of an exported file says its Keras layer and its quantizer, whatever the passes do."""
+"""Exported nodes keep their Keras layer and quantizer through all passes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block() -> Any:
 
 
 def network() -> Any:
-    """Return a network with a nested model, a shared layer and a Concat."""
+    """Return a network with nested model, shared layer and Concat."""
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 4), name="x")
     shared = layers.Conv2D(4, 1, name="shared")

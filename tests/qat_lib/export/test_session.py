@@ -1,4 +1,4 @@
-"""ONNX Runtime as the reference: inputs in the file's layout and type, outputs in the file's order."""
+"""ONNX Runtime as the reference, in the file's layout, types, order."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_session_knows_a_fixed_batch(tmp_path: Path, shape: str, expected: int |
     assert session(tmp_path, text).fixed_batch == expected
 
 
-def test_session_of_no_input_or_a_scalar_has_no_fixed_batch(tmp_path: Path) -> None:
+def test_session_without_batch_axis_is_not_fixed(tmp_path: Path) -> None:
     assert (
         session(
             tmp_path, "() => (float[1] y) { y = Constant <value = float[1] {3}> () }"

@@ -1,4 +1,4 @@
-"""Constants of a file, and the integers that a QuantizeLinear makes of float weights."""
+"""Constants of a file, and float weights quantized by QuantizeLinear."""
 
 from pathlib import Path
 from typing import Any

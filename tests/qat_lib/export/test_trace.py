@@ -1,4 +1,4 @@
-"""A model is traced in inference mode, whatever its layers do by default."""
+"""Models are traced in inference mode, whatever the layers' default."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What a trace says of a model: its graph computes what the model does, and every op knows its layer."""
+"""A trace computes the model's results and labels every op's layer."""
 
 import logging
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from qat_lib.export.trace import Trace, trace_model
 
 
 def run(trace: Trace, *inputs: np.ndarray) -> list[np.ndarray]:
-    """Return what the traced graph gives for inputs, with the weights that the trace binds."""
+    """Return the traced graph's results, with the weights that it binds."""
     graph = tf.Graph()
     feeds = dict(zip(trace.inputs, inputs, strict=True)) | {
         n: np.asarray(v) for n, v in trace.weights.items()
@@ -95,7 +95,7 @@ def test_trace_numbers_outputs_of_one_name() -> None:
     assert [name for _, name in trace.outputs] == ["y", "z", "y_2", "z_3"]
 
 
-def test_trace_gives_the_tensor_of_a_layers_first_call_only() -> None:
+def test_trace_returns_first_call_tensor_only() -> None:
     x = keras.Input((3,), name="x")
     shared = layers.Dense(3, name="shared")
     trace = check(keras.Model(x, layers.ReLU(name="end")(shared(shared(x)))), normal(2, 3))
@@ -109,7 +109,7 @@ class Halves(layers.Layer):
         return [x[:, :2], x[:, 2:]]
 
 
-def test_trace_gives_no_tensor_of_a_layer_with_several_outputs() -> None:
+def test_trace_skips_layer_with_several_outputs() -> None:
     x = keras.Input((5,), name="x")
     halves = Halves(name="halves")(x)
     trace = check(keras.Model(x, [layers.ReLU(name="a")(halves[0]), halves[1]]), normal(2, 5))
@@ -168,7 +168,7 @@ def test_trace_records_the_static_shapes_of_reshapes() -> None:
     assert {dtype for _, dtype in trace.shapes.values()} == {np.dtype(np.float32)}
 
 
-def test_trace_records_the_shapes_of_a_half_model_as_float32() -> None:
+def test_trace_records_half_shapes_as_float32() -> None:
     x = keras.Input((4, 6), name="x", dtype="float16")
     trace = trace_model(keras.Model(x, keras.ops.reshape(x, (-1, 24))))
     assert [(shape, str(dtype)) for shape, dtype in trace.shapes.values()] == [
@@ -176,7 +176,7 @@ def test_trace_records_the_shapes_of_a_half_model_as_float32() -> None:
     ]
 
 
-def test_trace_takes_the_weights_of_a_half_model_as_float32() -> None:
+def test_trace_takes_half_weights_as_float32() -> None:
     x = keras.Input((4,), name="x", dtype="float16")
     model = keras.Model(x, layers.Dense(3, dtype="float16")(x))
     trace = trace_model(model)
@@ -324,7 +324,7 @@ def test_trace_refuses_a_layers_name_that_tensorflow_refuses(name: str) -> None:
         trace_model(model)
 
 
-def test_a_refused_name_leaves_keras_able_to_trace_other_models() -> None:
+def test_refused_name_keeps_keras_usable() -> None:
     x = keras.Input((4,), name="x")
     inner = keras.layers.TimeDistributed(keras.layers.Dense(2, name="a b"))
     with pytest.raises(UnsupportedModelError, match="Received: 'a b'"):

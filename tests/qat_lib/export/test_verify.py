@@ -1,4 +1,4 @@
-"""Verification of small graphs, without TensorFlow: what a plan says against what the file holds."""
+"""Verification of small graphs against a plan, without TensorFlow."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ PAIR = "q = QuantizeLinear (x, scale, zero) y = DequantizeLinear (q, scale, zero
 
 
 def write(path: Path, nodes: str, outputs: str = "float[1,4] y") -> Path:
-    """Write a graph of one input ``x``; its quantization nodes are named after the quantizer of the plan."""
+    """Write a graph of one input ``x``, with the plan's quantizer names."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> net (float[1,4] x) => ({outputs})
         <float scale = {{0.5}}, int8 zero = {{0}}> {{ {nodes} }}"""
     proto = onnx.parser.parse_model(text)
@@ -42,7 +42,7 @@ def test_verify_accepts_a_pair_of_the_plan(tmp_path: Path) -> None:
 
 
 def test_verify_finds_integers_that_leave_the_graph(tmp_path: Path) -> None:
-    """The pair is whole and its one reader a DequantizeLinear, but the integers are an output as well."""
+    """The pair is complete, but its integers are a graph output."""
     path = write(tmp_path / "output.onnx", PAIR, "float[1,4] y, int8[1,4] q")
     assert codes(path) == ["Q05"]
 
@@ -85,7 +85,7 @@ READ = f"{PAIR.replace('y =', 'z =')} w = Relu (z)"
 def verify(
     path: Path, plan: Any = None, *, nodes: str = READ, target: str = "tensorrt", **record: Any
 ) -> list[Finding]:
-    """Verify a file in which the DequantizeLinear is read by a Relu and by the graph's output ``z``."""
+    """Verify a file whose DQ feeds a Relu and output ``z``."""
     path = write(path / "model.onnx", nodes, "float[1,4] z, float[1,4] w")
     proto = onnx.load(path)
     text = Recorded(**{**RECORD, **record}).to_json()
@@ -122,7 +122,7 @@ def test_verify_names_readers_that_are_lost_or_new(
     assert text in found.message
 
 
-def test_verify_finds_a_dequantizer_that_the_export_did_not_write(tmp_path: Path) -> None:
+def test_verify_finds_foreign_dequantizer(tmp_path: Path) -> None:
     assert said(verify(tmp_path, readers={})) == [("Q02", "error", DEQUANTIZE)]
 
 

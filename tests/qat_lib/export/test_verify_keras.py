@@ -15,7 +15,7 @@ layers = keras.layers
 
 @pytest.fixture
 def edited(exported, tmp_path):
-    """Return a function that changes a copy of the exported file and verifies it."""
+    """Return a function that edits and verifies a copied file."""
 
     def edit(change):
         proto = onnx.load(exported)
@@ -79,7 +79,7 @@ def put_an_operator_between(proto):
 
 
 def let_one_reader_pass_by(proto):
-    """Give one of two readers the floating-point tensor; the other one still reads the pair."""
+    """Let one of two readers bypass the pair."""
     made = {n.output[0]: n for n in proto.graph.node if n.op_type == "QuantizeLinear"}
     for dequantize in (
         n for n in proto.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in made
@@ -94,7 +94,7 @@ def let_one_reader_pass_by(proto):
 
 
 def quantize_once_more(proto):
-    """Put a second pair of the same quantizer, scale and all, behind the first."""
+    """Append a second, equal pair of the same quantizer."""
     quantize, dequantize = (n for n in proto.graph.node if n.name.startswith("pad_quantizer/"))
     readers = [n for n in proto.graph.node if dequantize.output[0] in n.input]
     more = []
@@ -165,7 +165,7 @@ def test_a_foreign_file_is_checked_for_legality_only(tmp_path):
     assert not {code for code in codes if code.startswith("Q")}
 
 
-def test_a_float_export_that_another_tool_quantized_is_a_foreign_file(network, plan, tmp_path):
+def test_float_export_quantized_elsewhere_is_foreign(network, plan, tmp_path):
     path = tmp_path / "float.onnx"
     qat_lib.export_onnx(network, path)
     proto = onnx.load(path)

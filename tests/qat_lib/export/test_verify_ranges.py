@@ -1,4 +1,4 @@
-"""The learned numbers against those in a file: scales, zero points, integers and the axis of a weight's scales."""
+"""Learned numbers against a file: scales, zero points, integers, weight axes."""
 
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def test_check_weights_needs_no_axis_for_one_scale() -> None:
     assert codes(weight_file(1, scale), recorded(0, scale)) == []
 
 
-def test_check_weights_skips_the_axis_of_a_record_that_has_none() -> None:
+def test_check_weights_skips_missing_axis() -> None:
     assert codes(weight_file(0), recorded(None)) == []
 
 
@@ -84,8 +84,11 @@ def test_check_weights_finds_a_lost_weight() -> None:
     assert codes(lost, recorded(1)) == ["Q01"]
 
 
-def test_check_weights_goes_on_behind_a_weight_that_is_wrong() -> None:
-    """A lost weight, one that is not constant and one of other integers, in that order."""
+def test_check_weights_continues_behind_wrong_weight() -> None:
+    """A missing weight, a variable one, and one of other integers.
+
+    In that order.
+    """
     (weight,) = recorded(1).weights.values()
     proto = weight_file(1)
     proto.graph.node.append(
@@ -112,7 +115,10 @@ FACTOR = np.float32([2.0, -0.5, 0.0])
 
 @pytest.mark.parametrize("axis", [0, 1, None])
 def test_check_weights_takes_the_folded_normalization_off(axis: int | None) -> None:
-    """The scale takes the factor's size, the integers its sign; a dead channel's integers say nothing."""
+    """The scale takes the factor's size, the integers its sign.
+
+    A dead channel's integers say nothing.
+    """
     along = 1 if axis is None else axis
     proto = weight_file(along, SCALE * np.float32([2.0, 0.5, 1.0]))
     shape = (3, 1) if along == 0 else (1, 3)
@@ -218,7 +224,10 @@ ONE_ZERO = np.int8(0)
 def activation_file(
     scale: Any, zero_point: Any = ONE_ZERO, *, op: str = "DequantizeLinear"
 ) -> onnx.ModelProto:
-    """A quantizer of another name, a Relu of the quantizer's name, and the node ``op`` under test."""
+    """Another quantizer's node, a like-named Relu, and ``op`` under test.
+
+    The Relu has the name of the quantizer under test.
+    """
     tensors = [
         numpy_helper.from_array(np.asarray(value), name)
         for name, value in (("scale", scale), ("zero", zero_point))
@@ -309,8 +318,8 @@ def test_check_activations_compares_the_zero_point(
     assert all(shown in message for message in found)
 
 
-def test_check_activations_takes_the_zero_point_from_the_dequantizer_alone() -> None:
-    """An older record does not say it, and a QuantizeLinear is seen through its partner."""
+def test_check_activations_reads_zero_point_of_dequantizer() -> None:
+    """An older record lacks it; a QuantizeLinear's partner has it."""
     other = np.uint8(3)
     assert messages(activation_file(np.float32(0.5), other), unsigned=None) == []
     assert messages(activation_file(np.float32(0.5), other, op="QuantizeLinear"), unsigned=()) == []

@@ -59,7 +59,10 @@ class HandMadeGraph(CallGraph):
         self.refused += 1
 
     def add(self, name: str, known: Traits, *inputs: str, outputs: int = 1) -> str:
-        """Add a call that reads the first outputs of others; ``"conv@1"`` calls ``conv`` again."""
+        """Add a call that reads others' first outputs.
+
+        ``"conv@1"`` calls ``conv`` again.
+        """
         call = HandMadeCall(
             name=name,
             layer=name.partition("@")[0],

@@ -29,7 +29,10 @@ def fake_quantize(
 
 
 def range_of(x: np.ndarray, axes: tuple[int, ...] | None) -> np.ndarray:
-    """Largest magnitude, one for each of the kept axes (the others kept as 1)."""
+    """Largest magnitude per element of the kept axes.
+
+    The others are kept as 1.
+    """
     magnitude = np.abs(x.astype(np.float32))
     if axes is None:
         return magnitude.max()
@@ -38,9 +41,10 @@ def range_of(x: np.ndarray, axes: tuple[int, ...] | None) -> np.ndarray:
 
 
 def published_entropy(counts: np.ndarray, levels: int) -> int:
-    """Range in bins by Migacz 2017, "8-bit Inference with TensorRT", slides 36 to 39, one bin after the other.
+    """Range in bins by Migacz 2017, one bin after the other.
 
-    Zeros are left out as in NVIDIA's toolkits: the first bin counts as much as the second.
+    "8-bit Inference with TensorRT", slides 36 to 39. Zeros are left out as in NVIDIA's toolkits:
+    the first bin counts as much as the second.
     """
     counts = counts.astype(float)
     counts[0] = counts[1]

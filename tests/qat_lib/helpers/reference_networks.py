@@ -87,7 +87,7 @@ def write_network(
 
 
 def _observe(network: ResidualNetwork) -> dict[str, float]:
-    """Return the largest magnitude of each tensor that gets a Q/DQ pair, on four normal images."""
+    """Return each quantized tensor's largest magnitude on four normal images."""
     import onnx
     import onnxruntime
 
@@ -117,7 +117,7 @@ class _Context:
 
 
 class _Writer:
-    """Emit the nodes of one network; every tensor is quantized at most once."""
+    """Emit one network's nodes; every tensor is quantized at most once."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Networks in PyTorch and in Keras, with the same names for the same layers and functions."""
+"""Equal networks in PyTorch and Keras, with equal layer and function names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Residual(nn.Module):
-    """A stem with a pool, a block with a plain shortcut and one with a convolution."""
+    """A stem with pool, a plain and a convolutional shortcut block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def inception() -> keras.Model:
 
 
 class Reused(nn.Module):
-    """A convolution and an activation that are called more than once, and two inputs."""
+    """A reused convolution, a reused activation, and two inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +239,10 @@ TWINS: dict[str, tuple[Callable[[], nn.Module], Callable[[], keras.Model]]] = {
 
 
 def images(network: str, count: int = 1) -> Any:
-    """Return random images for a network of ``TWINS``: one tensor, or a tuple of two."""
+    """Return random images for a network of ``TWINS``.
+
+    They are one tensor, or a tuple of two.
+    """
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(count, 3, 16, 16, generator=generator) for _ in range(2)]
     return tuple(drawn) if network == "reused" else drawn[0]

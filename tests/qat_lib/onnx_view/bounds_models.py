@@ -1,4 +1,4 @@
-"""Small models for the limits of what a builder computes, and what is said of them."""
+"""Small models for a builder's limits, and the resulting messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from qat_lib.onnx_view.inference import infer
 
 
 def model(*nodes: onnx.NodeProto, shape: Any = (1, 4), **constants: np.ndarray) -> onnx.ModelProto:
-    """Return a model of these nodes and a Relu, all of which may read the input ``x``."""
+    """Return a model of these nodes and a Relu.
+
+    All of them may read the input ``x``.
+    """
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     y = helper.make_empty_tensor_value_info("y")
@@ -33,7 +36,7 @@ def cast(source: str, target: str) -> onnx.NodeProto:
 
 
 def found(proto: onnx.ModelProto) -> str:
-    """Return the message about a model, empty where it is within the limits.
+    """Return the message about a model, empty if within the limits.
 
     Shapes are inferred in this process, not in a child: nothing of these graphs is large.
     """

@@ -1,4 +1,6 @@
-"""Files that are no ONNX, are broken, or are legal and would take all time or memory.
+"""Files that are invalid, broken, or legal but excessively costly.
+
+The cost is time or memory.
 
 ``python hostile_files.py FOLDER [OPENER...]`` writes them, opens each with every function and
 command that opens ONNX files, and prints one JSON object a case: the outcome, CPU seconds and the
@@ -47,7 +49,10 @@ def graph(
 def saved(
     *nodes: onnx.NodeProto, constants: Sequence[onnx.TensorProto] = (), reduce: str = ""
 ) -> Make:
-    """Return what writes a model; the sum of the tensor ``reduce`` is added to its input."""
+    """Return a model writer.
+
+    The sum of the tensor ``reduce`` is added to the model's input.
+    """
     tail = [node("ReduceSum", [reduce], "sum"), node("Add", ["x", "sum"], "y")] if reduce else []
 
     def make(path: Path) -> None:
@@ -73,7 +78,7 @@ def field(number: int, payload: bytes) -> bytes:
 
 
 def dimensions(count: int) -> bytes:
-    """A model with one inner tensor of ``count`` empty dimensions, two bytes each."""
+    """A model with one inner tensor of ``count`` empty two-byte dimensions."""
     kind = field(2, field(1, field(2, field(1, b"") * count)))
     return field(7, field(1, field(4, b"Relu")) + field(13, field(1, b"v") + kind))
 
@@ -232,7 +237,7 @@ RUNNERS = frozenset({"reference_session", "check_parity"})
 
 
 def openers(output: Path) -> dict[str, Callable[[Path], Any]]:
-    """Return every function and command that opens an ONNX file; those that only read it first."""
+    """Return every function and command that opens ONNX files, readers first."""
     from typer.testing import CliRunner
 
     from components.report.graph import read_view as report_graph
@@ -278,7 +283,10 @@ def cpu_seconds() -> float:
 
 
 def peak_mib() -> int:
-    """Return the most memory of this process and of its children; getrusage would count what pytest had before exec."""
+    """Return the peak memory of this process and its children.
+
+    getrusage would count what pytest had before exec.
+    """
     status = Path("/proc/self/status").read_text()
     own = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024

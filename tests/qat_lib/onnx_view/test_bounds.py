@@ -1,4 +1,4 @@
-"""What a builder computes of constants before it runs anything: where each limit lies."""
+"""Constants that a builder computes beforehand: where each limit lies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from qat_lib.onnx_view import bounds
 def test_folded_constants_count_their_bytes(
     monkeypatch: pytest.MonkeyPatch, dtype: str, size: int
 ) -> None:
-    """Twelve elements of each type, from a Cast of a constant; the allowance for weights is switched off."""
+    """Twelve elements of each type, from a Cast of a constant.
+
+    The allowance for weights is switched off.
+    """
     cast = helper.make_node(
         "Cast", ["c"], ["d"], "cast", to=getattr(TensorProto, _ELEMENT.get(dtype, dtype.upper()))
     )
@@ -196,7 +199,7 @@ def test_nodes_have_a_largest_count(
 @pytest.mark.parametrize(
     ("twice", "refused"), [(False, True), (True, False)], ids=["one reader each", "a second reader"]
 )
-def test_a_run_ends_where_a_tensor_has_a_second_reader(
+def test_run_ends_at_second_reader(
     monkeypatch: pytest.MonkeyPatch, twice: bool, refused: bool
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_ELEMENTWISE_RUN", 3)

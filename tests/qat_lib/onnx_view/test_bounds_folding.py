@@ -1,4 +1,4 @@
-"""What a builder computes of constants, in bytes and in multiplications, and the graphs inside of a node."""
+"""A builder's constants in bytes and multiplications, and a node's subgraphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qat_lib.onnx_view import bounds
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Set the bytes that folded constants may take, and how much more for each byte of weights."""
+    """Set the bytes for folded constants, and those per weight byte."""
 
     def leave(size: int, ratio: int = 0) -> None:
         monkeypatch.setattr(bounds, "MAX_FOLDED_BYTES", size)
@@ -75,7 +75,7 @@ def test_known_shape_is_a_constant(room: Callable[..., None], op: str, size: int
     assert found(model(*nodes, shape=None)) == ""
 
 
-def test_products_of_an_operand_of_unknown_shape_count_what_they_give(
+def test_products_of_unknown_shape_count_their_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unknown = helper.make_node("Unknown", ["c"], ["u"])
@@ -96,7 +96,7 @@ def test_operators_that_lack_operands_or_outputs_take_nothing(
 
 
 def branches(*nodes: onnx.NodeProto, **constants: np.ndarray) -> onnx.NodeProto:
-    """A node with two graphs inside, of which the second has these nodes and constants."""
+    """A node with two graphs; the second has these nodes and constants."""
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     y = helper.make_empty_tensor_value_info("z")
     first = helper.make_graph([helper.make_node("Relu", ["x"], ["z"])], "first", [], [y])

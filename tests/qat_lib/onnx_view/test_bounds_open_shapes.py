@@ -1,4 +1,4 @@
-"""Constants that are repeated as often as an open batch says: a class token, a table of positions."""
+"""Constants repeated along an open batch: class token, position table."""
 
 from pathlib import Path
 
@@ -12,7 +12,10 @@ from qat_lib.onnx_view.bounds import check_bounds
 
 
 def repeated(batch: int | str, times: int = 1) -> onnx.ModelProto:
-    """Return a graph that expands a token to the shape of its input, ``times`` as large."""
+    """Return a graph that expands a token to its input's shape.
+
+    The result is ``times`` as large.
+    """
     token = numpy_helper.from_array(np.ones((1, 1, 4), np.float32), "token")
     factor = numpy_helper.from_array(np.array([times, 1, 1], np.int64), "factor")
     nodes = [
@@ -27,7 +30,7 @@ def repeated(batch: int | str, times: int = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def test_a_constant_as_often_as_the_batch_is_none_to_fold() -> None:
+def test_constant_repeated_per_batch_is_not_folded() -> None:
     check_bounds(Path("model.onnx"), repeated("N"))
 
 

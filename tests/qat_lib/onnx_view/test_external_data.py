@@ -1,4 +1,4 @@
-"""Weights beside an ONNX file: where they may lie, and that they are all there."""
+"""External weights of an ONNX file: allowed locations and completeness."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tensor(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The path of a model with a file of 24 bytes beside it, and one below."""
+    """A model's path with 24-byte files beside it and below."""
     folder = tmp_path / "models"
     (folder / "below").mkdir(parents=True)
     (folder / "data.bin").write_bytes(bytes(24))
@@ -109,7 +109,7 @@ def test_check_external_data_says_how_much_is_needed(model: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["none.bin", "below/none.bin", "data.bin/none.bin"])
-def test_check_external_data_names_a_file_that_does_not_exist(model: Path, location: str) -> None:
+def test_check_external_data_names_missing_file(model: Path, location: str) -> None:
     assert f"lies in {location!r}, which does not exist" in problem(
         model, tensor(), tensor(location)
     )
@@ -124,12 +124,12 @@ def test_check_external_data_stays_beside_the_model(model: Path, location: str |
 
 
 @pytest.mark.parametrize("length", [300, 5000])
-def test_check_external_data_refuses_a_name_that_no_file_can_have(model: Path, length: int) -> None:
+def test_check_external_data_refuses_impossible_name(model: Path, length: int) -> None:
     found = problem(model, tensor("n" * length))
     assert f"lies in {'n' * 200!r}, which can't be opened (File name too long)" in found
 
 
-def test_check_external_data_follows_no_link_out_of_the_folder(model: Path) -> None:
+def test_check_external_data_follows_no_outward_link(model: Path) -> None:
     (model.parent / "out.bin").symlink_to(model.parent.parent / "secret.bin")
     (model.parent / "in.bin").symlink_to("data.bin")
     (model.parent / "circle.bin").symlink_to("circle.bin")

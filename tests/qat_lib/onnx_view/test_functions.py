@@ -33,7 +33,10 @@ def message(model: onnx.ModelProto) -> str:
 
 
 def with_functions(*bodies: list[str]) -> onnx.ModelProto:
-    """A model that calls the first of functions; each is a chain of operators or of calls ("f1": the second)."""
+    """A model that calls the first of several functions.
+
+    Each is a chain of operators or of calls ("f1": the second).
+    """
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     made = []
     for index, calls in enumerate(bodies):
@@ -63,7 +66,10 @@ def test_inline_functions_refuses_functions_that_call_themselves(bodies: Any) ->
 def test_inline_functions_counts_the_nodes_behind_the_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two calls of a function of three operators, one of which is in a branch; and an operator beside them."""
+    """Two calls of a three-operator function, and an operator beside them.
+
+    One of the operators is in a branch.
+    """
     branch = helper.make_graph([helper.make_node("Relu", ["a"], ["c"])], "branch", [], [value("c")])
     model = with_functions(["f1", "f1", "Relu"], ["Relu", "Relu"])
     chosen = helper.make_node("If", ["x"], ["z"], then_branch=branch)

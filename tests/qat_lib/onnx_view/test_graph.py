@@ -1,4 +1,4 @@
-"""The view of an ONNX graph: nodes, who reads what, what is constant, and small constants as arrays."""
+"""The graph view: nodes, readers, constancy, and small constants as arrays."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_graph_names_nodes_and_operators() -> None:
     assert graph.node_by_name["Relu_1"] is graph.nodes[1]
 
 
-def test_graph_reads_attributes_and_leaves_out_those_without_a_value() -> None:
+def test_graph_reads_attributes_with_values_only() -> None:
     node = helper.make_node("Gather", ["x", "x"], ["y"], axis=1)
     node.attribute.insert(
         0, onnx.AttributeProto(name="referred", ref_attr_name="axis", type=onnx.AttributeProto.INT)
@@ -110,8 +110,11 @@ def test_graph_knows_who_writes_and_who_reads() -> None:
     assert graph.consumers("y") == ()
 
 
-def test_a_node_reads_what_the_graphs_inside_of_it_read() -> None:
-    """Not what a graph takes, holds or makes itself; what it hands out and what a graph in it reads, too."""
+def test_node_reads_what_its_subgraphs_read() -> None:
+    """Outer tensors only, including those that it returns or nested graphs read.
+
+    Not what a graph takes, holds or makes itself.
+    """
     innermost = body(relu("far", "u"), outputs=("u",))
     inner = body(
         helper.make_node("Add", ["taken", "held"], ["made"]),
@@ -230,7 +233,7 @@ def test_the_sizes_of_values_that_are_read_and_kept() -> None:
 
 
 def outside(folder: Path, size: int = 12) -> onnx.ModelProto:
-    """A model whose constant of three float32 lies in a file of ``size`` bytes."""
+    """A model whose three float32 values lie in a ``size``-byte file."""
     (folder / "data.bin").write_bytes(np.array([1, 2, 3], np.float32).tobytes()[:size])
     model = model_of(relu())
     tensor = model.graph.initializer.add(name="c", data_type=TensorProto.FLOAT, dims=[3])
@@ -304,7 +307,7 @@ def test_a_cycle_is_refused() -> None:
 
 
 def test_a_node_waits_for_all_that_it_reads() -> None:
-    """Also for what a graph inside of it reads, and once for what it reads twice."""
+    """Also for reads of its subgraph, and once for a double read."""
     inner = body(relu("b", "u"), outputs=("u",))
     nodes = [
         helper.make_node("If", ["c"], ["z"], "if", then_branch=inner),

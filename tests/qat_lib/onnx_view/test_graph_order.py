@@ -10,7 +10,7 @@ from qat_lib.onnx_view.shapes import declared_types, infer_types
 
 
 def graph_of(*edges: tuple[str, str]) -> OnnxGraph:
-    """A graph of Relu nodes, one for each pair of tensors, in that order."""
+    """A graph of Relu nodes, one per tensor pair, in that order."""
     nodes = [
         helper.make_node("Relu", [source], [target], f"{source}{target}")
         for source, target in edges
@@ -54,7 +54,7 @@ def test_declared_types_leaves_out_what_is_no_tensor() -> None:
 
 
 def test_infer_types_continues_after_an_illegal_type() -> None:
-    """A rule reports the wrong type; the shapes of the rest are still wanted."""
+    """A rule reports the wrong type; other shapes are still needed."""
     text = helper.make_tensor_value_info("t", TensorProto.STRING, [2])
     number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
     nodes = [helper.make_node("Relu", ["t"], ["wrong"]), helper.make_node("Relu", ["x"], ["right"])]

@@ -1,4 +1,4 @@
-"""Keras layers and quantizers of nodes: as the file says, and guessed where it says nothing."""
+"""Keras layers and quantizers of nodes: from the file, else guessed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ KNOWN = Identities(
 
 
 def model_of(*nodes: onnx.NodeProto, **metadata: str) -> onnx.ModelProto:
-    """Return a model of float nodes in a row from ``x`` to ``y``."""
+    """Return a model of chained float nodes from ``x`` to ``y``."""
     ends = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in ("x", "y")]
     model = onnx.helper.make_model(onnx.helper.make_graph(list(nodes), "g", ends[:1], ends[1:]))
     onnx.helper.set_model_props(model, {f"qatline.{key}": text for key, text in metadata.items()})
     return model
 
 
-def test_identities_are_those_of_the_file_where_it_has_them() -> None:
+def test_identities_come_from_file() -> None:
     assert KNOWN.keras_layer("quant_a/Conv") == "inner/a"
     assert KNOWN.quantizer("x/QuantizeLinear", Q) == "q"
     assert KNOWN.quantizer("quant_a/Conv", "Conv") == ""
 
 
-def test_identities_are_guessed_for_nodes_that_the_file_does_not_know() -> None:
+def test_identities_of_unlisted_nodes_are_guessed() -> None:
     assert KNOWN.keras_layer("quant_b/Conv") == "b"
     assert KNOWN.quantizer("b_quantizer/DequantizeLinear", DQ) == "b_quantizer"
     assert KNOWN.quantizer("b/Conv", "Conv") == ""

@@ -1,4 +1,7 @@
-"""ONNX's shape inference: here, or in a process whose time and memory are limited."""
+"""ONNX's shape inference, here or in a resource-limited process.
+
+Time and memory are limited.
+"""
 
 from __future__ import annotations
 

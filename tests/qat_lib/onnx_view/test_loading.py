@@ -1,4 +1,4 @@
-"""Reading an ONNX file: which files are refused and why, and what a file with functions turns into."""
+"""Reading an ONNX file: refusals with reasons, and inlined functions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_load_onnx_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Monkey
     assert f"with {size:,} bytes" in message(path)
 
 
-def test_the_limits_are_those_of_protobuf_and_of_old_operators() -> None:
+def test_limits_of_protobuf_and_old_operators() -> None:
     assert (loading.MAX_FILE_BYTES, loading.OLDEST_OPSET) == (2_147_483_647, 7)
 
 
@@ -97,14 +97,14 @@ def test_load_onnx_refuses_bytes_that_are_no_model(
 def test_load_onnx_names_what_protobuf_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the walk over the fields, which is made to let all pass."""
+    """Behind the walk over the fields, which accepts everything here."""
     monkeypatch.setattr(loading, "check_wire", lambda data: None)
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x3a\x05")
     assert "which can't be read: " in message(path)
 
 
-def test_load_onnx_takes_a_graph_of_outputs_or_of_nodes_alone(tmp_path: Path) -> None:
+def test_load_onnx_accepts_outputs_or_nodes_alone(tmp_path: Path) -> None:
     model = model_of()
     del model.graph.output[:]
     assert len(load_onnx(saved(tmp_path, model)).graph.node) == 1
@@ -183,7 +183,7 @@ def test_load_onnx_refuses_other_operator_sets(tmp_path: Path, opset: int) -> No
     assert f"with opset {opset}." in text
 
 
-def test_load_onnx_counts_the_operator_sets_of_the_standard_domain(tmp_path: Path) -> None:
+def test_load_onnx_counts_standard_domain_opsets(tmp_path: Path) -> None:
     other = helper.make_opsetid("com.microsoft", 1)
     assert len(load_onnx(saved(tmp_path, model_of(opsets=[other]))).opset_import) == 2
     twice = model_of(opsets=[helper.make_opsetid("ai.onnx", 17)])

@@ -1,4 +1,4 @@
-"""Every function and command that opens ONNX files, on files made to hurt."""
+"""Every function and command that opens ONNX files, on hostile files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entries of an ONNX file's metadata, read back from damaged files, too."""
+"""An ONNX file's metadata entries, also read back from damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors and nodes of a graph and of the graphs inside of it."""
+"""The tensors and nodes of a graph and of its subgraphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def body(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
 
 
 def nested() -> onnx.GraphProto:
-    """A graph with graphs inside, in single attributes and in lists of them."""
+    """A graph with subgraphs, in single and in list attributes."""
     innermost = helper.make_node("Inner", [], [], "innermost", inner=body("innermost"))
     first = helper.make_node("If", [], [], "first", branch=body("branch", innermost))
     second = helper.make_node("Any", [], [], "second", graphs=[body("left"), body("right")])

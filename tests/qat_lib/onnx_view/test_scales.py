@@ -1,4 +1,4 @@
-"""Which scales a runtime can divide by, and the message about those of a file."""
+"""Scales that a runtime can divide by, and a file's message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ GOOD, BAD = np.array(0.5, np.float32), np.array([0.5, 0.0], np.float32)
 
 
 @pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
-def test_require_usable_scales_names_the_first_node_with_a_bad_one(op: str) -> None:
+def test_require_usable_scales_names_first_bad_node(op: str) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "bad"], ["a"], "mul"),
         helper.make_node(op, ["x"], ["b"], "none"),

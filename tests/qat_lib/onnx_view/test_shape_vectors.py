@@ -84,7 +84,7 @@ def test_growth_multiplies() -> None:
     )
 
 
-def test_a_constant_of_many_numbers_or_none_to_read_is_unknown() -> None:
+def test_large_or_unreadable_constant_is_unknown() -> None:
     assert shape_vectors_stay_small(graph(node("Tile", "x", "limit"), limit=np.ones(64, np.int64)))
     assert not shape_vectors_stay_small(
         graph(node("Tile", "x", "limit"), limit=np.ones(65, np.int64))

@@ -1,4 +1,7 @@
-"""Shapes and element types of tensors: declared, inferred, and those of constants that inference is not shown."""
+"""Shapes and element types of tensors: declared, inferred, hidden constants.
+
+Inference is not shown the last.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +70,12 @@ def test_dtype_name(kind: int, name: str) -> None:
         (None, None),
     ],
 )
-def test_declared_types_of_dimensions_that_are_known_named_or_neither(
-    shape: Any, expected: Any
-) -> None:
+def test_declared_types_of_known_named_open_dimensions(shape: Any, expected: Any) -> None:
     ((name, found),) = declared_types(onnx.GraphProto(input=[value("x", shape)]))
     assert (name, found) == ("x", TensorType(shape=expected, dtype="float32"))
 
 
-def test_declared_types_takes_a_dimension_without_a_name_as_open() -> None:
+def test_declared_types_treats_unnamed_dimension_as_open() -> None:
     info = value("x", ("n", 3))
     info.type.tensor_type.shape.dim[0].dim_param = ""
     assert [found.shape for _, found in declared_types(onnx.GraphProto(input=[info]))] == [
@@ -139,7 +140,7 @@ def test_infer_types_of_what_is_no_constant_tensor(
 
 
 def test_infer_types_leaves_a_tensor_of_another_operator_alone() -> None:
-    """Its output is as large as the attribute says, not as the attribute is."""
+    """The output has the size in the attribute, not the attribute's size."""
     filled = helper.make_node(
         "ConstantOfShape", ["size"], ["y"], value=numpy_helper.from_array(np.zeros(1, np.int8))
     )
@@ -232,7 +233,7 @@ def test_inference_keeps_large_nodes_of_other_operators() -> None:
 
 
 def test_inference_fills_in_what_a_model_leaves_out() -> None:
-    """An old version of the format and no name of the graph; ``value_info`` is kept."""
+    """An old format version and no graph name; ``value_info`` is kept."""
     model = model_of(
         helper.make_node("Unknown", ["x"], ["t"]), helper.make_node("Transpose", ["t"], ["y"])
     )
@@ -245,7 +246,7 @@ def test_inference_fills_in_what_a_model_leaves_out() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [(3, 8), (8, 8), (9, 9)])
-def test_inference_reads_the_format_of_the_model_or_a_newer_one(
+def test_inference_reads_model_format_or_newer(
     monkeypatch: pytest.MonkeyPatch, old: int, new: int
 ) -> None:
     seen: list[onnx.ModelProto] = []

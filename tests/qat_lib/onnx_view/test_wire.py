@@ -1,4 +1,4 @@
-"""Limits of an ONNX file before it is parsed: as what each field of onnx.proto counts, and where a limit lies."""
+"""ONNX file limits before parsing: each onnx.proto field's kind and limit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def nested(path: tuple[int, ...], payload: bytes) -> bytes:
 def fields(
     descriptor: Any, path: tuple[int, ...] = (), seen: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the way to each field that can have a length, and as what it counts; each message once on a way."""
+    """Yield the path to each variable-length field, and its kind.
+
+    Each message is there once on a path.
+    """
     for each in descriptor.fields:
         way, inner = (*path, each.number), each.message_type
         if (descriptor.name, each.number) in UNOPENED:
@@ -88,7 +91,7 @@ def test_check_wire_counts_each_field_as_what_it_is(monkeypatch: pytest.MonkeyPa
     assert wrong == {}
 
 
-def test_check_wire_sums_what_all_fields_of_a_kind_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_wire_sums_fields_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_TEXT_BYTES", 64)
     assert found(field(2, bytes(32)) + field(3, bytes(32))) == ""
     assert "64 bytes of text" in found(field(2, bytes(32)) + field(3, bytes(33)))
@@ -109,7 +112,10 @@ def test_check_wire_counts_nodes_and_fields(
 
 @pytest.mark.parametrize(("depth", "refused"), [(10, False), (11, True)])
 def test_check_wire_counts_graphs_in_graphs(depth: int, refused: bool) -> None:
-    """The one of the model, and each that an attribute of a node holds, as one or in a list."""
+    """The model's graph, and those in node attributes.
+
+    An attribute holds one, or a list of them.
+    """
     for number in (6, 11):
         data = nested((7, *(1, 5, number) * (depth - 1)), field(10, b"text"))
         assert ("nested more than 10 deep" in found(data)) is refused
@@ -143,7 +149,7 @@ def test_check_wire_reads_the_wire_format(data: bytes, reason: str) -> None:
     assert reason in found(data)
 
 
-def test_the_limits_are_far_above_real_graphs_and_within_memory() -> None:
+def test_limits_exceed_real_graphs_within_memory() -> None:
     assert (wire.MAX_NODES, wire.MAX_FIELDS, wire.MAX_NESTED_GRAPHS) == (200_000, 3_000_000, 10)
     sizes = [getattr(wire, name) / 2**20 for name in LIMITS]
     assert sizes == [64, 1024, 128, 4]

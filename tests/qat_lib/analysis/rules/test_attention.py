@@ -18,7 +18,10 @@ Build = Callable[[GraphBuilder, str], str]
 def attention(
     scores: Build, *, weights: Build = lambda g, x: x, product: str = "MatMul", opset: int = 17
 ) -> PredictedEngine:
-    """An attention whose scores go through ``scores`` to the Softmax, and the weights through ``weights``."""
+    """An attention with given score path (``scores``) and weight path (``weights``).
+
+    The first leads to the Softmax, the second away from it.
+    """
     g = GraphBuilder(opset=opset)
     q, k, v = (g.qdq(g.input(name, (4, 32, 32))) for name in "qkv")
     normalized = g.op("Softmax", [scores(g, g.op("MatMul", [q, k], "scores"))], "attention/Softmax")
@@ -49,7 +52,7 @@ def test_v23(scores: Build, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("op", ["Add", "Tanh"])
-def test_v23_is_not_about_a_softmax_whose_output_weighs_nothing(op: str) -> None:
+def test_v23_ignores_softmax_that_weighs_nothing(op: str) -> None:
     g = GraphBuilder()
     y = g.op("Softmax", [g.qdq(g.op("Tanh", [g.input(shape=(4, 32))]))], "first")
     g.output(g.op(op, [y] * (1 + (op == "Add"))))
@@ -75,7 +78,7 @@ def test_between_products_holds_the_way_and_not_the_mask() -> None:
     assert names == {"mask", "scale", "attention/Softmax"}
 
 
-def test_between_products_goes_on_behind_a_softmax_that_is_no_attention() -> None:
+def test_between_products_continues_behind_other_softmax() -> None:
     g = GraphBuilder()
     g.output(
         g.op(
@@ -103,7 +106,10 @@ def test_v18_leaves_the_way_to_a_softmax_out() -> None:
 
 
 def test_v23_names_the_nearest_quantizer() -> None:
-    """The one of the mask, two operators above the Softmax, before that of the scores three above."""
+    """The mask's, two operators above the Softmax, precedes the scores'.
+
+    That one is three operators above.
+    """
 
     def build(g: GraphBuilder, x: str) -> str:
         given = g.op("Mul", [g.qdq(g.input("mask", (4, 32, 32))), g.const(2.0)], "scaled")

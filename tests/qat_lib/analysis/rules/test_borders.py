@@ -1,4 +1,7 @@
-"""What is said of the graph's inputs, of types and of scales that differ; and the islands between INT8 kernels."""
+"""Findings on graph inputs, differing types and scales, and floating-point islands.
+
+The islands lie between INT8 kernels.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def test_h2_is_about_quantizing_only() -> None:
 
 
 def types(first: Any, scale: Any, bias: Any = np.float32, *, op: str = "Add") -> list[Finding]:
-    """What is said of an operator of a tensor, a dequantized tensor and a third operand."""
+    """Return the findings on an operator of three operands.
+
+    They are a tensor, a dequantized tensor and a third operand.
+    """
     g = GraphBuilder(opset=19)
     q = g.op("QuantizeLinear", [g.input("b"), g.const(0.1), g.const(0, np.int8)])
     second = g.op("DequantizeLinear", [q, g.const(0.1, scale), g.const(0, np.int8)])

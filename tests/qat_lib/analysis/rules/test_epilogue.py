@@ -1,4 +1,4 @@
-"""What is said of a layer's output: who reads it in floating point, what cuts its kernel short, what pads."""
+"""Findings on a layer's output: float readers, cut kernels, padding."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def test_v13_of_readers_that_want_different_scales() -> None:
 
 
 def with_residual(*readers: Read, quantized: bool) -> GraphBuilder:
-    """A convolution whose kernel takes an Add, the other operand of which is quantized or not."""
+    """A convolution fused with an Add.
+
+    The other operand is quantized or not.
+    """
     g = GraphBuilder()
     y = image(g)
     other = g.input("r", (1, 16, 16, 16))
@@ -162,7 +165,7 @@ def test_v14_is_not_about_what_follows_an_add() -> None:
     assert findings(with_residual(lambda g, x: relu(g, g.qdq(x)), quantized=True), "V14") == []
 
 
-def test_a_layer_that_nothing_reads_is_cut_off_from_nothing() -> None:
+def test_unread_layer_is_not_cut_off() -> None:
     g = GraphBuilder()
     x = g.qdq(g.input(shape=(1, 16, 16, 16)))
     g.conv(x, 16, 16, name="unread")

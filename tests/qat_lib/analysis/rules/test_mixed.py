@@ -1,4 +1,4 @@
-"""What is said of operators without weights: pools, Concats, elementwise operators, operators that are always float."""
+"""Findings on unweighted operators: pools, Concats, elementwise, always-float ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_v20_and_v21(build: Build, code: str, text: str) -> None:
     assert all(text in each.message for each in found)
 
 
-def test_v20_lists_the_scales_in_the_order_of_the_inputs() -> None:
+def test_v20_lists_scales_in_input_order() -> None:
     (found,) = check_mixed(engine(concat(0.5, 0.125, 0.25, 0.125, written=None)))
     assert "have different scales (0.5, 0.125, 0.25)" in found.message
 
@@ -133,15 +133,18 @@ def test_v18(build: Build, text: str) -> None:
     assert all(text in each.message for each in found)
 
 
-def test_v18_of_an_add_has_the_rule_of_its_verdict() -> None:
+def test_v18_of_add_has_rule_of_verdict() -> None:
     (found,) = check_mixed(engine(lambda g, x: g.op("Add", [g.qdq(x), other(g)], "add/Add")))
     assert (found.code, found.rule) == ("V18", "F5")
     pooled = engine(lambda g, x: g.op("Add", [g.qdq(x), other(g, "z", (1, 16, 1, 1))], "add/Add"))
     assert [each.rule for each in check_mixed(pooled)] == ["F6"]
 
 
-def test_an_add_that_is_spoken_of_elsewhere_is_left_out() -> None:
-    """V17 names the Add of two quantized operands; what comes behind it is looked at again."""
+def test_add_of_other_finding_is_left_out() -> None:
+    """V17 names the Add of two quantized operands.
+
+    What comes behind it is looked at again.
+    """
 
     def build(g: GraphBuilder, x: str) -> str:
         total = g.op(
@@ -175,7 +178,10 @@ def test_what_other_rules_speak_of_is_left_out(build: Build) -> None:
     ("axes", "expected"), [([1], []), ([2, 3], [("V19", "mean"), ("V18", "mul")])]
 )
 def test_v18_leaves_normalizations_out(axes: list[int], expected: list[tuple[str, str]]) -> None:
-    """A step that reads the tensor of which the mean over channels is taken; a pool is no such mean."""
+    """A reader of a tensor whose channel mean is taken.
+
+    A pool is no such mean.
+    """
 
     def build(g: GraphBuilder, x: str) -> str:
         read = g.qdq(x)
@@ -208,7 +214,7 @@ def test_v22_needs_quantizers_that_are_written_on_both_sides(
     assert said(check_mixed(engine(build))) == expected
 
 
-def test_v22_of_an_operator_with_a_second_reader_or_none() -> None:
+def test_v22_needs_exactly_one_reader() -> None:
     g = GraphBuilder()
     y = g.op("Exp", [g.qdq(g.op("Tanh", [g.input()]))], "exp")
     g.output(g.qdq(y), y)
@@ -224,7 +230,7 @@ def test_v22_of_an_operator_with_a_second_reader_or_none() -> None:
 
 
 @pytest.mark.parametrize("op", ["InstanceNormalization", "Exp"])
-def test_v22_lets_a_normalization_read_what_a_kernel_writes_as_int8(op: str) -> None:
+def test_v22_allows_normalization_of_int8_kernel_output(op: str) -> None:
     g = GraphBuilder()
     parameters = [g.const(np.ones(16)), g.const(np.zeros(16))] if op != "Exp" else []
     g.output(g.qdq(g.op(op, [g.qdq(image(g)), *parameters], "op")))

@@ -1,4 +1,4 @@
-"""One QuantizeLinear or DequantizeLinear at a time: each way in which it can be wrong, and the words for it."""
+"""One Q or DQ at a time: each fault and its message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pair(
     opset: int = 17,
     **attributes: Any,
 ) -> tuple[OnnxGraph, Node]:
-    """Return a graph that ends in one quantizer or dequantizer, and this node."""
+    """Return a graph ending in one quantizer or dequantizer, and this node."""
     g = GraphBuilder(opset=opset)
     g.output(g.op(op, [data(g), scale(g), zero(g)], f"layer_quantizer/{op}", **attributes))
     graph = g.graph()
@@ -198,7 +198,7 @@ def test_zero_points_match_scales(scales: Tensor, zeros: Tensor, expected: str) 
     ],
 )
 def test_quantized_types(dtype: Any, op: str, expected: tuple[str, str, str] | None) -> None:
-    """Said by the zero point, and by what a DequantizeLinear reads where it has none."""
+    """Given by the zero point, or by a DQ's input without one."""
     data = X if op == Q else constant(np.ones((2, 4)), dtype)
     ways = [pair(op, data, zero=constant(0, dtype), opset=21)] + [
         pair(op, data, zero=absent, opset=21)

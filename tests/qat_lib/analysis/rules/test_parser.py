@@ -61,7 +61,7 @@ def test_computed_scale_is_a_warning() -> None:
     assert rules(g) == [("V01", "P3", "warning")] * 2
 
 
-def test_scale_from_a_constant_node_through_a_cast_counts_as_constant() -> None:
+def test_scale_constant_through_cast_counts_as_constant() -> None:
     g = GraphBuilder()
     x = g.input()
     scale = g.op("Cast", [g.op("Identity", [g.const(0.0, np.float16)])], to=1)

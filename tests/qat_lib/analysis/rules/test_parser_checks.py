@@ -1,4 +1,4 @@
-"""What the parser takes besides quantizers: each operator that is checked, and the nearest one that passes."""
+"""Parser checks beyond quantizers: each operator, and its nearest passing case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parser_rules(g: GraphBuilder, **options: Any) -> list[str]:
     ("copies", "outputs", "expected"),
     [(0, ["q"], True), (1, ["c0"], True), (3, ["c2"], True), (2, ["c0"], True), (2, ["d"], False)],
 )
-def test_a_quantizer_that_ends_a_graph_is_found_behind_copies(
+def test_final_quantizer_is_found_behind_copies(
     copies: int, outputs: list[str], expected: bool
 ) -> None:
     g = GraphBuilder()
@@ -114,7 +114,7 @@ def test_tensorrt_8_takes_no_stored_integers(tensorrt: Any, expected: list[str])
 
 
 def test_versions_of_tensorrt() -> None:
-    """The type names those that can be checked for; 10 is the default."""
+    """The type names the checkable ones; 10 is the default."""
     assert get_args(TensorRTMajor) == (8, 10, 11)
     for function in (check_parser_rules, analyze_onnx, analyze_graph, report_on):
         assert inspect.signature(function).parameters["tensorrt"].default == 10

@@ -1,4 +1,7 @@
-"""What is said of a residual Add: the operand that lacks a Q, or has one too many, by name."""
+"""Findings on a residual Add: the operand with missing or excess Q.
+
+The operand is named.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def softmax(g: GraphBuilder, x: str) -> str:
 def block(
     *ends: Build, shortcut: bool, branch: bool = False, quantized: bool = True, shared: bool = False
 ) -> GraphBuilder:
-    """A Tanh that is added to a convolution of it; ``shortcut`` and ``branch`` say which operand has a Q."""
+    """A Tanh added to a convolution.
+
+    ``shortcut`` and ``branch`` say which operand has a Q.
+    """
     g = GraphBuilder()
     x = g.op("Tanh", [g.input(shape=(1, 16, 16, 16))], "tanh/Tanh")
     read = g.qdq(x)
@@ -101,7 +107,7 @@ def test_check_residual(
         assert text in each.advice
 
 
-def test_a_residual_that_is_an_input_has_no_layer_to_name() -> None:
+def test_residual_from_input_has_no_layer() -> None:
     g = GraphBuilder()
     g.output(int8(g, g.op("Add", [g.input("r", (1, 16, 16, 16)), image(g)], "add/Add")))
     (found,) = findings(g)

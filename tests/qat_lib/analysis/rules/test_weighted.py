@@ -1,4 +1,7 @@
-"""Which weighted layers a rule speaks of, and which not: the graph's input, unknown shapes, other types."""
+"""Which weighted layers a rule covers, and which not.
+
+The cases are the graph's input, unknown shapes and other types.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def test_v04_names_both_axes(op: str, axis: int, out: int | None) -> None:
 
 
 def test_v04_needs_axes_that_are_known() -> None:
-    """One scale has no axis, a Reshape hides it, and a vector has no output channels."""
+    """One scale has no axis, a Reshape hides it, vectors lack channels."""
     for weight, shape in (
         (lambda g: g.weight((32, 16), None), (2, 32)),
         (lambda g: g.weight((32,)), (2, 32)),
@@ -122,7 +125,10 @@ def test_v12_names_what_lies_between() -> None:
 def convolution(
     shape: Any, weight: Any, *, known: bool = True, op: str = "Conv", **options: Any
 ) -> GraphBuilder:
-    """A quantized convolution behind a Tanh, with a weight whose shape is known or comes from a foreign operator."""
+    """A quantized convolution behind a Tanh.
+
+    Its weight's shape is known or comes from a foreign operator.
+    """
     g = GraphBuilder()
     x = g.op("Tanh", [g.input(shape=shape)])
     kernel = g.weight(weight, None)
@@ -164,14 +170,14 @@ def test_v24_channels_and_kernels(
 
 @pytest.mark.parametrize(("channels", "found"), [(3, False), (4, False), (15, False)])
 def test_v24_takes_any_input_channels(channels: int, found: bool) -> None:
-    """A first layer of 8 filters suits; the same in the middle of a network does not."""
+    """A first layer of 8 filters is accepted, a middle one isn't."""
     first = GraphBuilder()
     first.output(first.conv(first.qdq(first.input(shape=(1, channels, 8, 8))), channels, 8))
     assert bool(findings(first, "V24")) is found
     assert findings(convolution((1, channels, 8, 8), (8, channels, 3, 3)), "V24") != []
 
 
-def test_a_weight_that_is_no_kernel_is_left_to_others() -> None:
+def test_non_kernel_weight_gives_v27_at_most() -> None:
     for options in ({}, {"group": 2}):
         codes = {found.code for found in findings(convolution((1, 9, 8, 8), (9, 9), **options))}
         assert codes <= {"V27"}
@@ -274,7 +280,7 @@ def test_v27_counts_the_dimensions(op: str, dimensions: int) -> None:
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
-def test_v27_is_about_convolutions_of_a_known_number_of_dimensions(op: str) -> None:
+def test_v27_needs_known_number_of_dimensions(op: str) -> None:
     assert findings(convolution((1, 16, 8), (16, 16, 3), op=op, known=False), "V27") == []
     assert findings(convolution((1, 16, 8, 8), (16, 16, 3, 3), op=op), "V27") == []
     assert findings(product((2, 32), (32, 32)), "V27") == []

@@ -1,4 +1,4 @@
-"""What two answers of one engine to one request must have in common, on every CPU."""
+"""What two answers of one engine must share, on every CPU."""
 
 import numpy as np
 
@@ -12,7 +12,10 @@ SATURATED = 0.3
 
 
 def assert_same_answer(one: Array, other: Array) -> None:
-    """Check that two answers are equal; sums that saturate depend on how threads share a kernel's work."""
+    """Check that two answers are equal, except for saturating sums.
+
+    Those depend on how threads share a kernel's work.
+    """
     if is_narrow(cpu_device()):
         assert difference([one], [other]) <= SATURATED
     else:

@@ -1,7 +1,8 @@
-"""A GPU of host memory, and a script that makes the fake TensorRT build and run real ONNX graphs on it.
+"""A host-memory GPU, and a script for the fake TensorRT.
 
-The fake engine executes through ONNX Runtime on the bytes at the addresses it was given, so that
-the copies, shapes and addresses of the real runtime code decide whether the numbers are right.
+The fake builds and runs real ONNX graphs on it. The fake engine executes through ONNX Runtime on
+the bytes at the addresses it was given, so that the copies, shapes and addresses of the real
+runtime code decide whether the numbers are right.
 """
 
 # ruff: noqa: N802  (the methods carry the names of the TensorRT classes that they stand for)
@@ -27,7 +28,7 @@ GPU = DeviceInfo(
 
 
 class FakeDevice:
-    """Device memory as host arrays by address; every resource is counted, so that leaks show."""
+    """Device memory as host arrays by address; all resources are counted."""
 
     def __init__(self, info: DeviceInfo | None = GPU, *, capturable: bool = True) -> None:
         self._info = info
@@ -137,7 +138,7 @@ class FakeDevice:
 
 
 class FakeTensorRT:
-    """A scripted fake of one version: parses and runs ONNX files as ONNX Runtime does.
+    """A scripted fake version that parses and runs ONNX with ONNX Runtime.
 
     Args:
         version: a version with a snapshot.
@@ -394,7 +395,7 @@ class FakeTensorRT:
         return json.dumps(self.description or self._describe(engine))
 
     def _describe(self, engine: Any) -> dict[str, Any]:
-        """Describe the engine as if every convolution ran in INT8 and nothing were fused."""
+        """Describe the engine with every convolution in INT8 and no fusion."""
         int8, fp32 = (
             "Thirty-two wide channel vectorized row major Int8 format",
             "Row major linear FP32",

@@ -1,9 +1,10 @@
-"""A strict stand-in for the ``tensorrt`` module, generated from a snapshot of the real bindings' API surface.
+"""A strict fake of the ``tensorrt`` module.
 
-What the snapshot does not list does not exist here: unknown names, wrong argument counts, keywords
-and types, writes to read-only properties, and integers in place of enums are errors, as with the
-real bindings. What the methods do is scripted by the test (``Script.behaviours``); a method without
-a script returns an object of its declared type.
+It is generated from a snapshot of the real bindings' API surface. What the snapshot does not list
+does not exist here: unknown names, wrong argument counts, keywords and types, writes to read-only
+properties, and integers in place of enums are errors, as with the real bindings. What the methods
+do is scripted by the test (``Script.behaviours``); a method without a script returns an object of
+its declared type.
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ class Script:
 
 
 def make_fake(version: str, script: Script) -> Any:
-    """Return a module with the API surface of ``version`` whose behaviour is ``script``."""
+    """Return a module with ``version``'s API surface and ``script``'s behaviour."""
     return _Generator(load_snapshot(version), script).module
 
 
 class _EnumMember:
-    """A member of a pybind11 enum: has a number, but is none (``1 << member`` and ``member == 0`` don't work)."""
+    """A pybind11 enum member: it has a number but is none.
+
+    ``1 << member`` and ``member == 0`` don't work.
+    """
 
     def __init__(self, kind: str, name: str, value: int) -> None:
         self.kind, self.name, self._value = kind, name, value
@@ -150,7 +154,7 @@ class _Generator:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any] | None = None,
     ) -> dict[str, Any] | None:
-        """Return the overload that the arguments fit; raise TypeError as pybind11 does if there is none."""
+        """Return the overload for the arguments, else raise pybind11's TypeError."""
         if not overloads and not arguments and not keywords:
             return None
         for overload in overloads:
@@ -228,7 +232,10 @@ class _Generator:
 
 
 def _guarded_setattr(this: Any, name: str, value: Any) -> None:
-    """Let only known properties be written; a Python subclass may have attributes of its own, as with pybind11."""
+    """Allow writing known properties only.
+
+    A Python subclass may have attributes of its own, as with pybind11.
+    """
     kind = type(this)
     described = getattr(kind, name, None)
     if isinstance(described, property):

@@ -13,7 +13,10 @@ STEPS, FEATURES, UNITS = 8, 6, 16
 
 
 def write_stacked_lstm(path: Path, *, layers: int = 2) -> Path:
-    """Write LSTM layers on top of each other, all but the last returning their sequences, and a dense layer."""
+    """Write stacked LSTM layers and a dense layer.
+
+    All LSTM layers but the last return their sequences.
+    """
     generator = np.random.default_rng(0)
     nodes, constants = [], []
 
@@ -47,7 +50,10 @@ def write_stacked_lstm(path: Path, *, layers: int = 2) -> Path:
 
 
 def write_loop(path: Path) -> Path:
-    """Write a simple recurrent layer as a Loop over the time steps, as the exporter does without ``unroll``."""
+    """Write a simple recurrent layer as a Loop over time steps.
+
+    The exporter does so without ``unroll``.
+    """
     generator = np.random.default_rng(0)
     weights = {
         "w": (0.4 * generator.standard_normal((FEATURES, 4))).astype(np.float32),

@@ -1,4 +1,7 @@
-"""The CUDA seam over a stand-in for ``cuda.bindings.runtime``: statuses become errors, results come back bare."""
+"""The CUDA seam over a fake ``cuda.bindings.runtime``.
+
+Statuses become errors, results come back bare.
+"""
 
 # ruff: noqa: N802, N815  (the names are those of the CUDA runtime)
 from __future__ import annotations
@@ -24,7 +27,10 @@ class Status(enum.IntEnum):
 
 
 class Runtime(ModuleType):
-    """Calls with the argument counts of cuda-bindings 12.9, all of which take handles as numbers."""
+    """Calls with the argument counts of cuda-bindings 12.9.
+
+    All of them take handles as numbers.
+    """
 
     cudaError_t = Status
     cudaStreamNonBlocking = 1
@@ -144,7 +150,7 @@ def test_other_failures_carry_their_name(runtime: Runtime) -> None:
 
 
 def test_a_whole_request(runtime: Runtime) -> None:
-    """Every call of the seam once, in the order of a request from a captured graph."""
+    """Every seam call once, in a captured graph request's order."""
     device = CudaDevice()
     stream, event, address = device.create_stream(), device.create_event(), device.allocate(16)
     memory = device.pinned(16)

@@ -11,7 +11,7 @@ from qat_lib.engines.tensorrt.diagnosis import read_parser_errors
 
 
 def parser(*reasons: str) -> SimpleNamespace:
-    """A parser that names nodes by their index, as TensorRT before 10 does."""
+    """A parser that names nodes by index, as TensorRT before 10."""
     errors = [
         SimpleNamespace(desc=lambda reason=reason: reason, node=lambda index=index: index)
         for index, reason in enumerate(reasons)

@@ -1,4 +1,4 @@
-"""Reading the engine inspector's JSON, in the forms that the versions give it."""
+"""Reading the engine inspector's JSON in all versions' forms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def read(*layers: Any, **times: float) -> list[Any]:
 
 
 def test_fused_layer_named_by_its_nodes() -> None:
-    """Up to 8.x: the name joins weights and nodes, the weights have a type of their own."""
+    """Up to 8.x the name joins weights and nodes.
+
+    The weights have a type of their own.
+    """
     (found,) = read(
         layer(
             "conv1.weight + q_w + conv1 + add + relu",
@@ -52,7 +55,10 @@ def test_prefixed_weights_of_a_conv_with_a_pool() -> None:
 
 
 def test_metadata_decides_where_it_is_given() -> None:
-    """Since 10: kernels of the new compiler have names of their own, the nodes are in the metadata."""
+    """Since 10 the new compiler's kernels have own names.
+
+    Their nodes are in the metadata.
+    """
     (found,) = read(
         layer(
             "__myl_Fc_0", "gemm", "Half", "Half", Metadata="[ONNX Layer: fc]\x1e[ONNX Layer: relu]"
@@ -67,7 +73,7 @@ def test_int8_input_makes_a_gemm_int8() -> None:
     assert (found.precision, found.output_precision) == ("int8", "fp32")
 
 
-def test_int8_weights_under_a_float_input_are_no_int8_layer() -> None:
+def test_int8_weights_under_float_input_are_float() -> None:
     (found,) = read(
         layer(
             "conv1",
@@ -93,7 +99,7 @@ def test_layers_without_weights_count_by_what_they_write() -> None:
 
 
 def test_names_only() -> None:
-    """Without detailed verbosity there are only names, and no precision is made up."""
+    """Without detailed verbosity there are only names, no invented precision."""
     description = {"Layers": ["conv1 + relu", "softmax"]}
     found = read_inspector(description, nodes=NODES, weighted=WEIGHTED)
     assert [item.precision for item in found] == ["unknown", "unknown"]

@@ -1,4 +1,7 @@
-"""Dense layers on tensors of three axes and more, as one product, and products that are something else."""
+"""Dense layers of rank 3 and above as one product.
+
+Other products stay.
+"""
 
 import numpy as np
 import onnx_ir as ir
@@ -140,7 +143,7 @@ def test_two_open_axes_are_followed_through_the_computed_shape(lab, target):
     assert lab.order(lowered) == ["MatMul", "Exp"]
 
 
-def test_an_open_and_a_known_axis_in_a_computed_shape(lab):
+def test_batched_dense_open_and_known_axis(lab):
     for known, merged in ((4, True), (2, False)):
         signature = "(float[N,T,4,3] x) => (float[A,B,C,D] y)"
         text = SHAPE + "k = Concat<axis=0>(n, t, known, five)\n" + BODY.replace("back", "k")

@@ -1,4 +1,4 @@
-"""Channels of weighted operators, constants that are biases, and the Add that merges into one."""
+"""Channels of weighted operators, bias constants, and merged Adds."""
 
 import re
 
@@ -160,7 +160,7 @@ MERGED = {
 
 
 @pytest.mark.parametrize("case", MERGED)
-def test_merge_bias_moves_a_constant_per_channel_into_the_operator(lab, rng, case):
+def test_merge_bias_moves_channel_constant_into_operator(lab, rng, case):
     before, after = MERGED[case]
     inputs = {
         key: random(rng, *shape) for key, shape in DATA.items() if re.search(rf"\b{key}\b", before)
@@ -180,7 +180,7 @@ def test_merge_bias_moves_a_constant_per_channel_into_the_operator(lab, rng, cas
 
 
 def test_merge_bias_goes_on_behind_what_it_leaves(lab, rng):
-    """An operator without weight, one without Add, one whose Add is no bias, and one that can't take it."""
+    """No weight, no Add, an Add that is no bias, unfit operator."""
     before = "Add(Gemm(Add(Gemm<beta = 2.0>(Add(Gemm(Gemm(Relu(m), k, e), q, e), column), q, e), d), q, e), d)"
     model = lab.formula(
         before,
@@ -214,7 +214,7 @@ def test_merge_bias_needs_the_rank_of_the_product(lab, rng):
     assert lab.results(passes.merge_bias(model)) == ["Add(MatMul(m, k), d)"]
 
 
-def test_merge_bias_keeps_the_name_and_the_layer_of_a_product(lab, rng):
+def test_merge_bias_keeps_name_and_layer(lab, rng):
     model = lab.formula("Add(MatMul(m, k), d)", {"m": random(rng, 2, 6)}, **constants(rng))
     gemm = lab.node(passes.merge_bias(model), "Gemm")
     assert (gemm.name, gemm.meta[LAYER]) == ("node_0", "layer_0")

@@ -1,4 +1,4 @@
-"""Each form of an Einsum with a weight, and what it becomes: the reshapes, the transpose, the product."""
+"""Each Einsum with a weight becomes reshapes, a transpose and a product."""
 
 import numpy as np
 import pytest
@@ -169,7 +169,7 @@ def test_merge_einsum_keeps_open_axes(lab, rng, equation, weight, shape):
     assert [dim if isinstance(dim, int) else None for dim in result.shape] == shape
 
 
-def test_merge_einsum_needs_as_many_axes_as_the_data_have(lab, rng):
+def test_merge_einsum_needs_rank_of_data(lab, rng):
     """Equations that do not fit their data, which no checked file has."""
     for equation in ("ab,bc->ac", "abcd,de->abce"):
         model, _ = build(lab, rng, einsum("abc,cd->abd", "x", "w"))

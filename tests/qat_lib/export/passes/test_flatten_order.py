@@ -1,4 +1,4 @@
-"""Weights that take channels-first features, and products that a Transpose stays in front of."""
+"""Weights reordered for channels-first features, and products behind a Transpose."""
 
 import numpy as np
 import pytest

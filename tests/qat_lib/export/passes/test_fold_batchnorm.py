@@ -1,4 +1,4 @@
-"""A BatchNormalization behind another operator: folded into it where it may be, else left."""
+"""A BatchNormalization folded into the preceding operator, or left."""
 
 import re
 
@@ -156,7 +156,10 @@ def test_fold_batchnorm(lab, rng, case):
 
 
 def test_fold_batchnorm_needs_as_many_channels(lab, rng):
-    """One mean for four channels, which ONNX does not allow and this library does not write, is left alone."""
+    """One mean for four channels is left.
+
+    ONNX does not allow it, and this library does not write it.
+    """
     one = {key: value[:1] for key, value in FOUR.items()}
     model, _ = build(lab, rng, f"BatchNormalization(Conv(x, w), {NORM})", **one)
     assert lab.results(passes.fold_batchnorm(model)) == lab.results(model)
@@ -169,7 +172,7 @@ def test_fold_batchnorm_needs_the_rank_of_a_products_data(lab, rng):
 
 
 def test_fold_batchnorm_goes_on_behind_what_it_leaves(lab, rng):
-    """Another operator, a BatchNormalization of no layer, and one whose scales can't take it."""
+    """Another operator, a BatchNormalization without layer, and unusable scales."""
     left = f"BatchNormalization(Relu(MatMul(m, DequantizeLinear<axis = 0>(ik, s6))), {NORM})"
     left = f"BatchNormalization(MatMul({left}, DequantizeLinear<axis = 0>(i4, s4)), {NORM})"
     integers = rng.integers(-127, 128, (4, 4)).astype(np.int8)
@@ -199,7 +202,10 @@ def test_fold_batchnorm_leaves_a_layer_that_something_else_reads(lab, rng, text)
 
 
 def quantized(lab, rng, gamma, scale, integers):
-    """Return a normalized product with an INT8 weight of two rows; variance 1, so that gamma is the factor."""
+    """Return a normalized product with an INT8 weight of two rows.
+
+    The variance is 1, so that gamma is the factor.
+    """
     count = len(gamma)
     arrays = {
         "gamma": np.float32(gamma),
@@ -248,7 +254,7 @@ def test_fold_batchnorm_keeps_the_trained_integers(lab, rng, gamma, scale, new_s
 @pytest.mark.parametrize(
     ("gamma", "folded"), [([-1.0, 1.0], False), ([1.0, -1.0], True), ([1.0, 1.0], True)]
 )
-def test_fold_batchnorm_leaves_a_least_integer_whose_sign_would_change(lab, rng, gamma, folded):
+def test_fold_batchnorm_leaves_least_integer_sign_change(lab, rng, gamma, folded):
     model = quantized(lab, rng, gamma, [0.25, 0.5], [[-128, -127], [3, -5]])
     lowered = lab.check(model, passes.fold_batchnorm, {"v": random(rng, 3, 2)}, rtol=1e-6)
     assert (lab.ops(lowered)["BatchNormalization"] == 0) == folded

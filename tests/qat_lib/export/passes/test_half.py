@@ -1,4 +1,4 @@
-"""What stays float in float16: each kind of constant, of node and of border."""
+"""What stays float32 in float16: constants, nodes, inputs and outputs."""
 
 import numpy as np
 import onnx_ir as ir
@@ -46,7 +46,10 @@ def test_halves_constants_and_casts_at_the_border(lab):
 
 
 def test_leaves_other_types_at_the_border(lab):
-    """Inputs of other types, one that nothing reads, and outputs of other types, each with a float one behind it."""
+    """Inputs and outputs of other types, each before a float one.
+
+    One of the inputs is read by nothing.
+    """
     inputs = {"i": np.asarray([[1, 2, 3]]), "b": np.asarray([True]), "u": np.float32([1]), **X}
     model = lab.formula("Neg(i); Not(b); Shape(x); Relu(x)", inputs)
     half = passes.convert_float_to_half(model)
@@ -121,7 +124,7 @@ def test_other_constants_may_become_zero(lab, text):
 
 
 def test_weights_behind_a_quantizer_may_be_zero(lab):
-    """A scale is input 1 of a QuantizeLinear; the weights are input 0."""
+    """A QuantizeLinear's input 1 is the scale, input 0 the weights."""
     model = lab.formula(
         "DequantizeLinear(QuantizeLinear(w, s, z), s, z); Neg(x)",
         X,

@@ -1,4 +1,4 @@
-"""The border of a graph: each step of the preprocessing, each shape of an input, each reader of it."""
+"""Graph inputs: each preprocessing step, each shape, each reader."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_embed_preprocessing_writes_the_steps_that_change_something(lab, rng, se
             assert list(node.outputs[0].shape) == [2, *IMAGE]
 
 
-def test_embed_preprocessing_takes_images_in_the_layout_of_the_input(lab, rng):
+def test_embed_preprocessing_follows_input_layout(lab, rng):
     preprocessing = Preprocessing(image_shape=(4, 6, 3), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
     model = lab.formula("Relu(x)", {"x": np.zeros((2, 3, 4, 6), np.float32)})
     embedded = passes.embed_preprocessing(model, preprocessing, "NCHW")

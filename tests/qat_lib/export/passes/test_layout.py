@@ -1,4 +1,4 @@
-"""Transposes: sunk, cancelled, lifted to the input, turned into reshapes, or moved into a weight."""
+"""Transposes: sunk, cancelled, lifted, reshaped, or moved into a weight."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_transposes_between_convolutions_cancel_through_pointwise_operators(lab,
     assert lab.order(lowered)[-1] == "Transpose"
 
 
-def test_the_transpose_is_lifted_over_preprocessing_padding_and_the_input_quantizer(lab, rng):
+def test_transpose_lifted_over_preprocessing_padding_and_quantizer(lab, rng):
     model = lab.build(
         """(float[N,6,6,3] x) => (float[N,4] y) {
             a = Sub(x, mean)
@@ -89,7 +89,7 @@ def test_reductions_concats_softmax_and_slices_keep_their_meaning(lab, rng):
     assert list(lab.node(lowered, "ReduceMean").attributes["axes"].value) == [2, 3]
 
 
-def test_a_reduction_that_would_reorder_the_kept_axes_is_left(lab, rng):
+def test_reduction_that_reorders_kept_axes_is_left(lab, rng):
     model = lab.build(
         """(float[2,5,6,3] x) => (float[2,6,5] y) {
             a = Relu(x)
@@ -99,7 +99,7 @@ def test_a_reduction_that_would_reorder_the_kept_axes_is_left(lab, rng):
     lab.check(model, passes.remove_transposes, nhwc(rng, 2, 5, 6, 3), rtol=1e-6)
 
 
-def test_a_gate_of_one_pixel_does_not_stop_a_transpose(lab, rng):
+def test_transpose_passes_gate_of_one_pixel(lab, rng):
     model = lab.build(
         """(float[2,4,4,3] x, float[2,1,1,3] g) => (float[2,3,4,4] y) {
             a = Transpose<perm = [0,3,1,2]>(x)

@@ -1,4 +1,4 @@
-"""A Squeeze or Unsqueeze that moves above the Transpose in front of it."""
+"""A Squeeze or Unsqueeze that moves above a preceding Transpose."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One-dimensional networks: their convolutions are images of height 1, without transposes between them."""
+"""One-dimensional networks: convolutions of height 1 without transposes between them."""
 
 from collections import Counter
 
@@ -44,7 +44,7 @@ def test_a_bias_behind_a_squeeze_joins_its_convolution(lab, rng):
     assert lab.order(lowered) == ["Conv", "Squeeze", "Relu"]
 
 
-def test_a_constant_that_makes_the_tensor_larger_stays_behind_the_squeeze(lab, rng):
+def test_constant_enlarging_tensor_stays_behind_squeeze(lab, rng):
     text = """(float[1,1,1,8] x) => (float[1,4,8] y) {
         c = Conv<kernel_shape = [1, 1]>(x, w)
         s = Squeeze(c, axis)

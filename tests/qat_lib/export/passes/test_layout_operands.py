@@ -84,7 +84,7 @@ CONCATS = {
 
 
 @pytest.mark.parametrize("case", CONCATS)
-def test_a_concat_follows_if_half_of_its_tensors_are_transposed(lab, case):
+def test_concat_follows_half_transposed_inputs(lab, case):
     before, after = CONCATS[case]
     signature = "(float[2,3,4,5] x, float[2,4,5,3] g) => (float y)"
     front = FRONT + "v = Exp(r)\n w = Transpose<perm = [0,2,3,1]>(v)\n"

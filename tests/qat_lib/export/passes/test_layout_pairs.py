@@ -1,4 +1,4 @@
-"""Transposes that join, that are shared, and that are lifted to the graph's input."""
+"""Transposes that are merged, shared, or lifted to the input."""
 
 import numpy as np
 import pytest
@@ -172,7 +172,7 @@ def test_a_transpose_is_lifted_to_the_input(lab, case):
 
 
 @pytest.mark.parametrize("other", ["z = Exp(a)", "z = Transpose<perm=[0,1,3,2]>(a)", "output"])
-def test_a_transpose_is_not_lifted_from_a_tensor_that_others_read(lab, other):
+def test_shared_tensor_keeps_its_transpose(lab, other):
     body = "a = Relu(x)\n t = Transpose<perm=[0,3,1,2]>(a)\n y = CumSum(t, one)\n"
     body = body.replace("a =", "z =").replace("(a)", "(z)") if other == "output" else body + other
     check_rewrite(lab, remove_transposes, TWO, body, tolerance=1e-5, one=np.int64(1))
@@ -197,12 +197,12 @@ PAIR = "(float[2,3,4,5] x, float[{}] g) => (float y)"
 
 @pytest.mark.parametrize("shape", ["5", "1", "4,5", "2,3,4,5"])
 @pytest.mark.parametrize("call", ["Add(x, g)", "Add(g, x)"])
-def test_a_transpose_is_not_lifted_over_a_sum_of_two_inputs(lab, shape, call):
+def test_transpose_not_lifted_over_two_inputs(lab, shape, call):
     body = f"a = {call}\n t = Transpose<perm=[0,3,1,2]>(a)\n y = CumSum(t, one)"
     check_rewrite(lab, remove_transposes, PAIR.format(shape), body, tolerance=1e-5, one=np.int64(1))
 
 
-def test_a_transpose_is_lifted_over_a_sum_with_a_scalar_input(lab):
+def test_transpose_lifted_over_scalar_input(lab):
     signature = "(float[2,3,4,5] x, float[1] h) => (float y)"
     front = "g = Squeeze(h, zero)\n"
     check_rewrite(

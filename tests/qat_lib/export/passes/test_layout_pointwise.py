@@ -54,7 +54,7 @@ def test_a_dense_layer_on_an_image_becomes_a_convolution(lab):
 
 
 @pytest.mark.parametrize("case", QUANTIZED)
-def test_a_quantized_dense_layer_on_an_image_becomes_a_convolution(lab, case):
+def test_quantized_dense_on_image_becomes_convolution(lab, case):
     call, moves = QUANTIZED[case]
     after = "w = DequantizeLinear<axis = 0>(k, " + call.split(", ", 1)[1] + "\n"
     check_rewrite(

@@ -1,4 +1,4 @@
-"""How each operator moves above a Transpose, and what keeps it from that."""
+"""How operators move above a Transpose, and what prevents it."""
 
 import numpy as np
 import pytest
@@ -239,14 +239,14 @@ def test_what_is_computed_cannot_be_renamed(lab, body):
     assert describe(remove_transposes(model)) == describe(model)
 
 
-def test_a_slice_of_computed_starts_is_known_by_its_axes(lab):
+def test_slice_with_computed_starts_uses_axes(lab):
     text = "(float[2,3,4,5] x, int64[2] n) => (float[2,P,Q,3] y)"
     model = build(lab, f"{text} {{ {FRONT} y = Slice(t, n, ends, sizes) }}", CONSTANTS)
     assert describe(remove_transposes(model)) == describe(model)
 
 
 def test_tensors_of_unknown_shape_move_too(lab):
-    """The shape of what stands behind the operator may be unknown; it stays unknown."""
+    """The shape behind the operator may be unknown and stays unknown."""
     model = build(lab, f"{IMAGE} {{ {FRONT} e = Tanh(t)\n y = Exp(e) }}", {})
     lab.node(model, "Tanh").outputs[0].shape = None
     lowered = remove_transposes(model)

@@ -1,4 +1,4 @@
-"""Canonical names: of nodes, of tensors, and of constants by what they are for."""
+"""Canonical names of nodes, tensors, and constants by purpose."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,10 @@ def test_owner_is_else_the_layer_of_a_neighbour(lab):
 
 
 def named(lab, model, inputs=X):
-    """Name each layer after its operator alone, so that names meet; return nodes and constants."""
+    """Name layers after their operator, so that names collide.
+
+    Return nodes and constants.
+    """
     for node in model.graph:
         node.meta[LAYER] = "layer"
     lowered = lab.check(model, passes.name_canonically, inputs)

@@ -1,4 +1,4 @@
-"""Which repeats of the axes of an image become one Resize, and which operators are something else."""
+"""Which axis repeats become one Resize, and which don't."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OTHER = 'Resize<mode = "nearest", coordinate_transformation_mode = "half_pixel",
 
 
 def repeat(source, result, axis, times, shape, name=""):
-    """Return the nodes that repeat an axis; the constants are called after the arguments."""
+    """Return the nodes that repeat an axis; arguments name the constants."""
     u, t = f"{result}_u{name}", f"{result}_t{name}"
     return f"{u} = Unsqueeze({source}, {axis})\n{t} = Tile({u}, {times})\n{result} = Reshape({t}, {shape})\n"
 
@@ -247,7 +247,10 @@ def test_repeats_of_an_image_of_open_size(lab, case):
 
 
 def check_rewrite_open(lab, signature, before, after, scales):
-    """As check_rewrite, for shapes that ONNX can't infer: they are those of the tensor that the Resize makes."""
+    """Like check_rewrite, for shapes that ONNX can't infer.
+
+    They are those of the tensor that the Resize makes.
+    """
     constants = {
         **CONSTANTS,
         "doubled": ints(1, 2, 1, 1),

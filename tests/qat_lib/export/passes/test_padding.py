@@ -1,4 +1,4 @@
-"""Which zero paddings merge into the convolution or pool behind them, and which tensors are never negative."""
+"""Zero padding merged into convolutions or pools; tensors known as non-negative."""
 
 import numpy as np
 import pytest

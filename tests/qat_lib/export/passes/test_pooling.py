@@ -1,4 +1,4 @@
-"""Global pools, and the quantizer that moves in front of a max pool."""
+"""Global pools, and quantizers moved before a max pool."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A BatchNormalization that comes in pieces: put together where the pieces are its own."""
+"""A BatchNormalization recovered from pieces of its own."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def test_recover_batchnorm(lab, rng, before, data):
 
 
 def test_recover_batchnorm_goes_on_behind_what_it_leaves(lab, rng):
-    """No BatchNormalization's, a Mul without Add, one of another layer's Add, and one with other numbers."""
+    """Pieces without BatchNormalization, Add, common layer or matching numbers."""
     text = "Add(Mul(Add(Mul(Add(Mul(Relu(Mul(Relu(x), f)), f), o), o), f), f), o)"
     model = pieces(lab, text, THREE, {"x": random(rng, 2, 3)})
     lab.node(model, "Add").meta[LAYER] = "another"
@@ -119,7 +119,7 @@ def test_recover_batchnorm_needs_the_rank_and_the_layer(lab, rng):
     ],
 )
 def test_recover_batchnorm_allows_for_rounding(lab, rng, factor, offset, found):
-    """One part in ten thousand: of the factor, and of what the offset is the sum of."""
+    """One part in ten thousand of the factor and offset terms."""
     norm = BatchNorm(
         gamma=np.float32([2, -4]),
         beta=np.float32([1, -3]),

@@ -1,4 +1,4 @@
-"""Each piece of a layer normalization: with it the pieces become one node, with another in its place they stay."""
+"""Pieces of a layer normalization become one node; variants stay."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ EPSILON = np.float32(0.125)
 def normalization(
     lab, *changes, text=PIECES, opset=17, shape="2,5,6", output="float y", **constants
 ):
-    """Return the pieces with changes ``(old, new)``, each of which must be there to change."""
+    """Return the pieces with changes ``(old, new)``; each must apply."""
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
@@ -166,7 +166,7 @@ def test_recover_layernorm_leaves_what_is_something_else(lab, case):
 
 
 def test_recover_layernorm_needs_means_that_keep_their_axes(lab):
-    """Without its axis a mean of a square tensor still broadcasts, along another axis."""
+    """Without keepdims, a square tensor's mean broadcasts along another axis."""
     model = normalization(lab, ("<axes = [-1]>", "<axes = [-1], keepdims = 0>"), shape="6,6")
     assert lab.results(lower(lab, model, (6, 6))) == lab.results(model)
 

@@ -1,4 +1,4 @@
-"""Each piece of a PReLU: with it the pieces become one node, with another in its place they stay."""
+"""Pieces of a PReLU become one node; variants stay."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_recover_prelu_leaves(lab, rng, text):
         ((4,), (1,), False),
     ],
 )
-def test_recover_prelu_needs_a_slope_that_broadcasts_to_the_data(lab, rng, slope, shape, fits):
+def test_recover_prelu_needs_broadcastable_slope(lab, rng, slope, shape, fits):
     _, lowered = lower(lab, rng, SOURCE, slope, shape)
     assert lab.ops(lowered)["PRelu"] == fits
 
@@ -90,7 +90,7 @@ def test_recover_prelu_needs_the_shape_of_the_data(lab, rng):
 
 
 def test_recover_prelu_takes_a_slope_behind_an_open_axis(lab, rng):
-    """Of a size that is not known, a slope may only have 1."""
+    """A slope has size 1 along an unknown dimension."""
     for slope, fits in (((1, 4, 5, 3), True), ((2, 4, 5, 3), False)):
         model = lab.formula(SOURCE, {"x": np.ones(SHAPE, np.float32)}, m=np.ones(slope, np.float32))
         value = model.graph.inputs[0]

@@ -63,7 +63,7 @@ def test_slope_that_enlarges_the_tensor_stays(lab, rng):
 
 
 @pytest.mark.parametrize("channels_first", [False, True])
-def test_keras_prelu_is_one_node_in_the_layout_of_its_convolution(channels_first, rng, tmp_path):
+def test_keras_prelu_follows_convolution_layout(channels_first, rng, tmp_path):
     x = keras.Input((8, 8, 3))
     y = L.PReLU(shared_axes=[1, 2], name="per_channel")(L.Conv2D(4, 3)(x))
     skip = L.PReLU(name="per_element")(L.Conv2D(4, 3, padding="same")(y))

@@ -122,7 +122,7 @@ def feature_pyramid(side):
 
 
 @pytest.mark.parametrize("side", [8, None])
-def test_residual_behind_nearest_upsampling_is_int8_at_any_image_size(side, rng, tmp_path):
+def test_upsampled_residual_is_int8_at_any_size(side, rng, tmp_path):
     images = rng.uniform(-1, 1, (2, 8, 8, 3)).astype(np.float32)
     model = qat_lib.quantize_model(
         feature_pyramid(side), custom_qdq_cases=[qat_lib.TensorRTQDQCase()]

@@ -1,4 +1,4 @@
-"""Reshapes that move no data: which of them join, sink, go up or vanish, and which stay."""
+"""Reshapes without data movement: merged, sunk, lifted, removed or kept."""
 
 import numpy as np
 import pytest
@@ -90,7 +90,10 @@ def test_reshapes_in_a_row_join(lab, case):
 
 
 def test_reshapes_of_two_open_axes(lab):
-    """What gives back the shape may go; another shape of two open axes can't be written as a constant."""
+    """A reshape that restores the shape may go.
+
+    Another shape of two open axes can't be written as a constant.
+    """
     signature = "(float[N,M,1] x) => (float y, float z)"
     text = "a = Squeeze(x, last)\n b = Unsqueeze(a, last)\n y = Exp(b)\n c = Unsqueeze(a, front)\n z = Exp(c)"
     check_rewrite(lab, eliminate_singleton_reshapes, signature, text, last=ints(2), front=ints(0))
@@ -127,7 +130,7 @@ def test_reshapes_of_no_element_stay(lab):
     check_rewrite(lab, eliminate_singleton_reshapes, signature, before, "y = Exp(x)", t=ints(2))
 
 
-def test_a_reshape_that_is_read_twice_stays_beside_the_joined_one(lab):
+def test_reshape_read_twice_stays(lab):
     check_rewrite(
         lab,
         eliminate_singleton_reshapes,
@@ -183,7 +186,7 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("case", PASSED)
-def test_a_reshape_sinks_below_an_operator_to_the_next_reshape(lab, case):
+def test_reshape_sinks_to_next_reshape(lab, case):
     call = PASSED[case]
     before = (
         f"e = Exp(x)\n a = Flatten(e)\n b = {call.format('a')}\n c = Reshape(b, first)\n y = Exp(c)"
@@ -268,7 +271,7 @@ def test_a_reshape_does_not_sink_where_something_else_reads(lab, text):
     check_rewrite(lab, eliminate_singleton_reshapes, TWO, text, **CONSTANTS)
 
 
-def test_a_reshape_sinks_to_a_reshape_that_is_the_output(lab):
+def test_reshape_sinks_to_output_reshape(lab):
     before = "e = Exp(x)\n a = Flatten(e)\n b = Relu(a)\n y = Reshape(b, image)"
     after = "e = Exp(x)\n b = Relu(e)\n a = Flatten(b)\n y = Reshape(a, image)"
     lowered = check_rewrite(lab, eliminate_singleton_reshapes, OPEN, before, after, **CONSTANTS)

@@ -1,4 +1,7 @@
-"""Constants behind a one-dimensional convolution and its Squeeze, which are spread to stand in front of the Squeeze."""
+"""Constants behind a 1-D convolution's Squeeze, moved in front of it.
+
+They are spread to its rank.
+"""
 
 import pytest
 from graph_text import assert_same, build, check_rewrite, floats, ints
@@ -31,7 +34,7 @@ SPREAD = {
 
 @pytest.mark.parametrize("axis", ["axis", "behind"])
 @pytest.mark.parametrize("case", SPREAD)
-def test_a_constant_behind_a_convolution_and_a_squeeze_is_spread(lab, case, axis):
+def test_constant_behind_squeeze_is_spread(lab, case, axis):
     before, after = SPREAD[case]
     check_rewrite(
         lab,
@@ -83,7 +86,7 @@ def test_other_constants_stay_behind_the_squeeze(lab, case):
 
 
 @pytest.mark.parametrize("wide", [(4, 1), (4, 8), (2, 4, 1)])
-def test_a_constant_that_widens_the_tensor_stays_behind_the_squeeze(lab, wide):
+def test_widening_constant_stays_behind_squeeze(lab, wide):
     signature = "(float[1,3,1,1] x) => (float y)"
     text = "c = Conv<kernel_shape = [1,1]>(x, k)\n s = Squeeze(c, axis)\n a = Add(s, bias)\n y = Exp(a)"
     constants = {"k": floats(1, 3, 1, 1), "axis": ints(2), "bias": floats(*wide)}

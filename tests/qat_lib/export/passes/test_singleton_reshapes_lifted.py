@@ -1,4 +1,4 @@
-"""Reshapes between a DQ and a matrix product, which go up in front of the Q."""
+"""Reshapes between DQ and matrix product, lifted above the Q."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_a_reshape_between_dequantize_and_product_goes_up(lab, product, scale, r
     )
 
 
-def test_a_reshape_that_went_up_joins_the_one_in_front(lab):
+def test_lifted_reshape_joins_preceding_one(lab):
     signature = "(float[2,3,1,1] x) => (float y, float z2)"
     front = "e = Exp(x)\n r = Reshape(e, image)\n z2 = Exp(r)\n"
     before = front + QDQ.format("r", "s, z") + "f = Flatten(d)\n y = MatMul(f, w)"
@@ -100,7 +100,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("case", SHARED)
-def test_a_reshape_goes_up_over_a_pair_of_its_own_only(lab, case):
+def test_reshape_lifted_over_private_pair_only(lab, case):
     signature = "(float[2,3,1,1] x) => (float y, float z2)"
     text = f"{SHARED[case]}\n y = MatMul(f, w)"
     check_rewrite(lab, eliminate_singleton_reshapes, signature, text, tolerance=1e-5, **CONSTANTS)

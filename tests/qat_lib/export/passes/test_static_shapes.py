@@ -1,4 +1,4 @@
-"""Targets of a Reshape and scales of a Resize that become constants of the right size."""
+"""Reshape targets and Resize scales that become exact constants."""
 
 import numpy as np
 import onnx_ir as ir
@@ -92,7 +92,10 @@ def test_shapes_that_are_known_in_part_are_inferred(lab):
 
 @pytest.mark.parametrize("sum_of", ["Add(a, b)", "Add(a, i)"])
 def test_what_cannot_be_inferred_is_left(lab, sum_of):
-    """Sizes or types that do not fit: the check of the whole model comes later, and tells more."""
+    """Sizes or types that do not fit.
+
+    The later check of the whole model tells more.
+    """
     signature = "(float[2,3] x, float[4,5] u, int64[2,3] n) => (float z)"
     model = build(lab, f"{signature} {{ a = Exp(x)\n b = Exp(u)\n i = Neg(n)\n z = {sum_of} }}", {})
     model.graph[0].outputs[0].shape = None
@@ -109,7 +112,7 @@ def resize(lab, scales, shape="1,2,12,7"):
     return model, fix_resize_scales(model)
 
 
-def test_a_scale_that_falls_short_grows_by_the_least_step(lab):
+def test_short_scale_grows_by_least_step(lab):
     short, exact = np.float32(5 / 12), np.float32(3 / 7)
     assert np.floor(12 * float(short)) == 4 or np.floor(7 * float(exact)) == 2
     model, lowered = resize(lab, [1, 1, short, exact])

@@ -1,4 +1,4 @@
-"""Strides of 1x1 convolutions that move up to where the values are made, and those that stay."""
+"""Strides of 1x1 convolutions, moved to the producer or kept."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""UINT8 in place of INT8, and clamps that an unsigned quantizer does by itself: each condition of each."""
+"""UINT8 in place of INT8, and clamps that unsigned quantizers replace.
+
+Each condition of each.
+"""
 
 import numpy as np
 import pytest
@@ -78,7 +81,7 @@ def test_quantize_unsigned_takes_a_scale_of_one_element(lab):
     assert lab.ops(lowered) == {"Clip": 1, "QuantizeLinear": 1, "DequantizeLinear": 1}
 
 
-def test_quantize_unsigned_names_the_clip_after_the_layer_that_it_replaces(lab):
+def test_quantize_unsigned_names_clip_after_layer(lab):
     for data, layer in (
         ("Relu(x)", "layer_0"),
         ("Sigmoid(x)", "layer_1"),
