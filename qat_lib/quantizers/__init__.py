@@ -1,4 +1,7 @@
-"""Fake quantization: the op, the contexts it runs in, and the layer that owns a tensor's range."""
+"""Fake quantization: op, contexts, and the layer that owns a range.
+
+The range is that of a tensor.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Quantization-aware training for PyTorch, on the plan, passes and engines of the Keras side.
+"""Quantization-aware training for PyTorch.
 
-Needs the extra ``qatline[torch]``; TensorFlow and Keras are not imported. Names are imported when
-they are first used.
+Plan, passes and engines are those of the Keras side. Needs the extra ``qatline[torch]``; TensorFlow
+and Keras are not imported. Names are imported when they are first used.
 """
 
 from __future__ import annotations
