@@ -208,10 +208,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
-        """Give the copy the original's state, now or once built.
-
-        A call may be what builds it.
-        """
+        """Give the copy the original's state, now or after its building call."""
         if copy.built and has_same_variables(call.operation, copy):
             copy_state(call.operation, copy)
         else:

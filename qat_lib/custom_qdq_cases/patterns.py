@@ -70,10 +70,7 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
 
 
 def is_supported(traits: Traits, kind: str) -> bool:
-    """Whether an operation of a kind can still be quantized.
-
-    It can be quantized, and is not yet.
-    """
+    """Whether an operation is of a kind, quantizable, and not quantized yet."""
     return traits.kind == kind and traits.support is not None and not traits.is_wrapped
 
 

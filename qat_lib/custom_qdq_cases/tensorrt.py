@@ -43,10 +43,9 @@ class TensorRTQDQCase(CustomQDQInsertionCase):
 
 
 class _Placement:
-    """Inputs to quantize, pruned to the greatest set that pays.
+    """Inputs to quantize, pruned to the greatest set where each pays.
 
-    Each one of the set pays. A shared layer has one placement for all its calls, as it has one
-    entry in a spec.
+    A shared layer has one placement for all its calls, as it has one entry in a spec.
     """
 
     def __init__(self, graph: CallGraph, qspec: QuantizationSpec) -> None:

@@ -1,4 +1,4 @@
-"""Wrappers that merge, move or repeat tensors; all off by default."""
+"""Wrappers of merging, moving and repeating layers, all off by default."""
 
 from __future__ import annotations
 

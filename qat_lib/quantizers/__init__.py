@@ -1,7 +1,4 @@
-"""Fake quantization: op, contexts, and the layer that owns a range.
-
-The range is that of a tensor.
-"""
+"""Fake quantization: op, contexts, and the layer owning a tensor's range."""
 
 from __future__ import annotations
 

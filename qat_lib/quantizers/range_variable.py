@@ -90,7 +90,7 @@ class RangeVariable(Switches, keras.layers.Layer):
         )
 
     def magnitude(self, x: Any) -> Any:
-        """Return each element's float32 magnitude, 0 where no integers reach."""
+        """Return float32 magnitudes; negatives count as 0 if unsigned."""
         x = tf.cast(x, tf.float32)
         return tf.nn.relu(x) if self.unsigned else tf.abs(x)
 

@@ -1,7 +1,4 @@
-"""TensorQuantizer: the layer that owns one tensor's or group's range.
-
-The group is one of tied tensors.
-"""
+"""TensorQuantizer: the layer that owns a tensor's or tied group's range."""
 
 from __future__ import annotations
 

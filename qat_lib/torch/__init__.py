@@ -1,7 +1,7 @@
-"""Quantization-aware training for PyTorch.
+"""Quantization-aware training for PyTorch, with the Keras side's plan, passes and engines.
 
-Plan, passes and engines are those of the Keras side. Needs the extra ``qatline[torch]``; TensorFlow
-and Keras are not imported. Names are imported when they are first used.
+Needs the extra ``qatline[torch]``; TensorFlow and Keras are not imported. Names are imported when
+they are first used.
 """
 
 from __future__ import annotations

@@ -38,9 +38,7 @@ class Example:
 
     @classmethod
     def of(cls, example_input: Any, *, batch: int | None) -> Example:
-        """Return the arguments that ``example_input`` stands for.
-
-        They have the batch size asked for.
+        """Return the arguments of ``example_input``, in the requested batch size.
 
         Args:
             example_input: a tensor, a tuple or list of positional arguments, or a dict of arguments
