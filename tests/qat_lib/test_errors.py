@@ -1,4 +1,4 @@
-"""The tree of exceptions in the docstring of ``qat_lib.errors``, held against the classes."""
+"""The exception tree in ``qat_lib.errors``'s docstring equals the classes."""
 
 import importlib
 import pkgutil
@@ -18,7 +18,7 @@ LINE = re.compile(
 
 
 def documented() -> Iterator[tuple[str, str, str]]:
-    """Yield the base, the name and the module of each exception in the tree."""
+    """Yield each exception's base, name and module from the tree."""
     path: list[str] = []
     for match in LINE.finditer(errors.__doc__ or ""):
         depth = len(match["branch"]) // 4

@@ -1,4 +1,4 @@
-"""load_model: what is no model file, or asks for more than a model may, says so."""
+"""load_model: messages for non-model files and oversized models."""
 
 import io
 import os
@@ -175,7 +175,7 @@ def test_load_model_gives_the_whole_reason(saved: Path, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_load_model_does_not_take_a_vocabulary_for_a_lambda(tmp_path: Path) -> None:
+def test_load_model_tells_vocabulary_from_lambda(tmp_path: Path) -> None:
     x = keras.Input((1,), dtype="string")
     keras.Model(x, keras.layers.StringLookup(vocabulary=["a"])(x)).save(tmp_path / "words.keras")
     edit = replaced(b'["a"]', b'"/etc/passwd"')

@@ -87,7 +87,7 @@ def test_it_round_trips_through_json(plan: QuantizationPlan) -> None:
     assert QuantizationPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
-def test_keys_of_the_first_release_are_read_and_digested_alike() -> None:
+def test_first_release_keys_digest_alike() -> None:
     old = (
         '{"version": 1, "model": "m", "mode": "full", "quantizers": [{"name": "q", "kind": '
         '"weight", "tensor": "conv/kernel", "bits": 4}], "skipped": [{"layer": "a", "class": '
@@ -191,7 +191,10 @@ def test_a_plan_can_be_read_back_and_applied(model: keras.Model, plan: Quantizat
 def test_an_entry_can_be_taken_out(
     model: keras.Model, plan: QuantizationPlan, tmp_path: Path
 ) -> None:
-    """One of each kind: activation, weight, and the tensor inside of a separable convolution."""
+    """One of each kind: activation, weight, inner tensor.
+
+    The latter is inside of a separable convolution.
+    """
     full = quantize_model(model)
     for name in (
         "pool_quantizer",
@@ -271,7 +274,7 @@ def test_a_plan_that_does_not_fit_is_refused(
         apply_plan(model, edited(plan, name, **changes))
 
 
-def test_a_plan_that_wraps_what_has_no_wrapper_is_refused(
+def test_plan_wrapping_unwrappable_layer_is_refused(
     model: keras.Model, plan: QuantizationPlan
 ) -> None:
     with pytest.raises(PlanError, match="'nothing'"):
@@ -319,7 +322,10 @@ def deep(blocks: int) -> keras.Model:
 
 
 def gates(blocks: int) -> keras.Model:
-    """Each layer's placement hangs on that of the next; the last reader is not quantized, so none is."""
+    """Each placement depends on the next; none is made.
+
+    The last reader is not quantized.
+    """
     x = y = keras.Input((4, 4, 2))
     for _ in range(blocks):
         y = layers.Multiply()([y, layers.AveragePooling2D(1)(y)])

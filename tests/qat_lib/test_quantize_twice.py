@@ -1,4 +1,7 @@
-"""A model that has quantizers already, from an earlier call or put there by hand: still one for each tensor."""
+"""Models with quantizers already: still one for each tensor.
+
+They are from an earlier call or put there by hand.
+"""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -35,7 +38,11 @@ def conv(x: Any, name: str, **options: Any) -> Any:
 
 
 def net() -> keras.Model:
-    """A residual block, a pool between readers of one tensor, a Concatenate, a separable convolution and a head."""
+    """A network of the structures that share or contain quantizers.
+
+    A residual block, a pool between readers of one tensor, a Concatenate, a separable convolution
+    and a head.
+    """
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 3), name="x")
     a = layers.ReLU(name="relu")(conv(x, "conv_a"))
@@ -63,7 +70,10 @@ def source(graph: LayerGraph, tensor: str) -> str:
 
 
 def check_one_quantizer_each(model: keras.Model) -> None:
-    """No tensor has two quantizers, none is quantized twice in a row, no layer is wrapped twice."""
+    """Check for single quantizers and wrappers.
+
+    No tensor has two quantizers, none is quantized twice in a row, no layer is wrapped twice.
+    """
     graph = LayerGraph(model)
     on: dict[str, set[str]] = {}
     for call in graph.calls:
@@ -151,7 +161,7 @@ CASES = [ResNetV1QDQCase, ResNetV2QDQCase, TensorRTQDQCase]
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first", ["convolutions", "max", "full"])
 def test_a_case_sees_the_layers_in_their_wrappers(case: type, first: str) -> None:
-    """A convolution in a wrapper still takes the addition and the normalization behind it into its kernel."""
+    """A wrapped convolution still fuses the addition and normalization behind it."""
     model = quantize_model(STEPS[first](net()), custom_qdq_cases=[case()])
     check_one_quantizer_each(model)
     expected = structure(quantize_model(net(), custom_qdq_cases=[case()]))
@@ -161,7 +171,7 @@ def test_a_case_sees_the_layers_in_their_wrappers(case: type, first: str) -> Non
         assert structure(model) == expected
 
 
-def test_the_second_call_changes_no_range_and_adds_no_pair(tmp_path: Path) -> None:
+def test_second_call_changes_no_range_or_pair(tmp_path: Path) -> None:
     spec = QuantizationSpec().add("Add", is_keras_class=True)
     first = quantize_model(net())
     calibrate(first, data())
@@ -232,7 +242,10 @@ def test_ranges_that_a_concatenate_ties_become_the_widest() -> None:
 
 
 def by_hand(reader_first: bool) -> keras.Model:
-    """A quantizer put on a tensor that other layers read beside it, before or behind it in the model."""
+    """A hand-placed quantizer on a tensor with other readers.
+
+    They stand before or behind it in the model.
+    """
     x = keras.Input((8, 8, 3), name="x")
     a = conv(x, "conv_a")
     quantizer = TensorQuantizer(name="mine", num_bits=4, range_policy="frozen", momentum=0.5)

@@ -1,4 +1,7 @@
-"""What ``calibrate`` asks a model for and sets in it, on quantizers alone: quicker than on whole networks."""
+"""``calibrate`` on quantizers alone: its requests to a model, its effects.
+
+That is quicker than on whole networks.
+"""
 
 from typing import Any
 
@@ -79,7 +82,7 @@ def test_a_report_shows_no_counts_in_its_text() -> None:
     assert statistics.counts.sum() == statistics.values == 2
 
 
-def test_a_tuple_is_a_batch_of_inputs_and_labels_where_the_model_has_one_input() -> None:
+def test_tuple_is_a_batch_with_labels() -> None:
     x, y = np.float32([[1, 2]]), np.float32([[9, 9]])
     report = calibrate(hand_made(), [(x, y), [x, y]], "max")
     assert (report.samples, report.tensors["q"].amax) == (2, 2.0)
@@ -95,7 +98,10 @@ VALUES = np.arange(1, 15, dtype=np.float32).reshape(7, 2)
 
 
 def kinds() -> dict[str, Any]:
-    """Return the same seven samples in every form that ``calibrate`` takes, in batches of 3, 3 and 1."""
+    """Return the same seven samples in every accepted form.
+
+    Batches have 3, 3 and 1 samples.
+    """
     parts, labels = [VALUES[:3], VALUES[3:6], VALUES[6:]], np.full((7, 1), 99, np.float32)
     return {
         "array": VALUES,
@@ -120,7 +126,7 @@ def test_calibrate_takes_data_of_every_kind(kind: str) -> None:
 
 
 def two(form: Any) -> keras.Model:
-    """Return a model of the inputs ``a`` and ``b``, with a quantizer on each."""
+    """Return a model of inputs ``a`` and ``b``, each with a quantizer."""
     inputs = {name: keras.Input((2,), name=name) for name in "ab"}
     outputs = [TensorQuantizer(name=f"q{name}")(x) for name, x in inputs.items()]
     return keras.Model(inputs if form is dict else form(inputs.values()), outputs)
@@ -214,9 +220,7 @@ def test_calibrate_freezes_where_asked(freeze: bool) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 6])
-def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(
-    bad: float, row: int
-) -> None:
+def test_calibrate_refuses_non_finite_values(bad: float, row: int) -> None:
     model, data = hand_made(), VALUES.copy()
     data[row, 1] = bad
     with pytest.raises(CalibrationError, match="'q' has NaN or infinite"):
@@ -226,7 +230,7 @@ def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(
 
 
 def test_calibrate_sees_the_float_tensors() -> None:
-    """A quantizer behind another one sees what it would if nothing were quantized."""
+    """A quantizer behind another sees the unquantized values."""
     x = keras.Input((2,), name="x")
     first = TensorQuantizer(name="first")
     model = keras.Model(x, TensorQuantizer(name="second")(first(x)))

@@ -120,7 +120,7 @@ def test_mse_takes_a_smaller_range_for_fewer_bits() -> None:
     )
 
 
-def test_entropy_clips_a_long_tail_and_keeps_a_uniform_one() -> None:
+def test_entropy_clips_only_a_long_tail() -> None:
     tail = np.concatenate([normal(), np.float32([60.0])])
     assert range_from_histogram(histogram_of(tail), "entropy") < 30
     uniform = np.random.default_rng(2).random(50000).astype(np.float32)
@@ -144,7 +144,10 @@ def test_entropy_is_the_published_one(x: np.ndarray) -> None:
 
 
 def test_entropy_leaves_zeros_out() -> None:
-    """However many there are: after a ReLU half of all values are, and they say nothing about the range."""
+    """However many: half of a ReLU's outputs are zeros.
+
+    They say nothing about the range.
+    """
     x = normal(5000)
     ranges = {
         range_from_histogram(histogram_of(x, np.zeros(count)), "entropy")
@@ -268,7 +271,7 @@ def test_calibrated_ranges_stay_in_training_unless_asked_otherwise(model: keras.
             quantizer.unfreeze()
 
 
-def test_a_quantizer_with_a_calibrator_of_its_own_uses_that() -> None:
+def test_quantizer_uses_its_own_calibrator() -> None:
     x = keras.Input((6, 6, 2), name="x")
     model = keras.Model(x, layers.Conv2D(3, 3, name="conv")(x))
     spec = QuantizationSpec().add("conv", calibrator="max")
@@ -297,9 +300,7 @@ def test_a_dead_tensor_gets_the_least_range(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_refused_and_change_nothing(
-    model: keras.Model, bad: float
-) -> None:
+def test_non_finite_values_change_nothing(model: keras.Model, bad: float) -> None:
     before = {n: q.amax.tolist() for n, q in model_quantizers(model).items()}
     x = images()
     x[-1, 0, 0, 0] = bad
@@ -323,7 +324,7 @@ def test_data_of_no_kind_is_refused(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("percentile", [0, 101, -5])
-def test_a_percentile_out_of_range_is_refused_before_the_data_is_read(
+def test_bad_percentile_is_refused_before_reading_data(
     model: keras.Model, percentile: float
 ) -> None:
     def unread() -> Iterator[np.ndarray]:

@@ -78,7 +78,10 @@ def test_correct_bias_leaves_an_exact_model_alone():
 
 
 def test_correct_bias_withstands_clipped_outliers():
-    """A few clipped positions must not move all others, as a plain mean would."""
+    """Few clipped positions must not move the others.
+
+    A plain mean would.
+    """
     x = keras.Input((8, 8, 1), name="image")
     y = keras.layers.Conv2D(1, 1, kernel_initializer="ones", name="conv")(x)
     model = keras.Model(x, y)

@@ -18,7 +18,10 @@ def images(samples=32, seed=0):
 
 
 def network(relu=None, *, norm=True, between=(), multiplier=1, conv_options=None):
-    """Return a network whose four channels in front of a depthwise convolution differ widely."""
+    """Return a network with widely different channels before a depthwise convolution.
+
+    There are four channels.
+    """
     keras.utils.set_random_seed(3)
     x = keras.Input((8, 8, 3), name="image")
     y = keras.layers.Conv2D(4, 1, name="conv", **(conv_options or {"use_bias": not norm}))(x)

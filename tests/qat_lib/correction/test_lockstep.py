@@ -31,7 +31,7 @@ def calibrated(model, images):
 
 
 def outputs_of(quantized, images, visit=None):
-    """Return the pair of each model output, by the name of its call."""
+    """Return each model output's pair, by its call's name."""
     graph = LayerGraph(quantized)
     seen: dict[str, BothForms] = {}
 

@@ -35,7 +35,7 @@ def encrypted() -> bytes:
 
 
 def overlapping() -> bytes:
-    """Two members that share one content, as in a bomb that needs no nesting."""
+    """Two members with shared content, like a bomb without nesting."""
     data = bytearray(archive({"a": bytes(1000), "b": bytes(1000)}))
     first, second = data.index(b"PK\x01\x02"), data.rindex(b"PK\x01\x02")
     data[second + 20 : second + 24] = struct.pack("<I", 10**6)

@@ -1,4 +1,4 @@
-"""Limits on what files may ask for, and the variables that change them."""
+"""Limits on files, and the environment variables that change them."""
 
 import pytest
 

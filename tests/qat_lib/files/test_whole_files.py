@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the names of those that are unfinished."""
+"""Atomic files, and the names of unfinished ones."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def test_written_beside_respects_the_umask(tmp_path: Path) -> None:
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o644, 0o660]
 
 
-def test_written_beside_does_not_write_into_a_file_that_is_there(
+def test_written_beside_keeps_an_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qat_lib.files.whole_files.unfinished_name", lambda name: "taken")
@@ -123,9 +123,7 @@ def test_write_text_keeps_the_old_file_where_it_fails(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_the_library_saves_is_whole_or_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_library_saves_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qat_lib.plan import QuantizationPlan
     from qat_lib.preprocessing import Preprocessing
     from qat_lib.spec import QuantizationSpec

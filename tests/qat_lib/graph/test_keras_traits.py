@@ -1,4 +1,4 @@
-"""Traits of Keras layers: roles of the table, corrected by what a layer's configuration says."""
+"""Traits of Keras layers: table roles, corrected by the configuration."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_activations(operation: Any, activation: str | None, own: str | None) ->
     assert (found.activation, found.own_activation) == (activation, own)
 
 
-def test_kind_is_that_of_the_nearest_class_in_the_table() -> None:
+def test_kind_is_the_nearest_class_in_table() -> None:
     class Mine(layers.Add):
         pass
 

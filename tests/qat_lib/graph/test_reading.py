@@ -1,4 +1,4 @@
-"""The graph of a model, read by the front end of its framework."""
+"""Reading a model's graph with its framework's front end."""
 
 import keras
 import pytest

@@ -86,7 +86,7 @@ def test_partial_mode_with_nothing_is_refused(
         quantize_model(model, "partial", spec)
 
 
-def test_a_name_wins_over_a_pattern_over_a_class_over_the_default(model: keras.Model) -> None:
+def test_precedence_name_pattern_class_default(model: keras.Model) -> None:
     spec = (
         QuantizationSpec()
         .add("conv_b", num_bits=4)
@@ -109,7 +109,7 @@ def test_the_last_of_equal_entries_wins(model: keras.Model) -> None:
         assert {e.num_bits for e in plan.quantizers} == {5}
 
 
-def test_the_user_wins_over_a_case_and_a_later_case_over_an_earlier(model: keras.Model) -> None:
+def test_precedence_user_later_case_earlier_case(model: keras.Model) -> None:
     cases = [
         Case(
             QuantizationSpec()

@@ -1,4 +1,4 @@
-"""The planner works on facts about operations: a graph of any framework, and none installed."""
+"""The planner on framework-free graphs: it needs only operation facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unsigned quantizers: which tensors get them, that these are never negative, and what the export makes of them."""
+"""Unsigned quantizers: their tensors, that these are non-negative, and their export."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -108,7 +108,10 @@ def test_what_may_be_negative_is_not_called_otherwise(index: int) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> keras.Model:
-    """A residual block with ReLUs, a linear branch, a capped ReLU, and a Concatenate of both signs."""
+    """A residual block with ReLUs, a linear branch and a Concatenate.
+
+    One ReLU is capped; the Concatenate is of both signs.
+    """
     keras.utils.set_random_seed(3)
     x = keras.Input((12, 12, 3), name="x")
     a = layers.ReLU(name="stem_relu")(
@@ -185,7 +188,7 @@ def test_a_quantizer_that_is_there_keeps_its_sign() -> None:
 
 
 @pytest.mark.parametrize("other", ["relu", None])
-def test_a_quantizer_that_comes_to_serve_a_negative_tensor_is_signed(other: str | None) -> None:
+def test_quantizer_for_negative_tensor_becomes_signed(other: str | None) -> None:
     x = keras.Input((8, 8, 3), name="x")
     a = TensorQuantizer(name="mine", unsigned=True)(
         layers.Conv2D(4, 3, activation="relu", name="a")(x)

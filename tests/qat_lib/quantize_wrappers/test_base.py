@@ -1,4 +1,7 @@
-"""Wrappers: registered by being defined, stand-alone or placed by ``quantize_model``, saved and loaded."""
+"""Wrappers: registered, stand-alone or placed by ``quantize_model``, saved and loaded.
+
+They are registered by being defined.
+"""
 
 import subprocess
 import sys
@@ -134,7 +137,7 @@ def test_a_wrapper_of_a_user_s_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_wrapper_that_names_a_weight_that_is_not_there() -> None:
+def test_wrapper_naming_a_missing_weight() -> None:
     class Conv2DQuantizeWrapper(WeightedBaseQuantizeWrapper):
         def __init__(self, layer: Any, **kwargs: Any) -> None:
             super().__init__(layer, kernel_type="filters_", **kwargs)
@@ -198,7 +201,7 @@ def test_a_stand_alone_wrapper_of_several_inputs() -> None:
         quantize_wrappers.AddQuantizeWrapper(layers.Add(), quantization_index=[2])([a, b])
 
 
-def test_a_stand_alone_wrapper_stays_as_it_is_in_quantize_model() -> None:
+def test_quantize_model_keeps_stand_alone_wrapper() -> None:
     x = keras.Input((8, 8, 3), name="x")
     wrapper = quantize_wrappers.Conv2DQuantizeWrapper(layers.Conv2D(4, 3, name="conv"))
     model = keras.Model(x, layers.Dense(2, name="head")(layers.Flatten()(wrapper(x))))

@@ -145,7 +145,7 @@ def test_the_momentum() -> None:
     assert float(quantizer.amax) == (4 * 0.5 + 2 * 0.5) * 0.5 + 8 * 0.5
 
 
-def test_the_contexts_end_with_their_block_and_stay_in_their_thread() -> None:
+def test_contexts_stay_in_block_and_thread() -> None:
     quantizer = TensorQuantizer(name="q")
     x = tf.constant([0.33])
     expected = quantizer(x).numpy()
@@ -292,7 +292,7 @@ def test_the_range_of_a_tensor_broadcasts_against_it(
     np.testing.assert_array_equal(found, oracle.range_of(x, axes))
 
 
-def test_a_range_takes_zero_and_what_lies_between_zero_and_one() -> None:
+def test_range_accepts_zero_and_small_values() -> None:
     quantizer = built()
     quantizer.amax = 0.5
     assert float(quantizer.amax) == 0.5

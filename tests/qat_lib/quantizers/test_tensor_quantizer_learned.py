@@ -1,4 +1,7 @@
-"""Learned ranges, of activations and weights, against the paper's own form of LSQ (arXiv 1902.08153)."""
+"""Learned ranges against the paper's LSQ (arXiv 1902.08153).
+
+Of activations and of weights.
+"""
 
 import zipfile
 from pathlib import Path
@@ -26,7 +29,9 @@ STEPS = 150
 
 
 class Lsq:
-    """The paper's quantizer in NumPy, float64: the step is the parameter, as in its equations 1 to 3.
+    """The paper's quantizer in NumPy, float64; the step is the parameter.
+
+    As in its equations 1 to 3.
 
     Args:
         step: the first step, a scalar or one for each channel.
@@ -41,7 +46,10 @@ class Lsq:
         self.count = 0
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        """Gradient of ``sum((quantized - x) ** 2)`` to the step, times the paper's scale."""
+        """Gradient of ``sum((quantized - x) ** 2)`` to the step, LSQ-scaled.
+
+        The scale is the paper's.
+        """
         ratio = x / self.step
         integers = np.clip(np.rint(ratio), self.low, self.high)
         inside = (ratio >= self.low) & (ratio <= self.high)
@@ -160,7 +168,10 @@ def test_learned_ranges_are_the_same_after_saving_and_loading(tmp_path: Path) ->
 
 
 def test_files_that_hold_learned_ranges_as_amax_still_load(tmp_path: Path) -> None:
-    """As they were saved before the step was the parameter: amax alone, under the same key."""
+    """Older files hold amax alone, under the same key.
+
+    They were saved before the step was the parameter.
+    """
     model = learned()
     calibrate(model, images(), "max")
     model.save(tmp_path / "new.keras")
@@ -205,7 +216,7 @@ def test_weights_files_move_between_policies(source: str, target: str, tmp_path:
     )
 
 
-def test_a_quantizer_takes_over_the_range_of_one_with_another_policy() -> None:
+def test_quantizer_takes_over_range_of_another_policy() -> None:
     ema, learned = (
         TensorQuantizer(name=policy, range_policy=policy) for policy in ("ema", "learned")
     )

@@ -1,4 +1,4 @@
-"""apply_plan: one quantizer on each tensor of the plan, read by the readers it names."""
+"""apply_plan: one quantizer per planned tensor, read by planned readers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def switched(module: nn.Module, *, on: bool) -> nn.Module:
 
 
 def source_of(graph: ModuleGraph, tensor: str) -> str:
-    """Return the name of the quantizer that makes a tensor, or the tensor's."""
+    """Return the name of a tensor's producing quantizer, or its own."""
     traits = graph.producer(tensor).traits
     return traits.quantizer.name if traits.is_quantizer else tensor
 

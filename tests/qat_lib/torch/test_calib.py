@@ -1,4 +1,4 @@
-"""The calibrators of single quantizers: what they collect, and the ranges they give."""
+"""Calibrators of single quantizers: collected values and resulting ranges."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Mixed(nn.Module):
         return y.view(x.size(0), 2, 2).transpose(1, 2)
 
 
-def test_name_functions_runs_each_as_a_module_of_its_name() -> None:
+def test_name_functions_names_modules_after_functions() -> None:
     traced = fx.symbolic_trace(Mixed())
     named = name_functions(traced)
     targets = [node.target for node in named.graph.nodes if node.op == "call_module"]

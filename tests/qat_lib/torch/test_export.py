@@ -1,4 +1,4 @@
-"""PyTorch modules through the whole export: every option, and parity with the module."""
+"""PyTorch export with every option, and parity with the module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPE = (3, 12, 12)
 
 
 class QuantizedConv(nn.Conv2d):
-    """A convolution whose weight has a quantizer, as a user may write one."""
+    """A user-written convolution whose weight has a quantizer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

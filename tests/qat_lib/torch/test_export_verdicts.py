@@ -16,7 +16,7 @@ from qat_lib import FusionReport
 
 
 def verdicts(report: FusionReport) -> dict[str, Any]:
-    """Return what is predicted of each layer, by names without those of Keras's wrappers."""
+    """Return predicted verdicts by layer name, without Keras's wrapper names."""
     found: dict[str, Any] = {}
     for layer in report.layers:
         found[layer.name.removeprefix("quant_")] = (layer.op_type, layer.precision, layer.writes)

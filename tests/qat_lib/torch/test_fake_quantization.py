@@ -1,4 +1,4 @@
-"""PyTorch's fake quantization beside NumPy's and Keras's, to the last bit, and its gradients."""
+"""PyTorch's fake quantization: bit-equal to NumPy's and Keras's, and its gradients."""
 
 from typing import Any
 
@@ -22,7 +22,10 @@ KINDS = [
 
 
 def hard_values(amax: float) -> np.ndarray:
-    """Return values around every tie and bound of a range: extremes, subnormals, random ones."""
+    """Return values around every tie and bound of a range.
+
+    Extremes, subnormals and random ones, too.
+    """
     step = np.float32(max(amax, AMAX_FLOOR)) / np.float32(127)
     ties = np.arange(-300, 301, dtype=np.float32) / 2 * step
     near = np.concatenate([np.nextafter(ties, np.float32(side)) for side in (-1e9, 1e9)])
@@ -32,7 +35,10 @@ def hard_values(amax: float) -> np.ndarray:
 
 
 def same_bits(found: Any, expected: np.ndarray) -> None:
-    """Fail where two arrays differ in a bit; zeros of both signs are one zero, as in integers."""
+    """Fail where two arrays differ in a bit.
+
+    Zeros of both signs are one zero, as in integers.
+    """
     found = np.asarray(found) + np.float32(0)
     np.testing.assert_array_equal(
         found.view(np.int32), (expected + np.float32(0)).view(np.int32), strict=True

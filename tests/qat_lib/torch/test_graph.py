@@ -1,4 +1,4 @@
-"""The graph of a module: names, tensors, and what is no part of it."""
+"""A module's graph: names, tensors, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_further_calls_of_a_module_are_numbered() -> None:
     assert [call.name for call in graph.calls_of("relu")] == ["relu", "relu@1", "relu@2"]
 
 
-def test_a_function_gives_way_to_a_module_of_its_name() -> None:
+def test_function_yields_its_name_to_a_module() -> None:
     class Clash(nn.Module):
         def __init__(self) -> None:
             super().__init__()

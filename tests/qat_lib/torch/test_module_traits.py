@@ -1,4 +1,7 @@
-"""Traits of PyTorch's modules and functions: roles of the table, corrected by their settings."""
+"""PyTorch traits: roles of the table, corrected by settings.
+
+They are those of modules and functions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from qat_lib.torch.planner import module_graph
 
 
 class Calling(nn.Module):
-    """Calls a function on its input, and on a convolution's result and that."""
+    """Calls a function on its input, alone and after a convolution.
+
+    The second call reads the convolution's result and the input.
+    """
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -194,7 +200,7 @@ def test_obstacles_are_named(module: nn.Module, obstacle: str) -> None:
     assert found.support is None
 
 
-def test_functions_with_a_weight_of_their_own_are_not_quantized() -> None:
+def test_functions_with_own_weights_stay_float() -> None:
     found = traits_of(lambda x, w: F.conv2d(x, w))
     assert found.obstacle == "its weight belongs to no module; use the module of torch.nn"
     assert (found.support, found.is_weighted) == (None, True)

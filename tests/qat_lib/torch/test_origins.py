@@ -1,4 +1,4 @@
-"""Which module a node is said to come from, and whose output a tensor is."""
+"""Source modules of nodes, and modules that output tensors."""
 
 from __future__ import annotations
 

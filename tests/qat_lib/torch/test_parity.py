@@ -1,4 +1,4 @@
-"""What a parity check of a module finds, and what it says of data that do not fit."""
+"""Parity check of a module: findings, and messages about misfitting data."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_module_reference_runs_in_inference_and_leaves_the_mode() -> None:
     assert module.training
 
 
-def test_module_reference_gives_nothing_of_a_layer_with_several_outputs() -> None:
+def test_module_reference_skips_multi_output_layers() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -34,7 +34,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def described(plan: QuantizationPlan) -> dict[str, Any]:
-    """Return what a plan says, without the names of weights and classes, which differ."""
+    """Return a plan without names of weights and classes.
+
+    These differ.
+    """
     activations, weights = {}, {}
     groups: dict[str | None, set[str]] = {}
     for entry in plan.quantizers:

@@ -1,4 +1,4 @@
-"""What the export reads of quantizers: ranges that are kept, and those that show on a tensor."""
+"""Quantizers as the export reads them: kept and call-time ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qat_lib.torch.quantizers import read_quantizers
 
 
 class Weighted(nn.Module):
-    """A weight and an input, each with a quantizer, and a quantizer that nothing calls."""
+    """A weight and an input with quantizers, and an uncalled quantizer."""
 
     def __init__(self, weight: dict[str, Any], data: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Ranges in a model's state: saved, loaded where there was none, and moved with the model."""
+"""Ranges in a model's state: saved, loaded, moved.
+
+They are loaded where there was none, too, and moved with the model.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def test_the_state_of_a_float_model_loads_strictly() -> None:
     assert target[1].amax is None
 
 
-def test_a_calibrated_model_misses_its_range_in_a_float_state() -> None:
+def test_calibrated_model_misses_range_in_float_state() -> None:
     target = model(amax=1.0)
     state = nn.Sequential(nn.Linear(4, 4), nn.Identity()).state_dict()
     with pytest.raises(RuntimeError, match=r"Missing key.*1\._amax"):

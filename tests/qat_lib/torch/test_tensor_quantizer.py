@@ -1,4 +1,4 @@
-"""TensorQuantizer: its range, its switches, and the same steps as the Keras side's."""
+"""TensorQuantizer: range, switches, and the Keras side's steps."""
 
 from __future__ import annotations
 

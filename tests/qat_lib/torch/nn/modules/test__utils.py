@@ -1,4 +1,7 @@
-"""The mixins, in the three published examples: as printed, but for the import lines."""
+"""The mixins in the three published examples.
+
+As printed, but for the import lines.
+"""
 
 from __future__ import annotations
 

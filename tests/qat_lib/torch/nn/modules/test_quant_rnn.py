@@ -39,7 +39,10 @@ class Last(nn.Module):
 
 
 def pair(**options: Any) -> tuple[nn.LSTM, QuantLSTM]:
-    """Return PyTorch's LSTM and the quantized one of the same parameters, quantizers off."""
+    """Return PyTorch's LSTM and the quantized one, quantizers off.
+
+    Both have the same parameters.
+    """
     torch.manual_seed(2)
     original, quantized = nn.LSTM(5, 4, **options), QuantLSTM(5, 4, **options)
     quantized.load_state_dict(original.state_dict())
