@@ -43,7 +43,7 @@ def test_errors_tree_is_complete() -> None:
     assert sorted(documented()) == sorted(set(raised(QatlineError)))
 
 
-def test_errors_have_exit_codes_that_tell_of_a_failure() -> None:
+def test_errors_have_nonzero_exit_codes() -> None:
     codes = {
         getattr(errors, name).exit_code for _, name, module in documented() if module == "errors"
     }

@@ -58,7 +58,7 @@ def with_hdf5(change: Callable[[h5py.File], object]) -> Edit:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
-def test_load_model_refuses_what_is_no_whole_keras_file(
+def test_load_model_refuses_damaged_or_foreign_files(
     content: bytes | None, saved: Path, tmp_path: Path
 ) -> None:
     assert load_model(saved).count_params() == 402
@@ -159,7 +159,7 @@ UNITS = b'"units": 2,'
         ("../../x", lambda _: b"x", "leads out of it"),
     ],
 )
-def test_load_model_checks_what_a_file_asks_for(
+def test_load_model_checks_what_file_asks_for(
     saved: Path, tmp_path: Path, member: str, edit: Edit, message: str
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=message):

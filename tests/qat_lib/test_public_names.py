@@ -71,7 +71,7 @@ def test_all_has_what_type_checkers_see() -> None:
 
 
 @pytest.mark.parametrize("name", qat_lib.__all__)
-def test_a_name_comes_from_where_type_checkers_see_it(name: str) -> None:
+def test_names_match_their_type_checking_imports(name: str) -> None:
     home = typed_imports()[name]
     value = getattr(qat_lib, name)
     if inspect.ismodule(value):

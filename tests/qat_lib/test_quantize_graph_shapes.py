@@ -268,7 +268,7 @@ def test_shared_layer_keeps_one_kernel_and_quantizer() -> None:
     ]
 
 
-def test_a_siamese_backbone_has_a_quantizer_for_each_tensor() -> None:
+def test_siamese_backbone_has_quantizer_for_each_tensor() -> None:
     quantized = quantize_model(siamese())
     names = set(model_quantizers(quantized))
     assert {
@@ -280,7 +280,7 @@ def test_a_siamese_backbone_has_a_quantizer_for_each_tensor() -> None:
     assert {"a_relu_quantizer", "a_relu_call1_quantizer"} <= names
 
 
-def test_two_nested_models_with_equal_layer_names_keep_both() -> None:
+def test_nested_models_keep_equal_layer_names() -> None:
     plan = plan_quantization(two_backbones_of_one_name_space())
     assert {"a_conv", "right_a_conv"} <= set(plan.wrapped)
 
@@ -489,7 +489,7 @@ def test_uncopyable_stateless_layer_is_shared() -> None:
     assert quantize_model(model).get_layer("locked") is model.get_layer("locked")
 
 
-def test_a_layer_that_can_not_be_copied_says_so() -> None:
+def test_uncopyable_layer_says_so() -> None:
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(2)(Scale(2.0, lock=threading.Lock())(x)))
     with pytest.raises(UnsupportedModelError, match=r"Scale.*get_config"):

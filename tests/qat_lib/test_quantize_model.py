@@ -44,7 +44,7 @@ def test_the_copy_shares_nothing_with_the_original() -> None:
     assert not {id(layer) for layer in model.layers} & {id(layer) for layer in quantized.layers}
 
 
-def test_dropout_draws_what_the_original_would_have_drawn() -> None:
+def test_dropout_draws_what_original_would_have_drawn() -> None:
     model = net()
     quantized = quantize_model(model)
     for layer in quantized._flatten_layers():
@@ -124,7 +124,7 @@ def adapted_normalization() -> layers.Layer:
     return layer
 
 
-def test_a_layer_that_builds_its_layers_when_called() -> None:
+def test_layer_that_builds_its_layers_when_called() -> None:
     """Not saved: Keras can't load such a layer, quantized or not."""
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Dense(2)(Block()(x)))

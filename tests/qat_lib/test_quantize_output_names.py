@@ -120,7 +120,7 @@ def test_names_in_onnx_are_the_original_s(make: Callable[[], keras.Model], tmp_p
     assert len(set(written[0])) == len(model.outputs)
 
 
-def test_a_wrapper_is_found_by_its_own_name() -> None:
+def test_wrapper_is_found_by_its_own_name() -> None:
     quantized = quantize_model(one())
     assert quantized.get_layer("quant_predictions").layer.name == "predictions"
     assert not quantized.get_layer("predictions").weights

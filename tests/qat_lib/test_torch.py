@@ -51,7 +51,7 @@ except ImportError as error:
     assert message.endswith("Install it with: pip install 'qatline[torch]'")
 
 
-def test_torch_names_are_those_that_type_checkers_see() -> None:
+def test_torch_names_match_type_checking_imports() -> None:
     package = pytest.importorskip("qat_lib.torch", reason="needs the extra qatline[torch]")
     typed = typed_imports()
     assert sorted(typed) == sorted(package.__all__) == sorted(package._HOMES)
@@ -70,7 +70,7 @@ print("ready")
     assert run_python(code, blocked=("tensorflow", "keras", "tf2onnx")) == "ready"
 
 
-def test_an_unknown_torch_name_is_an_attribute_error() -> None:
+def test_unknown_torch_name_is_attribute_error() -> None:
     package = pytest.importorskip("qat_lib.torch", reason="needs the extra qatline[torch]")
     with pytest.raises(AttributeError, match="has no attribute 'quantise_model'"):
         _ = package.quantise_model

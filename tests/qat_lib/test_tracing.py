@@ -87,7 +87,7 @@ def test_layer_is_traced_from_plan_to_engine(stages: Stages) -> None:
     assert {layer.keras_layer for layer in trace.engine_layers} >= {"relu", "shared"}
 
 
-def test_the_scale_and_range_are_those_of_the_file(stages: Stages) -> None:
+def test_scale_and_range_are_those_of_file(stages: Stages) -> None:
     tensors = {t.name: t for t in onnx.load(stages.onnx).graph.initializer}
     for name, layer in (("relu_quantizer", "relu"), ("conv_kernel_quantizer", "conv")):
         (quantizer,) = stages.trace(layer).quantizers
@@ -96,7 +96,7 @@ def test_the_scale_and_range_are_those_of_the_file(stages: Stages) -> None:
         np.testing.assert_allclose(quantizer.amax, scale * 127.0, rtol=1e-6)
 
 
-def test_a_range_of_unsigned_integers_has_255_steps(tmp_path: Path) -> None:
+def test_range_of_unsigned_integers_has_255_steps(tmp_path: Path) -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Dense(2, name="d")(layers.ReLU(name="r")(x)))
     quantized = qat_lib.quantize_model(model, unsigned=True)
@@ -139,7 +139,7 @@ def test_fused_layer_says_why_it_is_unquantized(stages: Stages) -> None:
     assert "not quantized by the plan: fused (runs in the kernel of conv)" in str(trace)
 
 
-def test_a_shared_layer_has_a_node_for_each_call(stages: Stages) -> None:
+def test_shared_layer_has_node_for_each_call(stages: Stages) -> None:
     trace = stages.trace("shared")
     assert [node.name for node in trace.nodes] == ["quant_shared/Conv", "quant_shared/Conv_1"]
     kernel = next(q for q in trace.quantizers if q.name == "shared_kernel_quantizer")
@@ -216,7 +216,7 @@ def test_a_trace_is_text_and_json(stages: Stages) -> None:
     assert content["quantizers"][0]["entries"][0]["tensor"] == "conv/kernel"
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_ones(stages: Stages) -> None:
+def test_unknown_name_is_refused_with_nearest_ones(stages: Stages) -> None:
     with pytest.raises(ConfigError, match=r"Received: 'relo'\. Did you mean 'relu'"):
         stages.trace("relo")
     with pytest.raises(ConfigError, match=r"Received: ''\. List them"):

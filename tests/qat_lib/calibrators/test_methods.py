@@ -55,7 +55,7 @@ def published_mse(counts: np.ndarray, upper: float, observed_max: float, steps: 
 @pytest.mark.parametrize(
     ("bits", "unsigned", "steps"), [(3, False, 3), (3, True, 7), (4, False, 7), (8, False, 127)]
 )
-def test_mse_is_the_least_of_a_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
+def test_mse_is_least_of_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
     counts = np.random.default_rng(1).integers(0, 9, 48) * np.linspace(5, 0, 48).astype(int)
     counts[-1] = 1
     found = range_from_histogram(
@@ -117,7 +117,7 @@ def test_range_never_exceeds_the_data() -> None:
 
 
 @pytest.mark.parametrize("percentile", [1e-9, 0.5, 100])
-def test_check_method_takes_percentiles_up_to_one_hundred(percentile: float) -> None:
+def test_check_method_takes_percentiles_up_to_100(percentile: float) -> None:
     check_method("percentile", percentile)
 
 
@@ -129,7 +129,7 @@ def test_check_method_refuses_percentiles_beyond(percentile: float) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_entropy_is_the_published_one_bin_after_bin(bits: int, seed: int) -> None:
+def test_entropy_is_published_one_bin_after_bin(bits: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     counts = generator.poisson(np.linspace(6, 0.2, 40) ** generator.integers(1, 3))
     counts[1:3], counts[-1] = 3, 1

@@ -111,7 +111,7 @@ def test_equalize_leaves_other_functions_alone(model):
         np.testing.assert_array_equal(weights, kept)
 
 
-def test_equalize_leaves_a_tensor_with_two_readers_alone():
+def test_equalize_leaves_tensor_with_two_readers_alone():
     x = keras.Input((8, 8, 3))
     y = keras.layers.Conv2D(3, 1, name="conv")(x)
     model = keras.Model(x, keras.layers.Add()([y, keras.layers.DepthwiseConv2D(1)(y)]))

@@ -124,7 +124,7 @@ def test_a_projection_leaves_one_convolution_branch_unquantized() -> None:
     assert quantized_inputs(model, ResidualConnectionQDQCase()) == {0}
 
 
-def test_an_add_of_no_convolution_gets_both_inputs() -> None:
+def test_add_of_no_convolution_gets_both_inputs() -> None:
     x = keras.Input((8, 8, 3))
     model = keras.Model(
         x, layers.Add(name="add")([layers.Activation("gelu")(x), layers.AveragePooling2D(1)(x)])
@@ -141,14 +141,14 @@ def test_dropout_before_add_belongs_to_convolution_branch() -> None:
         assert quantized_inputs(model, case) == {1}
 
 
-def test_an_add_with_one_convolution_and_three_inputs() -> None:
+def test_add_with_one_convolution_and_three_inputs() -> None:
     x = keras.Input((8, 8, 3))
     pool = layers.AveragePooling2D(1)(x)
     model = keras.Model(x, layers.Add(name="add")([x, layers.Conv2D(3, 1)(x), pool]))
     assert quantized_inputs(model, ResidualConnectionQDQCase()) == {0, 2}
 
 
-def test_a_batch_normalization_without_a_convolution_before_it() -> None:
+def test_batch_normalization_without_convolution_before_it() -> None:
     x = keras.Input((8, 8, 3))
     y = layers.BatchNormalization(name="free")(x)
     y = layers.BatchNormalization(name="fused")(layers.Conv2D(4, 3)(y))
@@ -211,7 +211,7 @@ def test_the_helper() -> None:
     assert check_is_quantizable_by_layer_name(None, "conv")
 
 
-def test_a_case_without_the_method_can_not_be_made() -> None:
+def test_case_without_method_cannot_be_created() -> None:
     class Nothing(CustomQDQInsertionCase):
         pass
 

@@ -52,7 +52,7 @@ def readers(plan: QuantizationPlan, tensor: str) -> set[str]:
 # Residual Adds.
 
 
-def test_an_identity_residual_shares_the_quantizer_of_the_block() -> None:
+def test_identity_residual_shares_quantizer_of_block() -> None:
     def block(x: Any) -> Any:
         y = conv_bn(conv_bn(x, "a", relu=True), "b")
         return head(layers.ReLU(name="out")(layers.Add(name="add")([x, y])))
@@ -100,7 +100,7 @@ def test_pre_activation_quantizes_shared_sum_once() -> None:
     }
 
 
-def test_dropout_and_layer_scale_belong_to_the_branch() -> None:
+def test_dropout_and_layer_scale_belong_to_branch() -> None:
     def block(x: Any) -> Any:
         y = layers.Rescaling(0.2, name="scale")(conv_bn(x, "a"))
         y = layers.Dropout(0.2, noise_shape=(None, 1, 1, 1), name="drop")(y)
@@ -148,7 +148,7 @@ def test_sum_without_convolution_quantizes_both_inputs() -> None:
     assert tensors(plan_of(model_of(block))) == {"x", "stem_relu", "left", "right", "add", "gap"}
 
 
-def test_a_depthwise_convolution_with_swish_takes_no_sum() -> None:
+def test_depthwise_convolution_with_swish_takes_no_sum() -> None:
     def block(activation: str) -> Callable[[Any], Any]:
         def build(x: Any) -> Any:
             y = layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)
@@ -164,14 +164,14 @@ def test_a_depthwise_convolution_with_swish_takes_no_sum() -> None:
 @pytest.mark.parametrize(
     ("activation", "fuses"), [("gelu", True), ("swish", True), ("sigmoid", False), ("tanh", False)]
 )
-def test_activations_that_a_kernel_takes_before_the_sum(activation: str, fuses: bool) -> None:
+def test_activations_that_kernel_takes_before_sum(activation: str, fuses: bool) -> None:
     plan = plan_of(
         model_of(lambda x: head(layers.Add(name="add")([x, conv(x, "a", activation=activation)])))
     )
     assert ("a" not in tensors(plan)) == fuses
 
 
-def test_a_sum_of_different_shapes_is_left_alone() -> None:
+def test_sum_of_different_shapes_stays_float() -> None:
     def block(x: Any) -> Any:
         bias = layers.GlobalAveragePooling2D(keepdims=True, name="mean")(x)
         return head(layers.Add(name="add")([conv(x, "a"), conv(bias, "b", kernel=1)]))
@@ -247,7 +247,7 @@ def test_a_convnext_block() -> None:
     assert readers(plan, "add_0") == {"depthwise_1[0]", "add_1[0]"}
 
 
-def test_a_normalization_behind_float_keeps_its_input_in_float() -> None:
+def test_normalization_behind_float_keeps_float_input() -> None:
     def block(x: Any) -> Any:
         y = layers.Activation("sigmoid", name="gate")(conv(x, "a"))
         return head(conv(layers.LayerNormalization(name="ln")(y), "b"))
@@ -331,7 +331,7 @@ def test_gate_before_output_stays_float() -> None:
         lambda y: layers.Activation("hard_swish", name="act")(y),
     ],
 )
-def test_self_gates_stay_in_the_kernel_before_them(gate: Callable[[Any], Any]) -> None:
+def test_self_gates_stay_in_kernel_before_them(gate: Callable[[Any], Any]) -> None:
     plan = plan_of(model_of(lambda x: head(conv(gate(conv_bn(x, "a")), "b"))))
     assert len(tensors(plan)) == 5  # x, the stem, the gate's output, b, the pool's output
     assert {"a_bn", "gate", "six"}.isdisjoint(tensors(plan))
@@ -369,7 +369,7 @@ def test_dense_blocks_are_one_group() -> None:
     assert len({e.name for e in plan.by_kind("activation") if e.group is not None}) == 1
 
 
-def test_a_concatenation_that_float_reads_is_not_quantized() -> None:
+def test_concatenation_read_in_float_stays_float() -> None:
     def block(x: Any) -> Any:
         return layers.Activation("tanh")(
             layers.Concatenate(name="concat")([conv(x, "a"), conv(x, "b")])
@@ -413,7 +413,7 @@ def test_forked_relus_share_the_quantizer_before_them() -> None:
     assert {"relu_0", "relu_1"}.isdisjoint(tensors(plan))
 
 
-def test_the_last_pool_is_quantized_only_for_a_head() -> None:
+def test_last_pool_is_quantized_only_for_head() -> None:
     with_head = plan_of(model_of(head))
     assert {"stem_relu", "gap"} <= tensors(with_head)
     without = plan_of(model_of(lambda x: layers.GlobalAveragePooling2D(name="gap")(x)))
@@ -480,7 +480,7 @@ def test_a_backbone_that_is_called_twice() -> None:
     }
 
 
-def test_the_case_changes_nothing_that_it_is_given() -> None:
+def test_case_changes_nothing_that_it_is_given() -> None:
     model = model_of(lambda x: head(stage(x)))
     names = [layer.name for layer in model.layers]
     spec = QuantizationSpec()
@@ -503,7 +503,7 @@ def test_a_sum_with_a_size_left_open() -> None:
     assert readers(plan, "skip") == {"main[0]", "sum[0]"}
 
 
-def test_a_sum_that_may_broadcast_is_left_alone() -> None:
+def test_sum_that_may_broadcast_stays_float() -> None:
     x = keras.Input((None, 16), name="x")
     one = layers.Dense(16, name="one")(
         layers.Reshape((1, 16), name="row")(keras.ops.mean(x, axis=1))

@@ -19,7 +19,7 @@ def test_check_output_accepts_new_and_regular_files(tmp_path: Path) -> None:
     check_output(tmp_path / "old.onnx", inputs=[tmp_path / "model.keras"])
 
 
-def test_check_output_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_check_output_refuses_irregular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))

@@ -212,7 +212,7 @@ def named(model: keras.Model) -> list[tuple[str, Any]]:
     return [(layer.name, layer) for layer in model.layers]
 
 
-def test_statistics_inside_of_a_composite_follow_the_data() -> None:
+def test_statistics_inside_of_composite_follow_data() -> None:
     model = quantize_model(image_model())
     normal = model.get_layer("quant_branches").layer.normal
     before = normal.moving_mean.numpy()
@@ -221,7 +221,7 @@ def test_statistics_inside_of_a_composite_follow_the_data() -> None:
     assert not np.array_equal(normal.moving_mean.numpy(), before)
 
 
-def test_spectral_normalization_goes_on_before_its_weight_is_quantized() -> None:
+def test_spectral_normalization_precedes_weight_quantization() -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(
         x, layers.SpectralNormalization(layers.Dense(4, use_bias=False), name="sn")(x)
@@ -237,7 +237,7 @@ def test_spectral_normalization_goes_on_before_its_weight_is_quantized() -> None
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_quantizes_the_weights_as_they_are_stored(policy: str) -> None:
+def test_mixed_precision_quantizes_stored_weights(policy: str) -> None:
     x = keras.Input((3, 4), name="x")
     y = layers.TimeDistributed(
         layers.Dense(4, use_bias=False, dtype=policy), name="td", dtype=policy
@@ -270,7 +270,7 @@ def test_a_spec_names_layers_inside() -> None:
     assert "block/feed/0[0]" not in reads(plan)["block/attention/query_dense/input"]
 
 
-def test_partial_mode_quantizes_the_inner_layers_that_are_named() -> None:
+def test_partial_mode_quantizes_named_inner_layers() -> None:
     spec = QuantizationSpec().add("block/feed/1")
     plan = plan_quantization(sequence_model(), "partial", spec)
     assert [e.tensor for e in plan.quantizers] == ["block/feed/1/kernel", "block/feed/1/input"]
@@ -286,7 +286,7 @@ def test_readers_of_an_inner_tensor_must_agree() -> None:
         plan_quantization(sequence_model(), quantization_spec=spec)
 
 
-def test_an_edited_plan_is_applied_as_it_stands() -> None:
+def test_edited_plan_is_applied_as_it_stands() -> None:
     plan = plan_quantization(sequence_model())
     shorter = plan.without("block_feed_1_input_quantizer", "block_feed_0_kernel_quantizer")
     quantized = apply_plan(sequence_model(), shorter)

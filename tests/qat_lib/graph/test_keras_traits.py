@@ -51,7 +51,7 @@ def test_roles_follow_the_configuration(layer: Any, role: Role, holds: bool) -> 
     assert (role in traits_of(layer, 1).roles) == holds
 
 
-def test_roles_of_bare_operations_depend_on_their_inputs() -> None:
+def test_bare_operation_roles_depend_on_inputs() -> None:
     scaled = traits_in_model(lambda x: x * 2.0)
     assert (scaled.kind, "affine" in scaled.roles, scaled.is_layer) == ("Multiply", True, False)
     product = traits_in_model(lambda x: x * ops.sigmoid(x))
@@ -108,7 +108,7 @@ def test_weighted_layers_inside_are_named() -> None:
     assert traits_of(layers.Flatten(), 1).inside == ()
 
 
-def test_a_wrapper_has_the_traits_of_its_layer() -> None:
+def test_wrapper_has_traits_of_its_layer() -> None:
     wrapper = qat_lib.Conv2DQuantizeWrapper(layers.Conv2D(4, 3, groups=4))
     wrapper.build((None, 8, 8, 4))
     found = traits_of(wrapper, 1)

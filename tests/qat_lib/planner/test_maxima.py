@@ -60,7 +60,7 @@ def test_a_calibrator_that_is_asked_for_stays() -> None:
     assert "not clipped" not in entry.reason
 
 
-def test_a_tensor_behind_the_maximum_may_be_clipped() -> None:
+def test_tensor_behind_maximum_may_be_clipped() -> None:
     x = keras.Input((16, 16, 3), name="x")
     y = layers.Conv2D(8, 3, name="a")(x)
     y = layers.GlobalMaxPooling2D(name="pool")(layers.Softmax(name="other")(y))
@@ -68,7 +68,7 @@ def test_a_tensor_behind_the_maximum_may_be_clipped() -> None:
     assert {entry.calibrator for entry in plan_quantization(model).by_kind("activation")} == {None}
 
 
-def test_percentile_calibration_keeps_what_a_global_maximum_reads() -> None:
+def test_percentile_calibration_keeps_what_global_maximum_reads() -> None:
     model = network(layers.GlobalMaxPooling2D(name="pool"))
     x = np.random.default_rng(0).standard_normal((32, 16, 16, 3)).astype(np.float32)
     quantized = quantize_model(model)

@@ -146,7 +146,7 @@ def test_wrapper_naming_a_missing_weight() -> None:
         quantize_model(pooled())
 
 
-def test_every_wrapper_is_a_name_at_top_level() -> None:
+def test_every_wrapper_is_a_public_name() -> None:
     names = [name for name in quantize_wrappers.__all__ if name.endswith("QuantizeWrapper")]
     assert len(names) > 50
     for name in names:
@@ -211,7 +211,7 @@ def test_quantize_model_keeps_stand_alone_wrapper() -> None:
     assert all(quantizer.enabled for quantizer in found.values())
 
 
-def test_a_wrapper_of_what_is_no_layer_is_refused() -> None:
+def test_wrapper_of_non_layer_is_refused() -> None:
     for wrong in (None, "conv", pooled()):
         with pytest.raises(SpecError, match="needs a Keras layer that is not a model"):
             NonWeightedBaseQuantizeWrapper(wrong)
@@ -240,7 +240,7 @@ def test_a_wrapped_batch_normalization_updates_its_statistics() -> None:
     assert np.all(quantized.get_layer("quant_bn").layer.moving_mean.numpy() > 0)
 
 
-def test_dropout_inside_of_a_wrapped_attention_goes_on_drawing() -> None:
+def test_dropout_in_wrapped_attention_keeps_drawing() -> None:
     x = keras.Input((5, 4))
     y = layers.MultiHeadAttention(2, 3, dropout=0.5, seed=1, name="mha")(x, x)
     quantized = quantize_model(keras.Model(x, y))
@@ -250,7 +250,7 @@ def test_dropout_inside_of_a_wrapped_attention_goes_on_drawing() -> None:
     assert not np.array_equal(draws[1], draws[2])
 
 
-def test_a_new_process_loads_a_model_in_safe_mode(tmp_path: Path) -> None:
+def test_new_process_loads_model_in_safe_mode(tmp_path: Path) -> None:
     model = quantize_model(pooled())
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", data())

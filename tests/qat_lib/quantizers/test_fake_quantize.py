@@ -36,7 +36,7 @@ def test_one_range_equals_the_oracle(
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), rank=st.integers(2, 5))
-def test_a_range_for_each_channel_equals_the_oracle(data: st.DataObject, rank: int) -> None:
+def test_range_for_each_channel_equals_oracle(data: st.DataObject, rank: int) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=rank, max_dims=rank, max_side=4))
     axes = tuple(data.draw(st.sets(st.integers(0, rank - 1), min_size=1, max_size=2)))
     x = data.draw(
@@ -149,7 +149,7 @@ def test_xla_gives_the_same_numbers() -> None:
     ),
     unsigned=st.booleans(),
 )
-def test_the_gradient_is_straight_through_inside_of_the_range(
+def test_gradient_is_straight_through_inside_of_range(
     x: np.ndarray, amax: np.ndarray, unsigned: bool
 ) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
@@ -171,7 +171,7 @@ def test_the_gradient_is_straight_through_inside_of_the_range(
     ),
     unsigned=st.booleans(),
 )
-def test_a_learned_range_gets_the_gradient_of_lsq(
+def test_learned_range_gets_gradient_of_lsq(
     x: np.ndarray, amax: np.ndarray, unsigned: bool
 ) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
@@ -274,7 +274,7 @@ def test_onnx_runtime_gives_exactly_the_same_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "least"), [({}, -128), ({"narrow_range": True}, -127), ({"unsigned": True}, 0)]
 )
-def test_the_gradient_passes_as_far_as_the_integers_reach(
+def test_gradient_passes_as_far_as_integers_reach(
     kind: dict[str, bool], least: int, learned: bool
 ) -> None:
     step = 2.0**-4

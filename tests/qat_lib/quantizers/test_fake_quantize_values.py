@@ -37,7 +37,7 @@ def integers(values: list[float], **options: Any) -> list[float]:
     ],
 )
 @pytest.mark.parametrize("learned", [False, True])
-def test_fake_quantize_rounds_half_to_even_and_saturates(
+def test_fake_quantize_rounds_to_even_and_saturates(
     options: dict[str, Any], least: int, greatest: int, learned: bool
 ) -> None:
     near = [greatest - 0.5, greatest - 0.25, greatest, greatest + 0.25, greatest + 9.0]
@@ -106,7 +106,7 @@ def test_the_gradient_passes_where_the_integers_reach(
     assert (damax is None) is not learned
 
 
-def test_a_learned_range_has_the_gradient_of_lsq() -> None:
+def test_learned_range_has_gradient_of_lsq() -> None:
     """Gradient ``q - x/s`` inside, ``q`` outside.
 
     Both over ``127 * sqrt(N * 127)``.
@@ -166,7 +166,7 @@ def test_export_mode_ends_with_its_block() -> None:
     assert not is_exporting()
 
 
-def test_export_mode_notes_the_tensor_of_each_marker() -> None:
+def test_export_mode_notes_tensor_of_each_marker() -> None:
     with tf.Graph().as_default(), export_mode() as markers:
         for name in ("q", "q", "q_1"):
             export_marker(tf.zeros((2,)), name)

@@ -79,7 +79,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_learned_range_follows_the_trajectory_of_the_paper(optimizer: str, kind: str) -> None:
+def test_learned_range_follows_trajectory_of_paper(optimizer: str, kind: str) -> None:
     options, low, high = KINDS[kind]
     x = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
     quantizer = TensorQuantizer(range_policy="learned", **options)
@@ -138,7 +138,7 @@ def test_the_ranges_of_weights_can_be_learned() -> None:
     assert not np.allclose(weight.amax, np.abs(kernel.numpy()).max(axis=0), rtol=1e-3)
 
 
-def test_a_weight_s_own_range_stays_the_default() -> None:
+def test_current_weight_range_is_the_default() -> None:
     plan = plan_quantization(network())
     assert [entry.range_policy for entry in plan.by_kind("weight")] == ["current"]
     with pytest.raises(
@@ -147,7 +147,7 @@ def test_a_weight_s_own_range_stays_the_default() -> None:
         QuantizationSpec().add("head", weight_range_policy="ema")
 
 
-def test_calibration_sets_learned_ranges_of_weights_by_channel() -> None:
+def test_calibration_sets_learned_weight_ranges_per_channel() -> None:
     model = learned()
     weight = model_quantizers(model)["head_kernel_quantizer"]
     layer = model.get_layer("quant_head").layer
@@ -157,7 +157,7 @@ def test_calibration_sets_learned_ranges_of_weights_by_channel() -> None:
     np.testing.assert_allclose(weight.amax, [[15, 16, 17]], rtol=1e-6)
 
 
-def test_learned_ranges_are_the_same_after_saving_and_loading(tmp_path: Path) -> None:
+def test_learned_ranges_survive_saving_and_loading(tmp_path: Path) -> None:
     model = learned()
     calibrate(model, images(), "max")
     model.save(tmp_path / "model.keras")
@@ -167,7 +167,7 @@ def test_learned_ranges_are_the_same_after_saving_and_loading(tmp_path: Path) ->
     np.testing.assert_array_equal(loaded(images()), model(images()))
 
 
-def test_files_that_hold_learned_ranges_as_amax_still_load(tmp_path: Path) -> None:
+def test_files_with_learned_amax_still_load(tmp_path: Path) -> None:
     """Older files hold amax alone, under the same key.
 
     They were saved before the step was the parameter.
@@ -239,7 +239,7 @@ def test_quantizer_takes_over_range_of_another_policy() -> None:
 
 @pytest.mark.parametrize("bits", range(2, 17))
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_a_learned_range_never_falls_below_the_floor(bits: int, unsigned: bool) -> None:
+def test_learned_range_never_falls_below_floor(bits: int, unsigned: bool) -> None:
     quantizer = TensorQuantizer(num_bits=bits, unsigned=unsigned, range_policy="learned")
     quantizer.build(None)
     (step,) = quantizer.trainable_variables

@@ -103,7 +103,7 @@ def test_a_frozen_range_stays() -> None:
     assert model_quantizers(model)["x_quantizer"].frozen
 
 
-def test_a_learned_range_is_trained_and_stays_positive() -> None:
+def test_learned_range_is_trained_and_stays_positive() -> None:
     x, y = batches()
     model = small("learned")
     names = {v.path for v in model.trainable_variables}
@@ -169,7 +169,7 @@ def test_switches_reach_what_was_traced_before(jit_compile: bool) -> None:
     assert activation_ranges(model)["x_quantizer"] > frozen["x_quantizer"]
 
 
-def test_a_disabled_quantizer_keeps_its_range_in_training() -> None:
+def test_disabled_quantizer_keeps_its_range_in_training() -> None:
     x, y = batches()
     model = small()
     fit(model, x, y)

@@ -40,7 +40,7 @@ class Two(nn.Module):
         return self.qa(a) + scale * self.qb(b)
 
 
-def test_calibrate_has_the_defaults_of_the_keras_side() -> None:
+def test_calibrate_has_defaults_of_keras_side() -> None:
     assert calibrate.__kwdefaults__ == qat_lib.calibrate.__kwdefaults__
     assert calibrate.__defaults__ == qat_lib.calibrate.__defaults__
 
@@ -104,7 +104,7 @@ def test_calibrate_takes_data_of_several_inputs(form: Any, kind: str) -> None:
     assert (report.batches, report.samples) == (2, 7)
 
 
-def test_calibrate_runs_in_inference_and_puts_modes_back() -> None:
+def test_calibrate_runs_inference_and_restores_modes() -> None:
     dropout, quantizer = nn.Dropout(0.5), hand_made()
     model = nn.Sequential(dropout, quantizer, nn.BatchNorm1d(2).eval())
     report = calibrate(model, np.ones((64, 2), np.float32), "max")
@@ -198,7 +198,7 @@ def test_calibrate_refuses_a_model_without_quantizers() -> None:
         calibrate(nn.Linear(2, 2), VALUES)
 
 
-def test_calibrate_ends_its_observing_when_the_data_fail() -> None:
+def test_calibrate_stops_observing_when_data_fail() -> None:
     def fails() -> Any:
         yield VALUES
         raise OSError("disk")

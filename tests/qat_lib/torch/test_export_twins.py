@@ -122,7 +122,7 @@ def test_twins_have_the_same_numbers_and_verdicts(twins: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="no trained weights in ../shared/data")
-def test_mobilenet_twins_have_the_same_numbers_and_verdicts(tmp_path: Path) -> None:
+def test_mobilenet_twins_have_same_numbers_and_verdicts(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     from qat_lib.models import mobilenetv2_imagenet as keras_mobilenet
     from qat_lib.models.weights import load_weights as load_keras_weights

@@ -33,7 +33,7 @@ def arrays(network: str) -> Any:
 
 
 @pytest.mark.parametrize("network", ["residual", "inception", "reused"])
-def test_layer_verdicts_are_those_of_the_keras_twin(network: str, tmp_path: Path) -> None:
+def test_layer_verdicts_are_those_of_keras_twin(network: str, tmp_path: Path) -> None:
     make_module, make_model = TWINS[network]
     torch.manual_seed(0)
     module = make_module().eval()

@@ -56,9 +56,7 @@ def test_fake_quantize_equals_numpy_and_keras(amax: float, options: dict[str, An
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 3])
-def test_fake_quantize_per_channel_equals_numpy_and_keras(
-    axis: int, options: dict[str, Any]
-) -> None:
+def test_per_channel_fake_quantize_equals_numpy_keras(axis: int, options: dict[str, Any]) -> None:
     x = np.random.default_rng(axis).normal(size=(4, 5, 3, 6)).astype(np.float32)
     amax = oracle.range_of(x, (axis,)) * np.float32(0.8)
     amax.flat[0] = 0.0
@@ -103,7 +101,7 @@ def test_fake_quantize_gradients_equal_keras(learned: bool, options: dict[str, A
         assert damax is None
 
 
-def test_fake_quantize_of_nothing_has_gradients_of_nothing() -> None:
+def test_empty_fake_quantize_has_empty_gradients() -> None:
     x, amax = torch.zeros(0, 3, requires_grad=True), torch.zeros(0, 1, requires_grad=True)
     fake_quantize(x, amax, learned=True).sum().backward()
     assert (x.grad.shape, amax.grad.shape) == ((0, 3), (0, 1))

@@ -23,7 +23,7 @@ def test_read_graph_takes_modules() -> None:
     assert repr(graph) == "<ModuleGraph of 'Residual': 24 calls>"
 
 
-def test_modules_are_named_by_path_and_functions_by_node() -> None:
+def test_names_of_modules_and_functions() -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -102,7 +102,7 @@ def test_several_outputs_are_several_tensors() -> None:
     assert graph.dtypes["lstm:0"] == "float32"
 
 
-def test_an_input_that_is_read_twice_has_two_numbers() -> None:
+def test_input_read_twice_has_two_numbers() -> None:
     class Twice(nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.add(x, other=x)

@@ -155,9 +155,7 @@ def test_activations_have_their_keras_names(module: nn.Module, activation: str |
         (None, (1, 4, 8, 8), False),
     ],
 )
-def test_a_mean_over_an_image_is_a_pool(
-    dims: Any, shape: tuple[int, ...] | None, is_pool: bool
-) -> None:
+def test_mean_over_image_is_pool(dims: Any, shape: tuple[int, ...] | None, is_pool: bool) -> None:
     example = None if shape is None else torch.zeros(shape)
     found = traits_of(lambda x, _: x.mean() if dims is None else x.mean(dim=dims), example)
     assert ("average pool" in found.roles) == is_pool

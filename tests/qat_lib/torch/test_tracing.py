@@ -81,7 +81,7 @@ def test_other_work_in_training_is_warned_of(
     assert "Branching does other things in training than in inference" in caplog.text
 
 
-def test_the_modes_of_parts_stay_as_they_are() -> None:
+def test_modes_of_parts_stay_as_they_are() -> None:
     module = Residual().train()
     module.stem_bn.eval()
     before = [part.training for part in module.modules()]

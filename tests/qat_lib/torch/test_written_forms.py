@@ -74,7 +74,7 @@ def test_simplify_writes_a_known_shape_only() -> None:
     assert constant.const_value.numpy().tolist() == [6, 4, 4]
 
 
-def test_simplify_writes_a_cast_to_a_known_type() -> None:
+def test_simplify_writes_cast_to_known_type() -> None:
     model = build("y = CastLike(x, k)", k=np.int64(1))
     simplify(model)
     (node,) = model.graph

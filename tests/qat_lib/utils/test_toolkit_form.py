@@ -64,7 +64,7 @@ def of_layer(graph: onnx.GraphProto, layer: str, op_type: str) -> onnx.NodeProto
     return found
 
 
-def test_only_qdq_nodes_have_a_name_without_a_layer(converted: Path) -> None:
+def test_only_qdq_nodes_have_name_without_layer(converted: Path) -> None:
     for node in onnx.load(converted).graph.node:
         is_qdq = node.op_type in ("QuantizeLinear", "DequantizeLinear")
         assert ("/" not in node.name) == is_qdq, node.name
@@ -157,7 +157,7 @@ def test_entries_are_changed_in_place() -> None:
         ("name", ""),
     ],
 )
-def test_a_wrong_change_is_refused_and_changes_nothing(key: str, value: object) -> None:
+def test_wrong_change_is_refused_and_changes_nothing(key: str, value: object) -> None:
     entry = LayerConfig("add")
     with pytest.raises(SpecError):
         setattr(entry, key, value)

@@ -142,7 +142,7 @@ def test_weights_leave_out_the_least_integer() -> None:
 
 
 @pytest.mark.parametrize("policy", ["frozen", "current"])
-def test_the_range_of_a_weight_is_known_without_data(policy: str) -> None:
+def test_range_of_weight_is_known_without_data(policy: str) -> None:
     descriptor = QuantDescriptor(axis=0, range_policy=policy)
     linear = quant_nn.QuantLinear(3, 2, quant_desc_weight=descriptor)
     quantizer = linear.weight_quantizer
@@ -182,7 +182,7 @@ def test_learned_weight_range_starts_at_weight() -> None:
     assert trained.grad.abs().sum() > 0
 
 
-def test_copies_and_files_keep_the_tie_to_their_weight() -> None:
+def test_copies_and_files_keep_weight_ties() -> None:
     linear = nn.Sequential(quant_nn.QuantLinear(3, 2))
     file = io.BytesIO()
     torch.save(linear, file)
