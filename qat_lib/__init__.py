@@ -1,4 +1,4 @@
-"""Quantization-aware training for Keras 3, from Q/DQ placement to a verified ONNX graph.
+"""Quantization-aware training for Keras 3, from Q/DQ placement to verified ONNX.
 
 Names are imported when they are first used, so that ``import qat_lib`` is quick and the engine step
 needs no TensorFlow. A ``.keras`` file of a quantized model loads with ``load_model``, or with

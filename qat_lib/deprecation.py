@@ -43,9 +43,10 @@ class RenamedField:
 
 
 def renamed_fields(renamed: Mapping[str, RenamedField]) -> Callable[[type[_T]], type[_T]]:
-    """Return a decorator that lets a dataclass take and show fields under their old names.
+    """Return a dataclass decorator that keeps fields' old names usable.
 
-    Both warn. Where both names are given, as ``dataclasses.replace`` does, the old one counts.
+    They can be given and read. Both warn. Where both names are given, as ``dataclasses.replace``
+    does, the old one counts.
 
     Args:
         renamed: the new field for each old name.

@@ -1,4 +1,7 @@
-"""Digests of files. ``hashlib.file_digest`` is not in Python 3.10, on which TensorRT 8.6 runs."""
+"""SHA-256 digests of files.
+
+``hashlib.file_digest`` is not in Python 3.10, on which TensorRT 8.6 runs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ _BLOCK = 1 << 20
 
 
 def sha256_of(stream: IO[bytes]) -> str:
-    """Return the SHA-256 of what is left of a binary stream, as hexadecimal text."""
+    """Return the SHA-256 hex digest of a binary stream's rest."""
     digest = hashlib.sha256()
     while block := stream.read(_BLOCK):
         digest.update(block)

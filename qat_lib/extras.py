@@ -1,4 +1,4 @@
-"""Which extra of qatline brings which package: one table for every hint to install something."""
+"""Extras of qatline and their packages, one table for all install hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading of .keras files, in safe mode and with the library's layers known."""
+"""Load .keras files in safe mode with the library's layers."""
 
 from __future__ import annotations
 

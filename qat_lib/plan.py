@@ -1,4 +1,4 @@
-"""QuantizationPlan: each quantizer of a model and each layer without one, with reasons."""
+"""QuantizationPlan: each quantizer and each unquantized layer, with reasons."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ PlanLike: TypeAlias = QuantizationPlan | Mapping[str, Any] | str | os.PathLike[s
 
 
 def as_plan(plan: PlanLike) -> QuantizationPlan:
-    """Return a plan from itself, its dict form, or the path of its JSON.
+    """Return a plan from a plan, dict or JSON path.
 
     Raises:
         PlanError: ``plan`` is no quantization plan, or its file can't be read.

@@ -1,8 +1,8 @@
-"""How raw pixels become the model's input: one definition for all who feed a model.
+"""Preprocessing: how raw pixels become the model's input.
 
-An engine that is fed differently from how the model was trained is the commonest silent error in
-this field. So the definition is a value that is saved next to the model and applied by NumPy
-everywhere.
+There is one definition for all who feed a model. An engine that is fed differently from how the
+model was trained is the commonest silent error in this field. So the definition is a value that is
+saved next to the model and applied by NumPy everywhere.
 """
 
 from __future__ import annotations
@@ -142,7 +142,10 @@ class Preprocessing:
 
 
 def _all(kind: type, values: Any) -> bool:
-    """Return whether values are a tuple of integers (``int``) or finite numbers (``float``)."""
+    """Whether values are a tuple of integers or finite numbers.
+
+    Integers if ``int`` is asked for, finite numbers if ``float``.
+    """
     wanted = Integral if kind is int else Real
     if not isinstance(values, tuple | list) or any(
         isinstance(v, bool) or not isinstance(v, wanted) for v in values

@@ -25,7 +25,10 @@ RANGE_POLICIES = tuple(dict.fromkeys(get_args(RangePolicy) + get_args(WeightRang
 def integer_bounds(
     num_bits: int, narrow_range: bool, unsigned: bool = False
 ) -> tuple[float, float]:
-    """Return the least and greatest integer: for 8 bits -128, 127; narrow -127; unsigned 0, 255."""
+    """Return the least and greatest integer of a quantizer.
+
+    For 8 bits they are -128 and 127, narrow -127, unsigned 0 and 255.
+    """
     high = greatest_integer(num_bits, unsigned)
     if unsigned:
         return 0.0, high
@@ -48,7 +51,9 @@ def least_step(high: float) -> np.float32:
 def range_shape(
     input_shape: Any, channel_axes: tuple[int, ...] | None, name: str
 ) -> tuple[int, ...]:
-    """Return a range's shape: the sizes of kept axes, 1 elsewhere; ``()`` for one range.
+    """Return a range's shape: kept axes' sizes, 1 elsewhere.
+
+    It is ``()`` for one range.
 
     Raises:
         SpecError: the tensor lacks a kept axis, or its size is unknown.
@@ -75,7 +80,9 @@ def reduced_axes(rank: int, channel_axes: tuple[int, ...] | None) -> list[int]:
 
 
 def checked_range(name: str, value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
-    """Return a range set by hand: float32, at least ``AMAX_FLOOR``, of a quantizer's shape.
+    """Return a manual range as float32 in the quantizer's shape.
+
+    It is at least ``AMAX_FLOOR``.
 
     Args:
         name: name of the quantizer, for the messages.

@@ -23,14 +23,16 @@ logger = logging.getLogger("qat_lib")
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What happens to one layer: the entry that decides, and who asked for it, in words."""
+    """Decision about one layer: its entry, and its origin in words."""
 
     config: LayerConfig
     source: str
 
 
 class Selector:
-    """Decides about layers from the user's spec, the cases' specs and the default table.
+    """Decides about layers from spec, cases and default table.
+
+    The spec is the user's; cases give specs of their own.
 
     Args:
         mode: ``"full"`` or ``"partial"``; in partial mode there is no default table.
@@ -56,7 +58,7 @@ class Selector:
         self._sources = [(name, _Entries(entries, catalog)) for name, entries in ranked]
 
     def decide(self, layer: str, traits: Traits) -> Decision | None:
-        """Return the decision about a layer, or None where nothing speaks of it."""
+        """Return the decision about a layer, or None without one."""
         for name, entries in self._sources:
             config, how = entries.find(layer, traits)
             if config is not None:
@@ -69,7 +71,10 @@ class Selector:
 
 
 class _Entries:
-    """The entries of one spec, by how they name layers; a later entry replaces an earlier one."""
+    """Entries of one spec, by how they name layers.
+
+    A later entry replaces an earlier one.
+    """
 
     def __init__(self, entries: Sequence[LayerConfig], catalog: Catalog) -> None:
         self.names = {e.name: e for e in entries if not e.is_keras_class and not e.is_regex}
@@ -118,7 +123,10 @@ def _is_class(traits: Traits, known: Any) -> bool:
 
 
 def warn_unknown_names(spec: QuantizationSpec | None, layers: Sequence[str], model: str) -> None:
-    """Warn about names and patterns of the spec that fit no layer, with the nearest names."""
+    """Warn about spec names and patterns that match no layer.
+
+    The nearest names are given.
+    """
     known = set(layers)
     for entry in spec.layers if spec is not None else ():
         if entry.is_keras_class or entry.name in known:

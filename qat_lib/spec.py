@@ -134,9 +134,9 @@ class QuantizationSpec:
         return cls.from_list(data if data is not None else [])
 
     def save(self, path: str | Path) -> None:
-        """Write the spec to ``path``: JSON if it ends in ``.json``, else YAML.
+        """Write the spec to ``path`` as JSON or YAML.
 
-        The file appears whole or not at all.
+        It is JSON if the path ends in ``.json``. The file appears whole or not at all.
         """
         if Path(path).suffix == ".json":
             write_text(path, self.to_json())

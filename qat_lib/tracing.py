@@ -123,9 +123,10 @@ class _Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """What a name stands for: Keras layers, and quantizers of their outputs and weights.
+    """What a name stands for: Keras layers and their quantizers.
 
-    ``tensor`` narrows them down to one tensor of the plan.
+    The quantizers are those of outputs and weights. ``tensor`` narrows them down to one tensor of
+    the plan.
     """
 
     layers: tuple[str, ...]
@@ -230,7 +231,7 @@ def _quantizer(sources: _Sources, name: str, subject: _Subject) -> QuantizerTrac
 
 
 def _scale(graph: OnnxGraph, node: Node) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the scales of a Q or DQ node and the ranges that they give."""
+    """Return a Q or DQ node's scales and the ranges they give."""
     scale = graph.value(node.input(1))
     if scale is None:
         return (), ()

@@ -13,9 +13,10 @@ from qat_lib.graph.keras_graph import layers_of
 
 
 def clone_operation(operation: Any, name: str) -> Any:
-    """Return a copy of a layer or operation, built if Keras can; ``copy_state`` fills it.
+    """Return a copy of a layer or operation, built if possible.
 
-    A layer without state that can't be made again is returned itself.
+    Keras decides what it can build; ``copy_state`` fills the copy. A layer without state that can't
+    be made again is returned itself.
 
     Raises:
         UnsupportedModelError: the layer can't be made again.
@@ -70,7 +71,7 @@ def _by_config(layer: Any, name: str) -> Any:
 
 
 def clone_by_arguments(layer: Any, name: str) -> Any:
-    """Return a new layer by the recorded constructor arguments; None without a record."""
+    """Return a new layer by recorded constructor arguments; None without record."""
     recorded = constructor_arguments(layer)
     if recorded is None:
         return None
@@ -80,13 +81,16 @@ def clone_by_arguments(layer: Any, name: str) -> Any:
 
 
 def constructor_arguments(layer: Any) -> dict[str, Any] | None:
-    """Return the constructor's arguments without the name; None if they are no plain data."""
+    """Return the constructor's arguments without the name, if plain data.
+
+    None if they are not.
+    """
     recorded = getattr(layer, "_auto_config", None)
     return None if recorded is None else dict(recorded.config)
 
 
 def sound_config(layer: Any) -> dict[str, Any]:
-    """Return a configuration from which the layer can be made again, if there is one.
+    """Return a configuration that makes the layer again, if any.
 
     A layer with a wrong ``get_config`` may be a part of a model that is saved in another way, as in
     keras_hub.
@@ -130,7 +134,10 @@ def call_copy(layer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def has_same_variables(source: Any, target: Any) -> bool:
-    """Whether both have variables of the same shapes; a first call may still build some."""
+    """Whether both have variables of the same shapes.
+
+    A first call may still build some.
+    """
     return _shapes(source) == _shapes(target)
 
 

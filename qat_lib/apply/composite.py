@@ -1,4 +1,4 @@
-"""From a plan's entries for a composite layer to the wrapper with their quantizers."""
+"""Wrappers of composite layers, from their entries in a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan looked up by what a model has, and checked against it."""
+"""Look up a plan by a model's parts, and check it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PlanIndex:
         return cls(wrapped=wrapped, reads=reads, of_layer=of_layer)
 
     def arriving(self, graph: CallGraph, call: GraphCall, index: int) -> QuantizerEntry | None:
-        """Return the entry whose quantizer replaces one that a call has for an input.
+        """Return the entry whose quantizer replaces one of a call's input.
 
         It quantizes that input, or one in front of layers in between that keep the range.
         """

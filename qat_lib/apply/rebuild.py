@@ -65,7 +65,7 @@ def copy_model(model: Any, replaced: Mapping[str, Any]) -> Any:
 
 
 class _Rebuild:
-    """One application of a plan: the new layers and tensors, by the names of the old ones."""
+    """One application of a plan: new layers and tensors by old names."""
 
     def __init__(
         self, graph: LayerGraph, plan: QuantizationPlan, given: Mapping[str, Any] | None = None
@@ -104,7 +104,7 @@ class _Rebuild:
         return keras.tree.pack_sequence_as(structure, list(tensors))
 
     def _outputs(self, function: Any) -> Any:
-        """Return the output tensors, under the names that they have in the model.
+        """Return the output tensors under their names in the model.
 
         Losses, metrics and ONNX outputs go by these names, and Keras takes them from the layers
         that make the tensors: so a tensor that is made by a wrapper passes through an Identity of
@@ -198,7 +198,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _copy_by_arguments(self, call: Call, layer: Any) -> Any:
-        """Copy a layer of which the copy by its configuration turned out to be another one."""
+        """Copy a layer whose copy by configuration turned out different."""
         copy = clone_by_arguments(call.operation, call.layer)
         if copy is None:
             return layer
@@ -208,7 +208,7 @@ class _Rebuild:
         return self.layers[call.layer]
 
     def _fill(self, call: Call, copy: Any) -> None:
-        """Give the copy the original's state, now or after the call that builds it."""
+        """Give the copy the original's state, now or after its building call."""
         if copy.built and has_same_variables(call.operation, copy):
             copy_state(call.operation, copy)
         else:
@@ -231,7 +231,10 @@ class _Rebuild:
         return name
 
     def _settle(self, call: Call, wrapper: BaseQuantizeWrapper) -> None:
-        """Switch off what the wrapper has beyond the plan: one tensor or weight, one quantizer."""
+        """Switch off quantizers of the wrapper that the plan lacks.
+
+        One tensor or weight has one quantizer.
+        """
         if call.layer in self.plan.wrapped and not isinstance(call.operation, BaseQuantizeWrapper):
             planned = {entry.name for entry in self.plan.of_layer.get(call.layer, [])}
             for quantizer in [*wrapper.weight_quantizers, *wrapper.internal_quantizers]:
@@ -244,9 +247,9 @@ class _Rebuild:
 
 
 def _class_of(model: Any) -> Any:
-    """Return the copy's class: the model's own, with its ``train_step``, if it takes tensors.
+    """Return the copy's class, the model's own if it takes tensors.
 
-    The rule is that of ``keras.models.clone_model``.
+    The model's own class has its ``train_step``. The rule is that of ``keras.models.clone_model``.
     """
     taken = inspect.getfullargspec(type(model).__init__)
     anything = taken.varargs is not None and taken.varkw is not None
@@ -255,7 +258,10 @@ def _class_of(model: Any) -> Any:
 
 
 def _take_over(quantizer: TensorQuantizer, replaced: Sequence[TensorQuantizer]) -> None:
-    """Give a quantizer the switches of the first it replaces, and the widest range of all."""
+    """Give a quantizer the replaced quantizers' widest range.
+
+    Switches come from the first that it replaces.
+    """
     quantizer.take_over(replaced[0])
     if ranges := [old.amax for old in replaced if old.calibrated]:
         quantizer.amax = np.maximum.reduce(ranges)

@@ -1,4 +1,7 @@
-"""Room for Keras to walk deep graphs: it does so by recursion, one call and more for each layer."""
+"""Raise the recursion limit so that Keras can walk deep graphs.
+
+It recurses by one call and more for each layer.
+"""
 
 from __future__ import annotations
 

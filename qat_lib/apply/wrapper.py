@@ -1,4 +1,4 @@
-"""From a plan's entries for a layer to the wrapper that holds their quantizers."""
+"""Wrappers of layers, from their entries in a plan."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _check_parts(wrapper: Any, layer: Any, entries: Sequence[QuantizerEntry]) ->
 
 
 def _weight_options(entries: list[QuantizerEntry]) -> dict[str, Any]:
-    """Return the options of a layer's weight quantizers, by weight where they differ."""
+    """Return a layer's weight-quantizer options, by weight where they differ."""
     each = {
         entry.tensor.rpartition("/")[2]: {
             "num_bits": entry.num_bits,

@@ -1,1 +1,4 @@
-"""What every front end calibrates with: histograms, methods, the collecting mode. NumPy alone."""
+"""Calibration of every front end, in NumPy alone.
+
+Histograms, methods and the collecting mode.
+"""

@@ -1,4 +1,4 @@
-"""Calibration data in every form that is taken, as batches of a model's inputs."""
+"""Calibration data in every accepted form, as batches of model inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class BatchReader:
     convert: Callable[[Any], Any]
 
     def batches(self, data: Any, batch_size: int) -> Iterator[Any]:
-        """Yield batches as the model takes them: a tensor, or a list or dict of tensors.
+        """Yield batches as a tensor, a list or a dict of tensors.
+
+        Each is as the model takes it.
 
         Raises:
             CalibrationError: inputs differ in their number of samples, or ``data`` is none.
@@ -63,7 +65,7 @@ class BatchReader:
         return self.is_array(data)
 
     def _is_one_for_each(self, data: Any) -> bool:
-        """Whether data is a list of arrays, one for each of several inputs."""
+        """Whether data is a list with one array for each input."""
         if not isinstance(data, (tuple, list)):
             return False
         return self.inputs > 1 and len(data) == self.inputs and all(map(self.is_array, data))

@@ -47,7 +47,7 @@ class Histograms(ABC):
 
     @abstractmethod
     def measure(self, quantizer: Any, tensor: Any) -> SeenTensor | None:
-        """Return the magnitudes of a tensor of the framework; None of an empty one."""
+        """Return the magnitudes of a framework's tensor; None if empty."""
 
     def observe(self, quantizer: Any, tensor: Any) -> None:
         """Count the magnitudes of a tensor, unless its range needs no data."""

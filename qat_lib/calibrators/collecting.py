@@ -1,4 +1,4 @@
-"""The mode in which the quantizers of a model show their tensors to calibration.
+"""Collecting mode: the model's quantizers show their tensors to calibration.
 
 The mode is a context variable, so that it ends with its ``with`` block, whatever happens in it, and
 does not leak into other threads.
@@ -24,7 +24,7 @@ _collector: ContextVar[Collector | None] = ContextVar("qat_lib_collector", defau
 
 @contextmanager
 def collecting(collector: Collector) -> Iterator[None]:
-    """Make every quantizer show its input to ``collector`` and pass it on unchanged."""
+    """Make quantizers pass inputs on unchanged and show them to ``collector``."""
     token = _collector.set(collector)
     try:
         yield

@@ -1,4 +1,7 @@
-"""A histogram of magnitudes that grows with the data, in one pass and without loss of counts."""
+"""Histogram of magnitudes that grows with the data.
+
+It takes one pass and loses no counts.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,10 @@ class MagnitudeHistogram:
         self.counts += self._count(tensor, len(self.counts))
 
     def _count(self, tensor: Any, bins: int) -> np.ndarray:
-        """Return the int64 counts of ``|x|``, as float32, in ``bins`` bins over [0, upper].
+        """Return int64 counts of ``|x|`` in ``bins`` bins over [0, upper].
 
-        The bin of a value is ``|x| / (upper / bins)`` in float64, rounded down; the last bin takes
-        what is beyond.
+        ``x`` is taken as float32. The bin of a value is ``|x| / (upper / bins)`` in float64,
+        rounded down; the last bin takes what is beyond.
         """
         magnitude = np.abs(np.asarray(tensor, np.float32)).ravel().astype(np.float64)
         index = np.minimum(magnitude / (self.upper / bins), bins - 1).astype(np.int64)

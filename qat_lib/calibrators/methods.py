@@ -51,7 +51,7 @@ def range_from_histogram(
 
 
 def check_method(method: str, percentile: float) -> None:
-    """Refuse a calibrator that does not exist, or a percentile out of range.
+    """Refuse an unknown calibrator or a percentile out of range.
 
     Raises:
         CalibrationError: as said.

@@ -1,4 +1,4 @@
-"""Bias correction: take the mean error that quantization causes out of each layer's bias.
+"""Bias correction: remove quantization's mean error from each layer's bias.
 
 Source: Nagel et al. 2019, "Data-free quantization through weight equalization and bias correction"
 (https://arxiv.org/abs/1906.04721), the empirical form (appendix D): each layer is corrected on the
@@ -136,7 +136,7 @@ class _Correction:
 
 
 def _bias(layer: Any) -> Any:
-    """Return the variable that is added to each channel of a layer's outputs; None without one."""
+    """Return the bias added to a layer's output channels, or None."""
     bias = getattr(layer, "bias", None)
     is_per_channel = isinstance(bias, keras.Variable) and len(bias.shape) == 1
     return bias if is_per_channel and not hasattr(layer, "cell") else None
@@ -156,7 +156,10 @@ def _normalization_behind(graph: LayerGraph, call: Call) -> Call | None:
 
 
 def _mean_error(pair: BothForms) -> tuple[np.ndarray, np.ndarray]:
-    """Return the trimmed mean of each channel's error, and the spread of its values in float."""
+    """Return each channel's trimmed mean error and float spread.
+
+    The spread is that of its values in float.
+    """
     errors, values = [], []
     for in_float, quantized in zip(pair.float, pair.quantized, strict=True):
         values.append(_sampled(in_float, len(pair.float)))

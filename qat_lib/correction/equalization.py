@@ -1,4 +1,6 @@
-"""Cross-layer equalization: give the channels in front of a depthwise convolution one range.
+"""Cross-layer equalization of channels in front of a depthwise convolution.
+
+They get one range.
 
 Source: Nagel et al. 2019 (https://arxiv.org/abs/1906.04721), section 4.1: what one layer multiplies
 a channel by, the next one divides it by, and a ReLU in between changes nothing. A depthwise
@@ -46,7 +48,7 @@ class _Chain:
 
 
 def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) -> Any:
-    """Return a copy of a float model whose channels fit one range better.
+    """Return a copy of a float model with equalized channel ranges.
 
     A tensor has one INT8 range for all channels; in front of depthwise convolutions, as in
     MobileNets, some channels use a few of its steps only. Each channel there is scaled to the
@@ -97,7 +99,10 @@ def _chains(graph: LayerGraph) -> list[_Chain]:
 
 
 def _chain_before(graph: LayerGraph, depthwise: Call) -> _Chain | None:
-    """Return the layers in front of a depthwise convolution, where nothing else reads them."""
+    """Return the layers in front of a depthwise convolution.
+
+    As far as nothing else reads them.
+    """
     call = _maker(graph, depthwise)
     while call is not None and _moves_alike(call):
         call = _maker(graph, call)
@@ -118,7 +123,7 @@ def _chain_before(graph: LayerGraph, depthwise: Call) -> _Chain | None:
 
 
 def _maker(graph: LayerGraph, reader: Call) -> Call | None:
-    """Return what makes the input of a call, if that call alone reads it."""
+    """Return the producer of a call's input if nothing else reads it."""
     (tensor,) = reader.inputs[:1] or ("",)
     if len(reader.inputs) != 1 or len(graph.consumers(tensor)) != 1 or tensor in graph.outputs:
         return None
@@ -133,7 +138,10 @@ def _moves_alike(call: Call) -> bool:
 
 
 def _is_homogeneous(call: Call) -> bool:
-    """Whether the call is a ReLU, capped or not: positive factors go through it."""
+    """Whether the call is a ReLU, capped or not.
+
+    Positive factors go through it.
+    """
     if isinstance(call.core, keras.layers.ReLU):
         return not call.core.negative_slope and not call.core.threshold
     return call.traits.activation == "relu"
@@ -144,7 +152,7 @@ def _bound(relu: Any) -> float | None:
 
 
 def _is_scalable(kernel: Call, norm: Call | None) -> bool:
-    """Whether the channels can be scaled in the weights of the layers that make them."""
+    """Whether the channels can be scaled in their makers' weights."""
     if norm is not None:
         return bool(norm.core.scale and norm.core.center)
     weighted = keras.layers.Conv2D | keras.layers.DepthwiseConv2D
@@ -180,7 +188,10 @@ def _by_channel(tensor: Any) -> np.ndarray:
 
 
 def _scales(largest: np.ndarray) -> np.ndarray:
-    """Return the factor that brings each channel to the largest of all; 1 for a dead one."""
+    """Return the factors that raise channels to the largest range.
+
+    1 for a dead channel.
+    """
     top = largest.max()
     if top == 0 or not np.isfinite(top):
         return np.ones_like(largest)
@@ -189,7 +200,7 @@ def _scales(largest: np.ndarray) -> np.ndarray:
 
 
 def _scale_channels(chain: _Chain, layers: dict[str, Any], scales: np.ndarray) -> None:
-    """Multiply the channels where they are made, and divide the weights that read them."""
+    """Scale channels where they are made; divide the weights reading them."""
     if chain.norm is not None:
         norm = layers[chain.norm.layer]
         for variable in (norm.gamma, norm.beta):

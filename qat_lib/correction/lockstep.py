@@ -1,4 +1,7 @@
-"""Run a quantized Keras model beside its float form, call after call, on the same samples."""
+"""Run a quantized Keras model beside its float form.
+
+Call after call, on the same samples.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ LEAST_SAMPLES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class BothForms:
-    """One tensor in both forms of the model, a list of batches each.
+    """One tensor in both forms of the model, as batch lists.
 
     Attributes:
         float: as the model computes it with every quantizer passing its input on.
@@ -50,7 +53,7 @@ class _PassOn:
 def run_lockstep(
     graph: LayerGraph, batches: Sequence[Any], visit: Visit, *, quantized: bool = True
 ) -> None:
-    """Compute every call of a quantized model in float and quantized, before the next call.
+    """Compute each call in float and quantized, before the next.
 
     So ``visit`` can change a layer from the errors that it causes, and what follows sees the
     change. A tensor is kept for as long as a call still reads it. Of a layer with an activation of
@@ -91,7 +94,7 @@ def _input(batch: Any, index: int) -> Any:
 
 @contextmanager
 def _without_activation(call: Call) -> Iterator[Callable[[Any], Any] | None]:
-    """Take a weighted layer's activation off for the time of the block, and yield it."""
+    """Yield a weighted layer with its activation off within the block."""
     if call.traits.own_activation is None:
         yield None
         return
@@ -139,7 +142,7 @@ def _outputs(call: Call, inputs: Sequence[Any]) -> list[Any]:
 
 
 def read_samples(graph: LayerGraph, data: Any, samples: int, batch_size: int) -> list[Any]:
-    """Return the first samples of calibration data, in batches, as many as fit into memory.
+    """Return calibration data's first samples in batches that fit memory.
 
     Args:
         graph: the graph of the model that takes them.
@@ -173,7 +176,7 @@ def _is_array(data: Any) -> bool:
 
 
 def bytes_per_sample(graph: LayerGraph) -> int:
-    """Return the greatest number of bytes that one sample's tensors take at a time, both forms.
+    """Return the peak bytes of one sample's tensors, in both forms.
 
     An axis of unknown size counts as 1.
     """

@@ -1,4 +1,4 @@
-"""Custom Q/DQ insertion cases: code that decides, by pattern, what a spec would decide by name."""
+"""Custom Q/DQ insertion cases: placement by pattern instead of by name."""
 
 from __future__ import annotations
 

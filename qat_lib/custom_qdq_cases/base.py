@@ -18,12 +18,12 @@ class CustomQDQInsertionCase(ABC):
     """
 
     def info(self) -> str:
-        """Return a sentence about the case; the first line of its docstring by default."""
+        """Describe the case, by default with its docstring's first line."""
         return (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
 
     @abstractmethod
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
-        """Return the entries for the layers that the case has something to say about.
+        """Return the case's entries for the layers it decides about.
 
         Args:
             keras_model: the model to be quantized; don't change it.
@@ -35,5 +35,8 @@ class CustomQDQInsertionCase(ABC):
 def check_is_quantizable_by_layer_name(
     qspec: QuantizationSpec | None, current_layer_name: str
 ) -> bool:
-    """Return whether a case may decide about a layer: True unless the user's spec names it."""
+    """Return whether a case may decide about a layer.
+
+    True unless the user's spec names it.
+    """
     return qspec is None or all(entry.name != current_layer_name for entry in qspec.layers)

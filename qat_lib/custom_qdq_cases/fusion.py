@@ -1,4 +1,4 @@
-"""What TensorRT fuses into the kernel of a convolution or Dense, in the terms of the graph of calls.
+"""TensorRT's fusions into convolution and Dense kernels, on the call graph.
 
 The rules are those of the TensorRT developer guide ("Explicit Quantization") and of engines whose
 layers were read; ``qat_lib.analysis`` applies the same ones to ONNX.
@@ -27,7 +27,10 @@ def is_addition(call: GraphCall) -> bool:
 
 
 def is_self_gate(graph: CallGraph, call: GraphCall) -> bool:
-    """Whether this is ``x * f(x)`` with pointwise ``f``, which fuses into the kernel of ``x``."""
+    """Whether this is ``x * f(x)`` with pointwise ``f``.
+
+    It fuses into the kernel of ``x``.
+    """
     roots = []
     for tensor in call.inputs:
         producer = graph.producer(tensor)
@@ -43,10 +46,11 @@ def _is_pointwise(traits: Traits) -> bool:
 
 
 def chain_root(graph: CallGraph, tensor: str, *, sole: bool = False) -> GraphCall | None:
-    """Return the weighted layer whose kernel writes ``tensor``; None if another kernel does.
+    """Return the weighted layer whose kernel writes ``tensor``, or None.
 
-    The kernel may go on with normalization, scales, activations and what is the identity at
-    inference. With ``sole`` nothing else may read any tensor on the way.
+    None means that another kernel writes it. The kernel may go on with normalization, scales,
+    activations and what is the identity at inference. With ``sole`` nothing else may read any
+    tensor on the way.
     """
     passed: set[str] = set()
     while True:

@@ -1,4 +1,7 @@
-"""The cases for families of networks, as NVIDIA's toolkit has them: unions of the general ones."""
+"""Cases for network families, as in NVIDIA's toolkit.
+
+They are unions of the general cases.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from qat_lib.spec import QuantizationSpec
 
 
 class ResidualConnectionQDQCase(CustomQDQInsertionCase):
-    """Quantize the inputs of an Add except one from a convolution, which the Add fuses into.
+    """Quantize an Add's inputs except the convolution that it fuses into.
 
     A convolution may be followed by batch normalization, an activation and dropout. With several
     convolution branches the last one stays unquantized; where an activation stands between
@@ -41,7 +41,7 @@ class ResidualConnectionQDQCase(CustomQDQInsertionCase):
 
 
 class BNQDQCase(CustomQDQInsertionCase):
-    """Quantize the input of each batch normalization that can't fuse into a convolution."""
+    """Quantize inputs of batch normalizations that fuse into no convolution."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name every such BatchNormalization."""
@@ -70,7 +70,7 @@ class MaxPoolQDQCase(CustomQDQInsertionCase):
 
 
 def is_supported(traits: Traits, kind: str) -> bool:
-    """Whether an operation is of a kind, can be quantized, and is not quantized yet."""
+    """Whether an operation is of a kind, quantizable, and not quantized yet."""
     return traits.kind == kind and traits.support is not None and not traits.is_wrapped
 
 
@@ -80,10 +80,10 @@ def is_convolution(call: GraphCall) -> bool:
 
 
 def convolution_branch(graph: CallGraph, tensor: str) -> str | None:
-    """Return ``"plain"`` or ``"activated"`` if a convolution's chain ends in ``tensor``, else None.
+    """Return the kind of a convolution chain that ends in ``tensor``.
 
-    Plain chains are Conv and Conv-BN; activated ones Conv-BN-Activation, with dropout after it or
-    not.
+    ``"plain"``, ``"activated"``, or None if no such chain does. Plain chains are Conv and Conv-BN;
+    activated ones Conv-BN-Activation, with dropout after it or not.
     """
     call = graph.producer(tensor)
     while call.traits.is_identity and call.inputs:

@@ -1,4 +1,4 @@
-"""TensorRTQDQCase: Q/DQ placement for any topology, from the graph and TensorRT's fusion rules.
+"""TensorRTQDQCase: Q/DQ placement for any topology, by TensorRT's fusion rules.
 
 The rules (TensorRT developer guide, "Explicit Quantization", published engines, and for
 LayerNormalization NVIDIA's ModelOpt):
@@ -35,7 +35,7 @@ from qat_lib.spec import QuantizationSpec
 
 
 class TensorRTQDQCase(CustomQDQInsertionCase):
-    """Place Q/DQ where TensorRT fuses them, for any topology, by its fusion rules."""
+    """Place Q/DQ by TensorRT's fusion rules, for any topology."""
 
     def case(self, keras_model: Any, qspec: QuantizationSpec) -> QuantizationSpec:
         """Name each residual Add, gate, Concatenate, average pooling and free normalization."""
@@ -43,7 +43,7 @@ class TensorRTQDQCase(CustomQDQInsertionCase):
 
 
 class _Placement:
-    """The inputs to quantize, pruned to the greatest set in which each one pays.
+    """Inputs to quantize, pruned to the greatest set where each pays.
 
     A shared layer has one placement for all its calls, as it has one entry in a spec.
     """
@@ -97,7 +97,10 @@ class _Placement:
             self.int8.add(call.name)
 
     def spec(self) -> QuantizationSpec:
-        """Return the candidates that are left; average poolings that are not are switched off."""
+        """Return the remaining candidates as a spec.
+
+        Average poolings that do not remain are switched off.
+        """
         found = QuantizationSpec()
         for layer, indices in self.candidates.items():
             if indices:
@@ -112,7 +115,7 @@ class _Placement:
         self.candidates[layer] = indices
 
     def _inputs_to_quantize(self, call: GraphCall) -> tuple[int, ...] | None:
-        """Return the inputs that a candidate wants quantized; None if the call is no candidate."""
+        """Return a candidate's inputs to quantize; None for other calls."""
         kind = call.traits.kind
         every = tuple(range(len(call.inputs)))
         if is_addition(call) and len(every) > 1:
@@ -158,7 +161,10 @@ class _Placement:
         return depth
 
     def _prune(self) -> None:
-        """Remove what does not pay until nothing changes, looking only at what a change touches."""
+        """Remove what does not pay, until nothing changes.
+
+        Only what a change touches is looked at again.
+        """
         open_layers = dict.fromkeys(self.candidates)
         asked_by: dict[str, set[str]] = {}
         while open_layers:
@@ -196,7 +202,7 @@ class _Placement:
         return False
 
     def _after_activation(self, call: GraphCall) -> str:
-        """Return the tensor that the kernel writes, behind an activation that fuses into it."""
+        """Return the kernel's output tensor, behind an activation that it fuses."""
         (tensor,) = call.outputs
         readers = self.graph.consumers(tensor)
         if len(readers) == 1 and readers[0][0].traits.activation in AFTER_ADD:
@@ -204,7 +210,7 @@ class _Placement:
         return tensor
 
     def _could_be_int8(self, tensor: str) -> bool:
-        """Whether the kernel that makes the tensor writes INT8 if all readers want it."""
+        """Whether the tensor's kernel writes INT8 if all readers want it."""
         root = chain_root(self.graph, tensor)
         if root is not None:
             return root.name in self.int8
@@ -241,7 +247,10 @@ def _is_concatenate(traits: Traits) -> bool:
 
 
 def _add_without_broadcast(shapes: Sequence[tuple[int | None, ...]]) -> bool:
-    """Whether tensors have one shape, as far as sizes are known (EinsumDense leaves some open)."""
+    """Whether tensors have one shape, as far as sizes are known.
+
+    EinsumDense leaves some open.
+    """
     if len({len(shape) for shape in shapes}) > 1:
         return False
     for axis, sizes in enumerate(zip(*shapes, strict=True)):

@@ -70,7 +70,7 @@ def check_unpacked(asked: int, file_size: int) -> None:
 
 
 def _check_directory_size(stream: BinaryIO, size: int) -> None:
-    """Python reads the whole directory at once, so its size is read first."""
+    """Check the zip directory's size before Python reads it whole."""
     start = max(0, size - _LONGEST_COMMENT - 22)
     stream.seek(start)
     tail = stream.read()

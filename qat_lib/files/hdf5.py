@@ -10,7 +10,7 @@ MAX_OBJECTS = 200_000
 
 
 def stored_bytes(source: Path | BinaryIO) -> int:
-    """Return how many bytes the datasets of an HDF5 file take in memory.
+    """Return the bytes that an HDF5 file's datasets need in memory.
 
     A dataset that lies outside the file is refused, for it may be any file of the machine.
 

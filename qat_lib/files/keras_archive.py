@@ -39,7 +39,7 @@ class KerasArchive:
 
 
 def inspect_archive(path: Path) -> KerasArchive:
-    """Read the directory, the configuration and the weights' headers of a ``.keras`` file.
+    """Read a ``.keras`` file's directory, configuration and weight headers.
 
     Raises:
         OSError: it can't be read or is no regular file.
@@ -58,7 +58,10 @@ def inspect_archive(path: Path) -> KerasArchive:
 
 
 def _classes(archive: zipfile.ZipFile) -> set[str]:
-    """Return the names of the classes in the configuration, whose size and depth are checked."""
+    """Return the class names in the configuration.
+
+    Its size and depth are checked.
+    """
     if archive.getinfo(_CONFIG).file_size > JSON_BYTES:
         raise ValueError(f"its {_CONFIG} has more than {JSON_BYTES:,} bytes")
     try:

@@ -55,7 +55,9 @@ def image_pixels() -> int:
 
 
 def model_bytes() -> int:
-    """Return the limit of a built model's weights in bytes; ``QATLINE_MAX_MODEL`` sets it.
+    """Return a built model's weight limit in bytes.
+
+    ``QATLINE_MAX_MODEL`` sets it.
 
     Raises:
         ConfigError: the variable holds no size.

@@ -1,4 +1,4 @@
-"""Read untrusted ``.npy`` files: the header is checked before the array is made."""
+"""Read untrusted ``.npy`` files, the header checked before allocation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class NpyHeader:
-    """A ``.npy`` file: shape and data type of its array, and where its data begin."""
+    """Header of a ``.npy`` file: shape, data type and data offset."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -38,7 +38,7 @@ class NpyHeader:
 
 
 def read_header(stream: IO[bytes], size: int) -> NpyHeader:
-    """Read the header at the beginning of ``stream``, which holds ``size`` bytes in all.
+    """Read the header at the start of ``stream`` of ``size`` bytes.
 
     Raises:
         ValueError: there is none, it names an impossible array, or objects, or more than the file

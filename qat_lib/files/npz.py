@@ -1,4 +1,4 @@
-"""Read a ``.npz`` file of arrays whose sizes are checked before they are read."""
+"""Read ``.npz`` arrays after checking their sizes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ _KINDS = (
 
 
 def describe_kind(mode: int) -> str:
-    """Return the kind of an irregular file by its ``st_mode``: ``a folder``, ``a pipe``..."""
+    """Return an irregular file's kind: ``a folder``, ``a pipe``...
+
+    It goes by the file's ``st_mode``.
+    """
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
 
 

@@ -1,8 +1,8 @@
-"""Read YAML for configs: plain values, no duplicate keys, ``1e-4`` a number, bounded.
+"""Read YAML for configs: plain, bounded, without duplicate keys.
 
-A few hundred bytes of YAML can stand for gigabytes, through aliases of aliases; a nested list can
-exhaust the stack, and a long number the processor. Sizes are counted while the document is
-composed, before anything is built.
+``1e-4`` is a number. A few hundred bytes of YAML can stand for gigabytes, through aliases of
+aliases; a nested list can exhaust the stack, and a long number the processor. Sizes are counted
+while the document is composed, before anything is built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _PLAIN = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """The safe loader, bounded, with YAML 1.2 floats, no duplicates and JSON's types only."""
+    """Bounded safe loader: YAML 1.2 floats, no duplicates, JSON types.
+
+    No other types are taken.
+    """
 
     yaml_constructors = {  # noqa: RUF012 - PyYAML's own way
         tag: constructor
@@ -119,7 +122,9 @@ _StrictLoader.add_implicit_resolver(
 
 
 def parse_yaml(text: str, source: str, *, error: type[QatlineError]) -> Any:
-    """Parse one YAML document of plain values: mappings, lists, text, numbers, true, false, null.
+    """Parse one YAML document of plain values.
+
+    These are mappings, lists, text, numbers, true, false and null.
 
     Args:
         text: The document.

@@ -1,4 +1,7 @@
-"""Read the text files that a user names: configs, specs, plans; refuse anything else."""
+"""Read the text files of users: configs, specs, plans.
+
+Anything else is refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ JSON_BYTES = 16 * MIB
 def read_text(
     path: str | Path, *, what: str, error: type[QatlineError], limit: int = 64 * MIB
 ) -> str:
-    """Read a regular file of UTF-8 text; a byte order mark is left out.
+    """Read a regular UTF-8 text file, and drop a byte order mark.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Bound the memory of the variables that Keras makes while a model is loaded."""
+"""Bound the memory of variables while Keras loads a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class VariableBudget:
 
 @contextmanager
 def variable_budget(allowed: int) -> Iterator[VariableBudget]:
-    """Refuse, within the block and thread, variables of more than ``allowed`` bytes in all."""
+    """Refuse more than ``allowed`` bytes of variables within the block.
+
+    Those of this thread count, all together.
+    """
     budget = VariableBudget(allowed)
     with tf.variable_creator_scope(budget.create):
         yield budget

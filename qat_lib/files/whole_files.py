@@ -14,15 +14,19 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 
 def unfinished_name(name: str) -> str:
-    """Return a new name for what will be ``name``; ``sweep_unfinished`` knows it again."""
+    """Return a new temporary name that ``sweep_unfinished`` recognizes.
+
+    ``name`` is the final one.
+    """
     return f".{name}.{secrets.token_hex(6)}.tmp"
 
 
 @contextmanager
 def written_beside(target: Path) -> Iterator[Path]:
-    """Yield an empty file that becomes ``target`` in one rename when the body succeeds.
+    """Yield an empty file that becomes ``target`` in one rename.
 
-    Whatever the body raises, a full disk included, the file beside is gone afterwards.
+    The body must succeed for that. Whatever the body raises, a full disk included, the file beside
+    is gone afterwards.
     """
     unfinished = target.with_name(unfinished_name(target.name))
     try:
@@ -54,7 +58,10 @@ def sync(path: Path) -> None:
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Remove what killed processes left beside their files; nobody may be writing in ``folder``."""
+    """Remove temporary files that killed processes left.
+
+    Nobody may be writing in ``folder``.
+    """
     with suppress(OSError):
         for path in folder.iterdir():
             if not _UNFINISHED.fullmatch(path.name):

@@ -1,1 +1,1 @@
-"""What a Keras model is made of: its calls, its layers, and what each of them does."""
+"""Graph of a Keras model: calls, layers, and what each does."""

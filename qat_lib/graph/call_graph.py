@@ -1,7 +1,7 @@
-"""CallGraph: a read-only view of a model as a flat graph of calls and tensors.
+"""CallGraph: read-only view of a model as calls and tensors.
 
-Each framework has a reader of its own that fills it: ``qat_lib.graph.layer_graph`` for Keras,
-``qat_lib.torch.graph`` for PyTorch.
+Nested models are flat in it. Each framework has a reader of its own that fills it:
+``qat_lib.graph.layer_graph`` for Keras, ``qat_lib.torch.graph`` for PyTorch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GraphCall(ABC):
     @property
     @abstractmethod
     def traits(self) -> Traits:
-        """What the operation is; of a quantize wrapper, what the layer inside is."""
+        """Traits of the operation, or of a quantize wrapper's inner layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class CallGraph(ABC):
     @property
     @abstractmethod
     def composites(self) -> Mapping[str, Composite]:
-        """Layers that can't be quantized but have weighted layers inside that can, by name."""
+        """Unquantizable layers with quantizable weighted layers inside, by name."""
 
     @abstractmethod
     def refuse_quantized(self) -> None:
@@ -100,7 +100,7 @@ class CallGraph(ABC):
 
     @cached_property
     def by_name(self) -> dict[str, GraphCall]:
-        """Every call by its name; the first call of a layer has the layer's."""
+        """Every call by name; a layer's first call has its name."""
         return {call.name: call for call in self.calls}
 
     @cached_property
@@ -131,7 +131,7 @@ class CallGraph(ABC):
         return self._producers[tensor]
 
     def consumers(self, tensor: str) -> list[tuple[GraphCall, int]]:
-        """Return the calls that read ``tensor``, each with the number of its input."""
+        """Return the calls that read ``tensor``, with their input numbers."""
         return self._consumers[tensor]
 
     def layers(self) -> Iterator[tuple[str, Any]]:
@@ -150,7 +150,7 @@ class CallGraph(ABC):
         return [call for call in self.calls if call.layer == layer]
 
     def quantizer_on(self, tensor: str) -> GraphCall | None:
-        """Return the quantizer in front of a tensor, through layers that keep the grid."""
+        """Return the quantizer before a tensor, through grid-preserving layers."""
         call = self.producer(tensor)
         while len(call.inputs) == 1 and call.traits.preserves_range:
             call = self.producer(call.inputs[0])

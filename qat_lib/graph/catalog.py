@@ -1,4 +1,4 @@
-"""Catalog: the classes that a front end can quantize, and what to do about others."""
+"""Catalog: a front end's quantizable classes, and advice about others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class Catalog(Protocol):
     noun: str
 
     def class_named(self, name: str) -> Any:
-        """Return what ``Traits.classes`` holds for a class of that name; None = not supported."""
+        """Return the class of that name as in ``Traits.classes``.
+
+        None means that it is not supported.
+        """
 
     def class_names(self) -> list[str]:
         """Return the names of all classes that can be quantized, sorted."""

@@ -89,7 +89,10 @@ def _listening(inner: Mapping[str, Any], reads: Mapping[str, list[Any]]) -> Iter
 
 
 def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
-    """Return the composite's input that ``x`` is, or an inner tensor's name; None in a loop."""
+    """Return the composite's input or the inner tensor that ``x`` is.
+
+    The tensor is given by name; None in a loop.
+    """
     # A constant that the layer holds is in no graph.
     if not tf.is_tensor(x) or getattr(x, "graph", None) is not graph or not x.dtype.is_floating:
         return None
@@ -100,7 +103,7 @@ def _source(x: Any, graph: Any, inputs: Mapping[str, int]) -> int | str | None:
 
 @dataclass
 class _Groups:
-    """Inner layers that read a tensor in common, directly or by way of others."""
+    """Inner layers with common input tensors, directly or through others."""
 
     parent: dict[Any, Any] = field(default_factory=dict)
 

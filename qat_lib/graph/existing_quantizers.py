@@ -1,4 +1,7 @@
-"""Quantizers that a Keras model has before quantization: by hand, earlier calls, or Keras."""
+"""Quantizers that a Keras model has before quantization.
+
+They were put there by hand, by earlier calls or by Keras.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Keras's records of a model's graph, which have no public view, read in this module only."""
+"""Keras's private graph records, read in this module only.
+
+They have no public view.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ RECORDS = frozenset(
 
 
 def has_graph(model: Any) -> bool:
-    """Return whether a model is a Functional or Sequential one, built or not."""
+    """Whether a model is Functional or Sequential, built or not."""
     return isinstance(model, keras.Sequential) or hasattr(model, "_nodes_by_depth")
 
 
@@ -48,13 +51,13 @@ def functional_of(model: Any) -> Any:
 
 
 def graph_nodes(function: Any) -> Iterator[Any]:
-    """Yield the nodes of a Functional graph, each after those that make what it reads."""
+    """Yield the nodes of a Functional graph in topological order."""
     for depth in sorted(function._nodes_by_depth, reverse=True):
         yield from function._nodes_by_depth[depth]
 
 
 def input_structure(function: Any) -> Any:
-    """Return the structure of tensors that a Functional graph takes; None for other models."""
+    """Return a Functional graph's input structure; None for other models."""
     return getattr(function, "_inputs_struct", None)
 
 

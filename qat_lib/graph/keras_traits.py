@@ -26,7 +26,7 @@ for _row in TABLE:
 
 
 def traits_of(operation: Any, inputs: int) -> Traits:
-    """Return the traits of a layer or operation; of a quantize wrapper, those of its layer.
+    """Return the traits of a layer, operation or wrapped layer.
 
     Args:
         operation: the layer, the operation or the wrapper.

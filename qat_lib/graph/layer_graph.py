@@ -1,4 +1,4 @@
-"""LayerGraph: a read-only view of a Keras model as a flat graph of calls and tensors.
+"""LayerGraph: read-only view of a Keras model as calls and tensors.
 
 Nested models are flattened, shared layers appear once for each call.
 """
@@ -46,7 +46,7 @@ class Call(GraphCall):
 
     @cached_property
     def traits(self) -> Traits:
-        """What the operation is; of a quantize wrapper, what the layer inside is."""
+        """Traits of the operation, or of a quantize wrapper's inner layer."""
         return traits_of(self.operation, len(self.inputs))
 
     @property
@@ -125,7 +125,7 @@ class LayerGraph(CallGraph):
 
 
 class _Flattener:
-    """Collects the calls of a model and, in place of a nested model's call, those inside of it."""
+    """Collects a model's calls, those of nested models in place."""
 
     def __init__(self, subclassed_within: bool) -> None:
         self._subclassed_within = subclassed_within
@@ -139,7 +139,9 @@ class _Flattener:
         self._count: dict[str, int] = {}
 
     def add(self, function: Any, training: bool | None, around: tuple[str, ...]) -> None:
-        """Add every call of ``function``; the tensors that it reads from outside are named already.
+        """Add every call of ``function``.
+
+        The tensors that it reads from outside are named already.
 
         Args:
             function: a Functional graph.

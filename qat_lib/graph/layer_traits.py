@@ -1,4 +1,7 @@
-"""What Keras layers and operations do to values: by their class and their configuration."""
+"""Effects of Keras layers and operations on values.
+
+They follow from class and configuration.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ def is_relu(operation: Any) -> bool:
 
 
 def is_wide_maximum(operation: Any) -> bool:
-    """Whether each output is the greatest of many inputs, which a percentile would cut."""
+    """Whether each output is a maximum over many inputs.
+
+    A percentile would cut it.
+    """
     if isinstance(operation, MAX_POOLS):
         return bool(math.prod(operation.pool_size) >= WIDE_WINDOW)
     return isinstance(operation, WIDE_MAXIMA)
@@ -84,7 +90,7 @@ def is_zero_pad(operation: Any) -> bool:
 
 
 def preserves_range(operation: Any) -> bool:
-    """Whether each output value is a value of the one input, or zero."""
+    """Whether each output is a value of the only input, or zero."""
     if isinstance(operation, layers.UpSampling2D):
         return bool(operation.interpolation == "nearest")
     if isinstance(operation, layers.Resizing):
@@ -99,7 +105,7 @@ def preserves_range(operation: Any) -> bool:
 
 
 def activation_of(operation: Any) -> str | None:
-    """Return the activation function that the operation is, such as ``"relu"``, or None."""
+    """Return the operation's activation function, such as ``"relu"``, or None."""
     if isinstance(operation, layers.Activation):
         return getattr(operation.activation, "__name__", None)
     if isinstance(operation, ChannelReLU):

@@ -1,4 +1,4 @@
-"""The graph of a model, read by the front end of its framework."""
+"""Read a model's graph with its framework's front end."""
 
 from __future__ import annotations
 
@@ -26,5 +26,8 @@ def read_graph(model: Any) -> CallGraph:
 
 
 def is_module(model: Any) -> bool:
-    """Whether the model is a module of PyTorch, which is not imported for the answer."""
+    """Whether the model is a PyTorch module.
+
+    PyTorch is not imported for the answer.
+    """
     return any(base.__module__.partition(".")[0] == "torch" for base in type(model).__mro__)

@@ -55,7 +55,7 @@ class ExistingQuantizers:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What an operation is and does, as it is configured in the model.
+    """Properties of an operation as configured in the model.
 
     Attributes:
         class_name: the name of its class or function.
@@ -93,7 +93,7 @@ class Traits:
 
     @property
     def preserves_range(self) -> bool:
-        """Whether each output value is a value of the one input, or zero."""
+        """Whether each output is a value of the only input, or zero."""
         return "range preserving" in self.roles
 
     @property
@@ -122,5 +122,5 @@ class Traits:
         return () if self.existing is None else self.existing.inputs
 
     def weights(self) -> Weights:
-        """Return the weights that can be quantized, with the axes that keep a range."""
+        """Return the quantizable weights, with the axes that keep a range."""
         return {} if self.support is None else self.support.plan_weights()

@@ -1,4 +1,7 @@
-"""Small reference networks, by name: what the pipeline's default and the examples train."""
+"""Small reference networks, by name.
+
+The pipeline's default and the examples train them.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from qat_lib.models.mobilenet_stages import STAGES
 def mobilenetv2_imagenet(
     *, input_shape: tuple[int, int, int] = (224, 224, 3), classes: int = 1000, dropout: float = 0.2
 ) -> Any:
-    """Build MobileNetV2 at width 1.0 with torchvision's layout, so that its weights fit.
+    """Build MobileNetV2 1.0 in torchvision's layout, so that its weights fit.
 
     Keras's own builder pads otherwise at stride 2. Layers are named after torchvision's modules,
     with ``_`` for the dots: ``features_1_conv_0_0``.
@@ -46,7 +46,7 @@ def mobilenetv2_imagenet(
 
 
 def _inverted_residual(x: Any, channels: int, expansion: int, stride: int, name: str) -> Any:
-    """Expand, convolve each channel by itself, project; add the input where it fits."""
+    """Expand, convolve depthwise, project; add the input where it fits."""
     y, part = x, 0
     if expansion != 1:
         inside = f"{name}_conv_0"
@@ -63,7 +63,10 @@ def _inverted_residual(x: Any, channels: int, expansion: int, stride: int, name:
 
 
 def _conv_bn(x: Any, filters: int | None, size: int, conv: str, norm: str, strides: int = 1) -> Any:
-    """Convolve, each channel by itself without ``filters``, and normalize; pad all sides alike."""
+    """Convolve and normalize with equal padding on all sides.
+
+    Without ``filters`` the convolution is depthwise.
+    """
     if strides > 1:
         x = layers.ZeroPadding2D(size // 2, name=f"{conv}_pad")(x)
     padding = "valid" if strides > 1 else "same"

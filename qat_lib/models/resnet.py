@@ -1,4 +1,7 @@
-"""Residual networks: one for 8x8 digits, and the CIFAR ResNet-20 of He et al. 2015 (https://arxiv.org/abs/1512.03385)."""
+"""Residual networks for 8x8 digits, and CIFAR ResNet-20.
+
+Source of the latter: He et al. 2015 (https://arxiv.org/abs/1512.03385).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def resnet_digits(
 
 
 def resnet20_cifar10(*, input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) -> Any:
-    """Build the CIFAR ResNet-20 with parameter-free shortcuts (option A): subsampling and zero channels.
+    """Build CIFAR ResNet-20 with parameter-free shortcuts (option A).
+
+    They subsample and add zero channels.
 
     Args:
         input_shape: (height, width, channels).
@@ -63,7 +68,10 @@ def resnet20_cifar10(*, input_shape: tuple[int, int, int] = (32, 32, 3), classes
 def _conv_bn(
     x: Any, filters: int, size: int, name: str, strides: int = 1, padding: int | None = None
 ) -> Any:
-    """Convolve and normalize; with ``padding``, pad as PyTorch does, the same on all sides."""
+    """Convolve and normalize; with ``padding``, pad as PyTorch does.
+
+    That is the same on all sides.
+    """
     if padding and strides > 1:
         x = layers.ZeroPadding2D(padding, name=f"{name}_pad")(x)
     mode = "valid" if padding and strides > 1 else "same"

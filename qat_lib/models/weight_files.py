@@ -1,4 +1,4 @@
-"""What is said of a weights file that can't be read or does not fit the model."""
+"""Error messages about unreadable or misfitting weights files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qat_lib.foreign_errors import describe_error
 
 @contextmanager
 def reading_weights(file: Path, suffixes: tuple[str, ...], model: str) -> Iterator[None]:
-    """Translate whatever fails in the block into a ``ConfigError`` that names the file.
+    """Translate any failure in the block to a file-naming ``ConfigError``.
 
     Args:
         file: the weights file.
@@ -44,7 +44,7 @@ def reading_weights(file: Path, suffixes: tuple[str, ...], model: str) -> Iterat
 
 
 def refuse_unused(names: Iterable[str], used: Collection[str], model: str) -> None:
-    """Refuse arrays with PyTorch names that belong to no layer of the model.
+    """Refuse PyTorch-named arrays that belong to no layer.
 
     PyTorch's counts of training steps (``num_batches_tracked``) are no weights.
 

@@ -1,4 +1,7 @@
-"""Weights from files: Keras's own .weights.h5, and .npz files with PyTorch names and layouts."""
+"""Weights from files: Keras's .weights.h5, and PyTorch-named .npz.
+
+The latter have PyTorch's layouts, too.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _DEFAULTS = LayerConfig(name="default", num_bits=8, range_policy="ema")
 def activation_entries(
     wants: Wants, *, unsigned: bool = False, taken: Collection[str] = ()
 ) -> Iterator[QuantizerEntry]:
-    """Yield one entry for each tensor with a quantizer, in the order of the model.
+    """Yield one entry for each quantized tensor, in model order.
 
     Args:
         wants: who wants which tensor quantized.
@@ -46,7 +46,7 @@ def activation_entries(
 
 
 class _Tensors:
-    """The tensors with a quantizer, and what is known about each tied group of them.
+    """Quantized tensors, and what is known about their tied groups.
 
     A tensor in no group is known by its own name.
     """
@@ -143,7 +143,10 @@ class _Tensors:
 
 
 def _free_name(tensor: str, taken: set[str]) -> str:
-    """Return a quantizer's name, made of its tensor's, that is not ``taken``, and take it."""
+    """Reserve and return a free quantizer name made of the tensor's.
+
+    The name is added to ``taken``.
+    """
     call, _, index = tensor.rpartition(":")
     base = call.replace("@", "_call") + (f"_{index}" if index != "0" else "")
     name = f"{base}_quantizer"

@@ -1,4 +1,4 @@
-"""What the readers of one tensor agree on, since it has one quantizer."""
+"""Agreement of the readers of one tensor on its single quantizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to each layer: the decision about it, or the named reason why it is not quantized."""
+"""Decide about each layer, or name the reason not to quantize it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Decided = tuple[dict[str, Decision], dict[str, Decision], list[SkippedLayer]]
 
 
 def decide(graph: CallGraph, selector: Selector, mode: str) -> Decided:
-    """Return the decision about each quantized layer, by name, and the layers not quantized.
+    """Return the decisions about quantized layers, and the unquantized layers.
 
-    Between the two stand the decisions about layers inside of composite ones, by ``"<layer>/<inner
-    layer>"``.
+    Decisions are by layer name. Between the two stand the decisions about layers inside of
+    composite ones, by ``"<layer>/<inner layer>"``.
     """
     decided: dict[str, Decision] = {}
     inner: dict[str, Decision] = {}
@@ -90,7 +90,10 @@ def _why_not(
 
 
 def _weights_inside(graph: CallGraph, traits: Traits) -> str:
-    """Return in words which weighted layers a layer keeps in float, and what to do."""
+    """Describe which weighted layers a layer keeps in float.
+
+    The text says what to do, too.
+    """
     inside = traits.inside
     if not inside:
         return ""
@@ -100,7 +103,10 @@ def _weights_inside(graph: CallGraph, traits: Traits) -> str:
 
 
 def _kernel_around(graph: CallGraph, call: GraphCall) -> GraphCall | None:
-    """Return the layer whose kernel fuses the call, such as the convolution in front."""
+    """Return the layer whose kernel fuses the call.
+
+    Such as the convolution in front.
+    """
     if len(call.inputs) != 1 or len(call.outputs) != 1:
         return None
     root = chain_root(graph, call.outputs[0])

@@ -13,7 +13,7 @@ from qat_lib.selection import Decision
 
 
 def composite_entries(graph: CallGraph, inner: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
-    """Yield one entry for each weight and each tensor inside of composite layers that is quantized.
+    """Yield entries for quantized weights and tensors inside composite layers.
 
     Raises:
         SpecError: the readers of an inner tensor ask for different options.
@@ -34,7 +34,10 @@ def composite_entries(graph: CallGraph, inner: Mapping[str, Decision]) -> Iterat
 
 
 def _inner_tensor(decisions: Mapping[str, Decision]) -> QuantizerEntry:
-    """Return the entry of a tensor inside of a composite, from the decisions about its readers."""
+    """Return the entry of a composite's inner tensor.
+
+    It follows from the decisions about the tensor's readers.
+    """
     tensor = f"{next(iter(decisions))}/input"
     configs = [decision.config for decision in decisions.values()]
     reasons = [f"input 0 of {name} ({decision.source})" for name, decision in decisions.items()]
@@ -66,7 +69,7 @@ def _weights_of(layer: str, traits: Traits, decision: Decision) -> Iterator[Quan
 
 
 def weight_entries(graph: CallGraph, decided: Mapping[str, Decision]) -> Iterator[QuantizerEntry]:
-    """Yield one entry for each weight that is quantized, and for each tensor inside of a layer."""
+    """Yield entries for quantized weights and tensors inside layers."""
     for call in graph.first_calls():
         layer, support = call.layer, call.traits.support
         if (decision := decided.get(layer)) is None:

@@ -1,4 +1,4 @@
-"""What happens to the layers inside of a composite layer, and to the composite's own inputs."""
+"""Decisions about layers inside a composite, and about its own inputs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def decide_inside(
 
 
 def decision_outside(layer: str, composite: Composite, inside: Mapping[str, Decision]) -> Decision:
-    """Return the decision about a composite, whose quantized inputs its inner layers read."""
+    """Return the decision about a composite layer.
+
+    Its inner layers read its quantized inputs.
+    """
     readers: dict[int, list[Decision]] = {}
     for index, paths in composite.inputs.items():
         found = [inside[name] for path in paths if (name := f"{layer}/{path}") in inside]

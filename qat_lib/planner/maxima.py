@@ -1,4 +1,4 @@
-"""Tensors whose greatest values count, since a maximum over many values reads them."""
+"""Tensors read by a maximum over many values: their greatest values count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qat_lib.plan import Consumer
 
 
 def maximum_behind(graph: CallGraph, consumers: Iterable[Consumer]) -> str | None:
-    """Return the call that takes a maximum over many values of a quantized tensor, or None.
+    """Return the wide maximum that reads a quantized tensor, or None.
 
     A percentile leaves few of a tensor's values out, but of the maxima over many of them, most.
 

@@ -27,10 +27,11 @@ def plan_quantization(
     *,
     unsigned: bool = False,
 ) -> QuantizationPlan:
-    """Decide which tensors and weights of a model get a quantizer, and why. Nothing is changed.
+    """Decide which tensors and weights of a model to quantize.
 
-    Without cases only the default table and the spec place quantizers; the command line and the
-    pipeline use the case for TensorRT, as ``custom_qdq_cases="auto"`` does here.
+    Each decision has a reason; the model is not changed. Without cases only the default table and
+    the spec place quantizers; the command line and the pipeline use the case for TensorRT, as
+    ``custom_qdq_cases="auto"`` does here.
 
     Args:
         model: a Functional or Sequential Keras model, nested ones included.
@@ -88,7 +89,10 @@ def plan_graph(graph: CallGraph, request: PlanRequest) -> QuantizationPlan:
 
 
 def _layer_names(graph: CallGraph) -> list[str]:
-    """Return the names of the layers, and as ``"<layer>/<path>"`` of those inside of composites."""
+    """Return the names of all layers, inner ones included.
+
+    A layer inside a composite is ``"<layer>/<path>"``.
+    """
     names = [name for name, _ in graph.layers()]
     for name, composite in graph.composites.items():
         names.extend(f"{name}/{path}" for path in composite.layers)
@@ -96,7 +100,9 @@ def _layer_names(graph: CallGraph) -> list[str]:
 
 
 def _case_spec(case: Any, model: Any, spec: QuantizationSpec | None) -> QuantizationSpec:
-    """Return what a custom Q/DQ case asks for; it gets a copy of the user's spec.
+    """Return the spec of a custom Q/DQ case.
+
+    The case gets a copy of the user's spec.
 
     Raises:
         SpecError: the case returns no QuantizationSpec.

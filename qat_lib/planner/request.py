@@ -1,4 +1,4 @@
-"""PlanRequest: what a plan is asked for, checked before any model is read."""
+"""PlanRequest: options of a plan, checked before the model is read."""
 
 from __future__ import annotations
 

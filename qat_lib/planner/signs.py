@@ -1,4 +1,4 @@
-"""Tensors that are never negative by their layers, which can have unsigned integers."""
+"""Tensors that are non-negative by their layers: unsigned INT8 fits them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ NON_NEGATIVE = activation_functions("non-negative")
 
 
 def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
-    """Return the tensors that the layers alone, whatever the weights, keep from being negative."""
+    """Return the tensors that are non-negative by their layers alone.
+
+    Whatever the weights are.
+    """
     found: set[str] = set()
     for call in graph.calls:
         if _is_non_negative(call, [tensor in found for tensor in call.inputs]):
@@ -18,7 +21,7 @@ def non_negative_tensors(graph: CallGraph) -> frozenset[str]:
 
 
 def _is_non_negative(call: GraphCall, inputs: list[bool]) -> bool:
-    """Whether the outputs of a call are never negative, given which of its inputs are."""
+    """Whether a call's outputs are non-negative, given its non-negative inputs."""
     traits = call.traits
     if traits.is_input:
         return False

@@ -1,4 +1,7 @@
-"""Tensors that meet in a quantized Concatenate share one range, so that it stays in INT8."""
+"""Shared ranges of tensors that a quantized Concatenate joins.
+
+It stays in INT8 only if its inputs have one range.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from qat_lib.planner.wants import Wants
 
 
 def tied_groups(wants: Wants) -> dict[str, str]:
-    """Return the tied group of each tensor in one, named after its first tensor."""
+    """Return the tied group of each tied tensor.
+
+    A group is named after its first tensor.
+    """
     order = wants.graph.order
     parent: dict[str, str] = {}
 
@@ -31,7 +37,10 @@ def tied_groups(wants: Wants) -> dict[str, str]:
 
 
 def _members(wants: Wants, call: GraphCall) -> list[str]:
-    """Return the tensors that a Concatenate ties: none unless all that it reads are quantized."""
+    """Return the tensors that a Concatenate ties.
+
+    None unless all of its inputs are quantized.
+    """
     members = []
     any_wanted = False
     for index, tensor in enumerate(call.inputs):

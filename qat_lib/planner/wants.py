@@ -1,4 +1,4 @@
-"""Who wants which tensor quantized, and on which tensor the quantizer that serves them sits."""
+"""Requests to quantize tensors, and where their quantizers sit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ that is there."""
 
 
 class Wants:
-    """The tensors that readers want quantized, each with these readers and their reasons.
+    """Tensors requested quantized, with their readers and reasons.
 
     A quantizer that the model has already, put there by hand or by an earlier plan, counts as
     a reader: what else wants its tensor shares it.
@@ -48,7 +48,10 @@ class Wants:
         )
 
     def root(self, tensor: str) -> str:
-        """Return the tensor whose quantizer serves ``tensor``: its source, or one further up."""
+        """Return the tensor that carries the quantizer for ``tensor``.
+
+        It is the tensor's source, or one further up.
+        """
         best = current = self._source(tensor)
         while True:
             call = self.graph.producer(current)

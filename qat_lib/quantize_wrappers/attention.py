@@ -1,4 +1,7 @@
-"""Wrappers of EinsumDense and of MultiHeadAttention, which is made of four of them."""
+"""Wrappers of EinsumDense and of MultiHeadAttention.
+
+The latter is made of four of the former.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from qat_lib.quantize_wrappers.weighted import WeightedBaseQuantizeWrapper, opti
 
 
 def output_axes(equation: str) -> tuple[int, ...]:
-    """Return the axes of an EinsumDense kernel that reach its output, counted from the end."""
+    """Return the EinsumDense kernel's axes that reach the output.
+
+    They are counted from the end.
+    """
     operands, _, result = equation.replace(" ", "").partition("->")
     kernel = operands.split(",")[1]
     return tuple(i - len(kernel) for i, letter in enumerate(kernel) if letter in result)
@@ -110,6 +116,9 @@ class MultiHeadAttentionQuantizeWrapper(WeightedBaseQuantizeWrapper):
 
 
 def _renamed(layer: Any, name: str) -> Any:
-    """Give a projection a name that is unique in its model, which Keras does not."""
+    """Give a projection a unique name in its model.
+
+    Keras does not.
+    """
     layer.name = name
     return layer

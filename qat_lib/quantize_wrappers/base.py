@@ -48,7 +48,7 @@ class BaseQuantizeWrapper(keras.layers.Wrapper):
     internal_names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, any_class: bool = False, **kwargs: Any) -> None:
-        """Register the subclass with Keras and under the layer class that it serves."""
+        """Register the subclass with Keras and for its layer class."""
         super().__init_subclass__(**kwargs)
         keras.saving.register_keras_serializable(package=PACKAGE)(cls)
         if not any_class:

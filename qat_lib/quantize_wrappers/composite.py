@@ -82,7 +82,10 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         self.built = True
 
     def _has_inner_weights(self) -> bool:
-        """Whether the inner layers are built, which ``built`` of the composite does not say."""
+        """Whether the inner layers are built.
+
+        ``built`` of the composite does not say.
+        """
         inner = inner_layers(self.layer)
         paths = {item["weight"].rpartition("/")[0] for item in self.weights_config or ()}
         paths.update(path for item in self.inputs_config or () for path in item["readers"])
@@ -127,7 +130,7 @@ class CompositeQuantizeWrapper(BaseQuantizeWrapper, any_class=True):
         return found
 
     def _hook(self) -> None:
-        """Give each inner layer that is quantized the ``call`` that quantizes what it reads."""
+        """Give quantized inner layers a ``call`` that quantizes their inputs."""
         inner = inner_layers(self.layer)
         hooks: dict[str, _InnerCall] = {}
         for item, quantizer in zip(self.weights_config or (), self.weight_quantizers, strict=True):
@@ -213,7 +216,10 @@ _seen: ContextVar[dict[Any, Any] | None] = ContextVar("qat_lib_seen", default=No
 
 @contextmanager
 def _one_call() -> Iterator[None]:
-    """Within the block, quantize each tensor once for all its readers: one Q/DQ pair."""
+    """Quantize each tensor once for all readers, within the block.
+
+    The tensor then has one Q/DQ pair.
+    """
     token = _seen.set({})
     try:
         yield

@@ -1,4 +1,7 @@
-"""Wrappers of the convolutions; transposed ones, unreliable in TensorRT, are off by default."""
+"""Wrappers of the convolutions.
+
+Transposed ones are off by default, as TensorRT runs them unreliably.
+"""
 
 from __future__ import annotations
 

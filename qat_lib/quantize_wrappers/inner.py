@@ -30,7 +30,10 @@ def inner_layers(layer: Any) -> dict[str, Any]:
 
 
 def inner_wrapper(layer: Any) -> WeightedBaseQuantizeWrapper:
-    """Return the wrapper of an inner layer, which knows its weights; it is never called."""
+    """Return an inner layer's wrapper, which knows its weights.
+
+    The wrapper is never called.
+    """
     wrapper: WeightedBaseQuantizeWrapper = REGISTRY.find(type(layer))(
         layer, quantize_inputs=False, quantize_weights=False
     )
@@ -38,7 +41,7 @@ def inner_wrapper(layer: Any) -> WeightedBaseQuantizeWrapper:
 
 
 def is_composite(layer: Any) -> bool:
-    """Whether a layer without a wrapper of its own has weighted layers inside."""
+    """Whether a layer without its own wrapper contains weighted layers."""
     is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(
         layer, BaseQuantizeWrapper | TensorQuantizer
     )
@@ -57,7 +60,7 @@ def _collect(layer: Any, prefix: str, found: dict[str, Any], seen: set[int]) -> 
 
 
 def _reads_plain_weights(layer_class: type) -> bool:
-    """Whether the layer is quantized by nothing else than quantized inputs and weights."""
+    """Whether quantized inputs and weights suffice to quantize the layer."""
     wrapper = REGISTRY.find(layer_class)
     return (
         wrapper is not None
@@ -69,7 +72,7 @@ def _reads_plain_weights(layer_class: type) -> bool:
 
 
 def _children(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each layer that a layer holds, with a label; in a model, its name."""
+    """Yield the layers in a layer with labels; names in models."""
     labels: dict[int, str] = {}
     for name, value in vars(layer).items() if not isinstance(layer, keras.Model) else ():
         if name in RECORDS or name.startswith("_self_"):  # TensorFlow's own records
@@ -87,7 +90,10 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _own_name(layer: Any) -> str:
-    """Return a layer's name, without the number that Keras gives it: a copy gets another one."""
+    """Return a layer's name without Keras's number.
+
+    A copy gets another number.
+    """
     head, _, number = str(layer.name).rpartition("_")
     is_made_up = (
         number.isdigit() and head.replace("_", "") == type(layer).__name__.replace("_", "").lower()

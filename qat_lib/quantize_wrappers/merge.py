@@ -1,4 +1,4 @@
-"""Wrappers of layers that merge, move or repeat tensors; all are off by default."""
+"""Wrappers of merging, moving and repeating layers, all off by default."""
 
 from __future__ import annotations
 

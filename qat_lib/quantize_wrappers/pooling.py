@@ -1,4 +1,7 @@
-"""Wrappers of the pooling layers: averages are on by default, maxima keep the range."""
+"""Wrappers of the pooling layers.
+
+Averages are on by default; maxima keep the range.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class WrapperRegistry:
             self._by_class[layer_class] = wrapper
 
     def find(self, layer_class: type) -> Any:
-        """Return the wrapper of a layer class or its nearest base, or None."""
+        """Return the wrapper of a layer class or nearest base, or None."""
         for base in layer_class.__mro__:
             if base is keras.layers.Layer:
                 break
@@ -53,7 +53,10 @@ class WrapperRegistry:
         return None
 
     def class_named(self, name: str) -> Any:
-        """Return the layer class with a wrapper, or a user's class's name, for ``name``."""
+        """Return the layer class called ``name`` if it has a wrapper.
+
+        Of a user's class that is registered by name, the name is returned.
+        """
         found = keras_class(name)
         if found is not None:
             return found if self.find(found) is not None else None

@@ -1,4 +1,4 @@
-"""A call in which a layer reads other values in place of its weights."""
+"""Call a layer with other values in place of its weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import keras
 def call_with_weights(
     layer: Any, weights: Mapping[int, Any], run: Callable[[], Any], add_loss: Callable[[Any], None]
 ) -> Any:
-    """Return ``run()``, in which ``layer`` reads other values in place of some weights.
+    """Return ``run()``, with other values for some weights of ``layer``.
 
     Args:
         layer: the layer; it stays as it is.

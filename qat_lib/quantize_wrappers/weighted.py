@@ -122,7 +122,7 @@ def _leaf(kernel: str) -> str:
 
 
 def weighted(layer_class: type, *, default: bool = True, **kernels: tuple[int, ...] | None) -> Any:
-    """Return a wrapper class; ``kernels`` maps weights to the axes that keep a range."""
+    """Return a wrapper class; ``kernels`` maps weights to their per-channel axes."""
     return type(
         f"{layer_class.__name__}{SUFFIX}",
         (WeightedBaseQuantizeWrapper,),

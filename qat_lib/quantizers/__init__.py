@@ -1,4 +1,4 @@
-"""Fake quantization: the op, the contexts it runs in, and the layer that owns a tensor's range."""
+"""Fake quantization: op, contexts, and the layer owning a tensor's range."""
 
 from __future__ import annotations
 

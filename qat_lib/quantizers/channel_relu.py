@@ -1,4 +1,7 @@
-"""ChannelReLU: a ReLU with an upper bound for each channel, what is left of ReLU6 after scaling."""
+"""ChannelReLU: a ReLU with an upper bound for each channel.
+
+It is what is left of ReLU6 after scaling.
+"""
 
 from __future__ import annotations
 

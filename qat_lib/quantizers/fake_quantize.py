@@ -100,7 +100,10 @@ def _learned_quantize(x: Any, amax: Any, low: float, high: float) -> Any:
 
 
 def _inside(x: Any, amax: Any, low: float) -> Any:
-    """Return where a value lies from ``low * amax`` to ``amax``, so that its gradient passes."""
+    """Return where a value lies from ``low * amax`` to ``amax``.
+
+    Its gradient passes there.
+    """
     return (x >= low * amax) & (x <= amax)
 
 

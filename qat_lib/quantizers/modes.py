@@ -1,4 +1,4 @@
-"""The context in which a quantizer marks its tensor for the ONNX export.
+"""Context in which a quantizer marks its tensor for ONNX export.
 
 It is a context variable, so that it ends with its ``with`` block, whatever happens in it, and does
 not leak into other threads. Calibration's is ``qat_lib.calibrators.collecting``.
@@ -38,7 +38,7 @@ def is_exporting() -> bool:
 
 
 def export_marker(x: Any, quantizer: str) -> Any:
-    """Return ``x`` through an Identity that is noted as the quantizer's, for its Q/DQ pair."""
+    """Return ``x`` through an Identity that marks the quantizer's Q/DQ pair."""
     marked = tf.identity(x, name=quantizer)
     markers = _markers.get()
     if markers is not None and not tf.executing_eagerly():

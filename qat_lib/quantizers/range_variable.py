@@ -1,4 +1,7 @@
-"""The variable of a quantizer's range: its largest magnitude or, if learned, its step."""
+"""Variable of a quantizer's range: its amax or, if learned, step.
+
+Amax is the largest magnitude.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from qat_lib.ranges import (
 
 
 class RangeVariable(Switches, keras.layers.Layer):
-    """A layer with a range: that of the tensors that it sees, or of one weight."""
+    """A layer with a range: of its tensors, or of one weight.
+
+    The tensors are those that it sees.
+    """
 
     num_bits: int
     unsigned: bool
@@ -64,7 +70,7 @@ class RangeVariable(Switches, keras.layers.Layer):
 
     @property
     def _unit(self) -> float:
-        """The range in units of its variable: a learned range is kept as its step."""
+        """Range in units of its variable: a learned one is a step."""
         return self._high if self._learned else 1.0
 
     def _range_tensor(self) -> Any:
@@ -72,7 +78,10 @@ class RangeVariable(Switches, keras.layers.Layer):
         return range_ * self._unit if self._learned else range_
 
     def range_of(self, x: Any) -> Any:
-        """Return the largest magnitude of ``x``, or of each kept channel (1 in other axes)."""
+        """Return the largest magnitude of ``x``, or of each kept channel.
+
+        The other axes have size 1.
+        """
         magnitude = self.magnitude(x)
         if self.channel_axes is None:
             return tf.reduce_max(magnitude)
@@ -81,7 +90,7 @@ class RangeVariable(Switches, keras.layers.Layer):
         )
 
     def magnitude(self, x: Any) -> Any:
-        """Return each element's float32 distance from zero, where there are integers for it."""
+        """Return float32 magnitudes; negatives count as 0 if unsigned."""
         x = tf.cast(x, tf.float32)
         return tf.nn.relu(x) if self.unsigned else tf.abs(x)
 
@@ -98,7 +107,10 @@ class RangeVariable(Switches, keras.layers.Layer):
         return self._weight() is not None
 
     def fit_weight(self) -> None:
-        """Set the range to that of the weight as it is now; with ``"current"`` it always is."""
+        """Set the range to the weight's present one.
+
+        With ``"current"`` it always is.
+        """
         if self.range_policy != "current":
             self.amax = self.range_of(tf.convert_to_tensor(self._weight())).numpy()
 
@@ -140,7 +152,10 @@ class RangeVariable(Switches, keras.layers.Layer):
         self._flags.assign(other._flags.value)
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the range as amax, and a learned one also as its step, which is exact."""
+        """Save the range as amax, a learned one also as step.
+
+        The step is exact.
+        """
         if not self._learned:
             super().save_own_variables(store)
             return
@@ -160,7 +175,10 @@ class RangeVariable(Switches, keras.layers.Layer):
 
 
 class _StepFloor(keras.constraints.Constraint):
-    """Keep a learned step, of which ``high`` make the range, at or above the least one."""
+    """Keep a learned step at or above the minimum.
+
+    ``high`` steps make the range.
+    """
 
     def __init__(self, high: float) -> None:
         self.least = least_step(high)

@@ -1,4 +1,4 @@
-"""The switches of a quantizer: on or off, following the data or not, calibrated or not."""
+"""Switches of a quantizer: enabled, following the data, calibrated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ ENABLED, TRACKING, CALIBRATED = 0, 1, 2
 
 
 class Switches:
-    """Part of a Keras layer: three switches in a variable, effective in compiled models too."""
+    """Three switches in a variable, for Keras layers to inherit.
+
+    They are effective in compiled models too.
+    """
 
     name: str
     built: bool
@@ -45,7 +48,7 @@ class Switches:
 
     @property
     def enabled(self) -> bool:
-        """Whether the tensor is quantized; when not, it passes through bit for bit."""
+        """Whether the tensor is quantized; otherwise it passes bit for bit."""
         return self._is_on(ENABLED)
 
     def enable(self) -> None:

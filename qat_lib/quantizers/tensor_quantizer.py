@@ -1,4 +1,4 @@
-"""TensorQuantizer: the layer that owns the range of one tensor, or of one tied group of tensors."""
+"""TensorQuantizer: the layer that owns a tensor's or tied group's range."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ class TensorQuantizer(RangeVariable):
         )
 
     def _track(self, x: Any, flags: Any) -> None:
-        """Move the range towards the batch's; the first batch sets an uncalibrated one."""
+        """Move the range towards the batch's.
+
+        The first batch sets an uncalibrated range.
+        """
         old, on = tf.convert_to_tensor(self._range), tf.cast(flags, tf.bool)
         moving = on[TRACKING] & on[ENABLED]
         # The reduction costs more than the quantization, so it runs only while the range moves. The

@@ -1,4 +1,4 @@
-"""Quantization-aware training for PyTorch, on the plan, passes and engines of the Keras side.
+"""Quantization-aware training for PyTorch, with the Keras side's plan, passes and engines.
 
 Needs the extra ``qatline[torch]``; TensorFlow and Keras are not imported. Names are imported when
 they are first used.

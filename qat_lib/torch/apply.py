@@ -101,7 +101,7 @@ class _Insertion:
         self.traced.recompile()
 
     def _quantize_tensor(self, entry: QuantizerEntry) -> None:
-        """Put a quantizer behind a tensor, for the readers that the plan names."""
+        """Quantize a tensor for the readers that the plan names."""
         node = self.graph.nodes[entry.tensor]
         with self.traced.graph.inserting_after(self._behind(node)):
             quantized = self.traced.graph.call_module(self._quantizer(entry), (node,))
@@ -110,7 +110,10 @@ class _Insertion:
             _read(self.graph, consumer.layer, consumer.input, quantized)
 
     def _behind(self, node: fx.Node) -> fx.Node:
-        """Return the node behind which code can read a value: inputs come before all code."""
+        """Return the node behind which code can read a value.
+
+        Inputs come before all code.
+        """
         if node.op != "placeholder":
             return node
         return [n for n in self.traced.graph.nodes if n.op == "placeholder"][-1]
@@ -136,7 +139,7 @@ class _Insertion:
         return path
 
     def _free_path(self, name: str) -> str:
-        """Return the path of a new submodule: its name, with underscores where it is taken."""
+        """Return a free submodule path: its name, underscores added if taken."""
         parts = [path for path, _ in self.traced.named_modules()]
         parts += [path for path, _ in self.traced.named_parameters()]
         while name in parts:
@@ -144,7 +147,10 @@ class _Insertion:
         return name
 
     def _quantize_weight(self, path: str, entries: list[QuantizerEntry]) -> None:
-        """Put a module's quantized form in its place, with its weight's quantizer alone."""
+        """Replace a module by its quantized form with the weight's quantizer.
+
+        That quantizer is its only one.
+        """
         module = self.traced.get_submodule(path)
         quantized_class = _quantized_class(module)
         for entry in entries:
@@ -166,7 +172,7 @@ class _Insertion:
             self.traced.set_submodule(path, quantized.train(module.training))
 
     def _find_replaced(self) -> list[tuple[ModuleCall, QuantizerEntry]]:
-        """Return the calls with a quantizer of their own that one of the plan replaces."""
+        """Return the calls whose own quantizer the plan replaces."""
         found = []
         for call in self.graph.calls:
             entry = self.plan.arriving(self.graph, call, 0)
@@ -175,7 +181,7 @@ class _Insertion:
         return found
 
     def _drop_own(self, call: ModuleCall, entry: QuantizerEntry) -> None:
-        """Take an input's own quantizer away, and hand its range and switches on."""
+        """Remove an input's own quantizer, and hand on its range and switches."""
         quantizer = self.traced.get_submodule(self.paths[entry.name])
         own = call.operation if call.traits.is_quantizer else input_quantizer(call.operation)
         if isinstance(own, TensorQuantizer):
@@ -207,7 +213,7 @@ def _quantized_class(module: nn.Module) -> Any:
 
 
 def _take_over(quantizer: Any, own: TensorQuantizer) -> None:
-    """Give a quantizer the switches of one that it replaces, and the wider of both ranges."""
+    """Give a quantizer the replaced one's switches and the wider range."""
     if not own.enabled:
         quantizer.disable()
     if own.calibrated:

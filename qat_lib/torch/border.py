@@ -1,4 +1,4 @@
-"""Name the inputs and outputs of a converted graph, and their open dimensions."""
+"""Name a converted graph's inputs, outputs and open dimensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytree = torch.utils._pytree
 
 
 def name_border(model: ir.Model, program: Any, batch: int | None) -> None:
-    """Name inputs as forward's arguments, and outputs by their place in what forward returns.
+    """Name inputs by forward's arguments, outputs by place in the result.
 
     Args:
         model: the converted model.
@@ -60,7 +60,10 @@ def output_names(program: Any) -> list[str]:
 
 
 def _key(key: Any) -> str:
-    """Return one step of a path: the key of a dict, a field's name or a place in a tuple."""
+    """Return one step of a path: dict key, field name or index.
+
+    An index is that of a tuple.
+    """
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

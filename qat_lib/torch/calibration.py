@@ -1,4 +1,4 @@
-"""calibrate: set each range of a PyTorch model from the values observed with quantization off."""
+"""calibrate: set PyTorch ranges from values observed with quantization off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def calibrate(
     freeze: bool = True,
     on_batch: Callable[[int], None] | None = None,
 ) -> CalibrationReport:
-    """Set the range of every activation quantizer from data, and those of weights from the weights.
+    """Set activation ranges from data and weight ranges from weights.
 
     The model runs in inference mode, without gradients, on the device of its parameters; each
     quantizer shows its float tensor and passes it on. The counts, and so the ranges, are those of

@@ -38,7 +38,7 @@ class Example:
 
     @classmethod
     def of(cls, example_input: Any, *, batch: int | None) -> Example:
-        """Return the arguments that ``example_input`` stands for, of the batch size asked for.
+        """Return the arguments of ``example_input``, in the requested batch size.
 
         Args:
             example_input: a tensor, a tuple or list of positional arguments, or a dict of arguments
@@ -121,7 +121,7 @@ def _bind(module: nn.Module, example: Example) -> inspect.BoundArguments:
 
 
 def _open_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return for each argument which dimensions are open: the first of each tensor."""
+    """Return each argument's open dimensions: the first of each tensor."""
 
     def shape(x: Any) -> Any:
         return {0: torch.export.Dim.DYNAMIC} if is_tensor(x) and x.ndim else None
@@ -169,7 +169,10 @@ def _equal(x: Any, y: Any) -> bool:
 
 
 def name_functions(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a module that shares the weights and runs each function as a module of its name."""
+    """Return a module that runs each function as a named module.
+
+    The weights are shared; a module has its function's name.
+    """
     graph = fx.Graph()
     output = graph.graph_copy(module.graph, {})
     graph.output(output)
@@ -185,7 +188,7 @@ def name_functions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 class _Function(nn.Module):
-    """Runs a function, or the method of that name of its first argument."""
+    """Runs a function, or its first argument's method of that name."""
 
     def __init__(self, target: Any) -> None:
         super().__init__()
@@ -199,14 +202,16 @@ class _Function(nn.Module):
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Keep what PyTorch's exporter logs and warns of itself from the user, within the block."""
+    """Silence PyTorch's exporter logs and warnings within the block."""
     with quiet("torch.onnx", "torch.export", "onnxscript"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def in_float32(module: Any) -> nn.Module:
-    """Return a module that stores floating-point numbers as float32: itself, or a copy.
+    """Return a module that stores floating-point numbers as float32.
+
+    It is the module itself, or a copy.
 
     Raises:
         UnsupportedModelError: it is no module.

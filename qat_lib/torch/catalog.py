@@ -25,13 +25,16 @@ class ModuleCatalog:
         self._own = frozenset(own)
 
     def class_named(self, name: str) -> Any:
-        """Return the class of torch.nn, or the name of another class or function; None = neither."""
+        """Return the torch.nn class of a name, or the name.
+
+        The name is that of another class or function; None = neither.
+        """
         if is_known(name):
             return getattr(float_nn, name, name)
         return name if name in self._own else None
 
     def class_names(self) -> list[str]:
-        """Return the names of all classes and functions that can be quantized, sorted."""
+        """Return the sorted names of all quantizable classes and functions."""
         return sorted(self._own.union(known_names()))
 
     def remedy(self, name: str) -> str:

@@ -1,4 +1,7 @@
-"""Convert a captured module to an onnx-ir model, with every node's module and quantizer known."""
+"""Convert a captured module to an onnx-ir model.
+
+Every node's module and quantizer are known.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def _run_exporter(program: Any) -> ir.Model:
 
 
 def _forget_sources(model: ir.Model) -> None:
-    """Drop what PyTorch notes of its own, such as the lines of source files behind a node."""
+    """Drop PyTorch's own notes, such as a node's source lines."""
     graph = model.graph
     made = (output for node in graph for output in node.outputs)
     for part in (model, graph, *graph, *graph.inputs, *graph.initializers.values(), *made):
@@ -111,14 +114,17 @@ def _forget_sources(model: ir.Model) -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return what an error goes back to; PyTorch's own text is a page about reports."""
+    """Return an error's root cause.
+
+    PyTorch's own text is a page about reports.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _marker_operator() -> Any:
-    """Return a function that writes a marker as a node with the quantizer's name."""
+    """Return a function that writes markers as nodes with quantizer names."""
     schema = onnx.defs.OpSchema
     marker = onnxscript.values.Op(
         onnxscript.values.Opset(DOMAIN, 1),
@@ -141,7 +147,7 @@ def _marker_operator() -> Any:
 
 
 def _take_markers(model: ir.Model) -> dict[str, str]:
-    """Make an Identity of each marker; return its tensor -> name of the quantizer."""
+    """Replace markers by Identities; return tensor -> quantizer name."""
     markers: dict[str, str] = {}
     for node in model.graph:
         if node.domain == DOMAIN:
@@ -162,7 +168,10 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _raise_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Return the model in a newer operator set; weights do not go through the converter."""
+    """Return the model in a newer operator set.
+
+    Weights do not go through the converter.
+    """
     weights = {}
     for name, value in list(model.graph.initializers.items()):
         if value.const_value is not None and value.const_value.size > LARGEST_KEPT:

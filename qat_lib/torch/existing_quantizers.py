@@ -1,4 +1,7 @@
-"""Quantizers that a PyTorch model has before quantization: by hand, or of quantized modules."""
+"""Quantizers already in a PyTorch model, before quantization.
+
+They were put there by hand, or belong to quantized modules.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
 def is_quantized(module: nn.Module) -> bool:
-    """Whether a module is a quantizer, or quantizes its inputs or weights itself."""
+    """Whether a module is a quantizer, or quantizes inputs or weights."""
     return isinstance(module, TensorQuantizer | QuantInputMixin)
 
 
@@ -29,7 +32,7 @@ def existing_quantizers(module: nn.Module) -> ExistingQuantizers | None:
 
 
 def input_quantizer(module: nn.Module) -> TensorQuantizer | None:
-    """Return the one quantizer of a quantized module's input, if it has one."""
+    """Return a quantized module's only input quantizer, if any."""
     own = getattr(module, "_input_quantizer", None)
     return own if isinstance(own, TensorQuantizer) else None
 

@@ -39,7 +39,7 @@ def export_onnx(
     plan: PlanLike | None = None,
     options: ExportOptions | None = None,
 ) -> ExportReport:
-    """Export a PyTorch module, quantized or not, to ONNX and verify the result.
+    """Export a PyTorch module, quantized or not, to verified ONNX.
 
     The module is exported in inference mode with float32 semantics and stays as it is. Inputs are
     named as forward's arguments.

@@ -1,7 +1,7 @@
-"""The mode in which a quantizer marks its tensor for the ONNX export instead of quantizing it.
+"""Mode in which a quantizer marks its tensor for ONNX export.
 
-The mode is a context variable, so that it ends with its ``with`` block, whatever happens in it, and
-does not leak into other threads.
+The tensor is marked instead of quantized. The mode is a context variable, so that it ends with its
+``with`` block, whatever happens in it, and does not leak into other threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def is_exporting() -> bool:
 
 @torch.library.custom_op("qatline::quantizer", mutates_args=())
 def quantizer_marker(x: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG001 - read in the graph
-    """Return a copy of ``x``: an operator may not return its input itself."""
+    """Return a copy of ``x``.
+
+    An operator may not return its input itself.
+    """
     return x.clone()
 
 
@@ -42,6 +45,6 @@ def _marked_shape(x: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG001 -
 
 
 def mark(x: torch.Tensor, quantizer: str) -> torch.Tensor:
-    """Return ``x`` through an operator that names the quantizer, for its Q/DQ pair."""
+    """Return ``x`` through an operator that names its Q/DQ pair's quantizer."""
     marked: torch.Tensor = quantizer_marker(x, quantizer)
     return marked

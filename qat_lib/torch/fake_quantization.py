@@ -16,7 +16,10 @@ from qat_lib.ranges import AMAX_FLOOR, greatest_integer, integer_bounds
 def quantization_scale(
     amax: torch.Tensor, num_bits: int = 8, unsigned: bool = False
 ) -> torch.Tensor:
-    """Return the float32 scale of a range: ``max(amax, AMAX_FLOOR)`` over the greatest integer."""
+    """Return a range's float32 scale, at least ``AMAX_FLOOR``'s.
+
+    It is ``max(amax, AMAX_FLOOR)`` over the greatest integer.
+    """
     return amax.float().clamp(min=AMAX_FLOOR) / greatest_integer(num_bits, unsigned)
 
 
@@ -63,7 +66,10 @@ def quantized_integers(
 
 
 def inside_range(x: torch.Tensor, amax: torch.Tensor, low: float) -> torch.Tensor:
-    """Return where a value lies from ``low * amax`` to ``amax``, so that its gradient passes."""
+    """Return where a value lies from ``low * amax`` to ``amax``.
+
+    Its gradient passes there.
+    """
     return (x >= low * amax) & (x <= amax)
 
 

@@ -1,4 +1,7 @@
-"""What a node of a torch.fx graph calls, by one name for functions, methods and operators."""
+"""Names of what torch.fx nodes call.
+
+Functions, methods and operators share one name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ CLAMPS = ("clamp", "clip", "hardtanh")
 
 
 def function_name(node: fx.Node) -> str:
-    """Return the name of the function that a node calls, whether as a method or an operator."""
+    """Return the name of a node's function, method or operator."""
     target: Any = node.target
     name = str(target if node.op == "call_method" else getattr(target, "__name__", target))
     if target is getattr:
@@ -30,7 +33,7 @@ def function_name(node: fx.Node) -> str:
 
 
 def arguments(node: fx.Node) -> Mapping[str, Any]:
-    """Return the arguments that a node gives a function, by name as far as that is known."""
+    """Return a node's function arguments, by name as far as known."""
     name = function_name(node)
     known = _SIGNATURES.get(name)
     if known is None and hasattr(functional, name):
@@ -61,7 +64,10 @@ def clamp_activation(low: Any, high: Any) -> str | None:
 
 
 def clamp_bounds(node: fx.Node) -> tuple[Any, Any]:
-    """Return the bounds that a node cuts its input at; None = none."""
+    """Return the bounds that a node clamps its input to.
+
+    None = no bound.
+    """
     given = arguments(node)
     if function_name(node) == "hardtanh":
         return given.get("min_val", -1.0), given.get("max_val", 1.0)

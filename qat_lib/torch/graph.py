@@ -1,4 +1,7 @@
-"""ModuleGraph: a read-only view of a PyTorch module as a flat graph of calls and tensors."""
+"""ModuleGraph: read-only view of a PyTorch module as calls and tensors.
+
+The graph is flat.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ class ModuleGraph(CallGraph):
 
 
 def inputs_of(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes that a node reads, in the order of its arguments, each as often as it does."""
+    """Return the nodes that a node reads, in argument order.
+
+    Each comes as often as it is read.
+    """
     found: list[fx.Node] = []
     fx.node.map_arg((node.args, dict(node.kwargs)), found.append)
     return found
@@ -169,12 +175,12 @@ class _Reader:
         return f"{name}:0"
 
     def _operation(self, node: fx.Node) -> Any:
-        """Return what a node calls: a module, a function, a method's name, an input's name."""
+        """Return what a node calls: module, function, method or input name."""
         is_module = node.op == "call_module"
         return self._traced.get_submodule(str(node.target)) if is_module else node.target
 
     def _note(self, node: fx.Node, tensor: str) -> None:
-        """Note which tensor a node gives; of several, the first that is a tensor counts."""
+        """Note a node's tensor; of several values, the first tensor."""
         self.tensors[node] = tensor
         if self.dtypes.get(tensor, "unknown") != "unknown":
             return

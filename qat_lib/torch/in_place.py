@@ -1,4 +1,4 @@
-"""Operations that work in place, in a graph in which each value has a name."""
+"""In-place operations, in a graph where each value has a name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIEWS = torch_functions("range preserving")
 
 
 def follow_in_place(traced: fx.GraphModule) -> None:
-    """Let later readers of a value that is changed in place read the changed one.
+    """Let later readers of an in-place change read the changed value.
 
     Functions become those that do not work in place, and so a quantizer can be put between any two
     operations; ``work_out_of_place`` does the same with modules. What changes a view of another
@@ -39,7 +39,7 @@ def follow_in_place(traced: fx.GraphModule) -> None:
 
 
 def work_out_of_place(traced: fx.GraphModule) -> None:
-    """Switch off what modules change in place, but for views of another value."""
+    """Make modules work out of place, except on views of other values."""
     for node in traced.graph.nodes:
         if node.op == "call_module" and changes_its_input(traced, node):
             traced.get_submodule(str(node.target)).inplace = _is_view(node.args[0])

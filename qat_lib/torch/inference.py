@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def in_inference(module: nn.Module) -> Iterator[None]:
-    """Put a module and all that it holds into inference mode, within the block."""
+    """Set a module and its submodules to inference mode, within the block."""
     training = {part: part.training for part in module.modules()}
     module.eval()
     try:

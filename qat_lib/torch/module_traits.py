@@ -34,7 +34,10 @@ NEAREST = ("nearest", "nearest-exact")
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """One name of the table: its roles, the Keras layer's name and the activation function's."""
+    """A name of the table: roles, Keras layer and activation function.
+
+    The layer and the function are given by name.
+    """
 
     roles: frozenset[Role]
     kind: str
@@ -71,7 +74,7 @@ INPUT = Traits(class_name="placeholder", is_input=True, is_layer=False)
 
 
 def module_traits(module: nn.Module, inputs: int) -> Traits:
-    """Return the traits of a module that is one operation of a graph.
+    """Return the traits of a module that is one graph operation.
 
     Args:
         module: the module.
@@ -122,7 +125,7 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
 
 
 def is_known(name: str) -> bool:
-    """Whether a class of torch.nn or a function of that name is in the table."""
+    """Whether a torch.nn class or function name is in the table."""
     return getattr(float_nn, name, None) in _MODULES or name in _FUNCTIONS
 
 
@@ -156,7 +159,7 @@ def _activation(name: str | None) -> _Known:
 
 
 def _module_options(module: nn.Module) -> Mapping[str, Any]:
-    """Return the settings of a module under the names of the function's arguments."""
+    """Return a module's settings, named as the function's arguments."""
     options = {}
     for name in ("kernel_size", "mode", "value", "scale_factor"):
         if hasattr(module, name):
@@ -213,7 +216,7 @@ def _is_over_an_image(dims: Any, rank: int | None) -> bool:
 
 
 def _obstacle(module: nn.Module, roles: frozenset[Role]) -> str:
-    """Return why a module can't be quantized; empty where nothing is in the way."""
+    """Return why a module can't be quantized; empty if it can."""
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return "its gates are one kernel; qat_lib.torch.nn has a QuantLSTM and a QuantLSTMCell"
     if "attention" in roles:

@@ -1,4 +1,7 @@
-"""The quantizers of a PyTorch model, by name: their own, or the path of their place."""
+"""Quantizers of a PyTorch model by name.
+
+Names are their own, or the paths of their places.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 
 
 def quantizers_of(module: nn.Module) -> dict[str, TensorQuantizer]:
-    """Return the quantizers of a module by the path of each; a shared one comes once."""
+    """Return a module's quantizers by path; a shared one comes once."""
     found = {}
     for path, part in module.named_modules():
         if isinstance(part, TensorQuantizer):
@@ -38,7 +41,7 @@ def model_quantizers(model: nn.Module, pattern: str | None = None) -> dict[str, 
 
 @contextmanager
 def named_by_path(module: nn.Module) -> Iterator[None]:
-    """Give each quantizer without a name of its own its path, within the block."""
+    """Name quantizers without a name by their path, within the block."""
     before = [(quantizer, quantizer.name) for quantizer in quantizers_of(module).values()]
     for name, quantizer in _names(module):
         quantizer.name = name
@@ -50,7 +53,7 @@ def named_by_path(module: nn.Module) -> Iterator[None]:
 
 
 def _names(module: nn.Module) -> list[tuple[str, TensorQuantizer]]:
-    """Return each quantizer with its name, if no other has it, or its path."""
+    """Return each quantizer with its unique name, or its path."""
     found = quantizers_of(module)
     count = Counter(quantizer.name for quantizer in found.values())
     names = []

@@ -43,7 +43,7 @@ AS_BEFORE = {
 
 
 def lower_opset(model: ir.Model, opset: int) -> None:
-    """Write the nodes of a model in operator set ``opset``, 13 to 17, in place.
+    """Rewrite a model's nodes in place for ``opset`` (13 to 17).
 
     Raises:
         ExportError: an operator, or what it is asked to do, is not in the operator set.
@@ -95,7 +95,7 @@ def _write_mish(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _write_sizes(graph: ir.Graph, node: ir.Node) -> None:
-    """Give a Split into a number of parts the sizes of the parts."""
+    """Give a Split with a number of parts the parts' sizes."""
     del node.attributes["num_outputs"]
     shapes = [dims(output) for output in node.outputs]
     axis = attribute(node, "axis", 0)
@@ -117,7 +117,10 @@ def _write_axes(node: ir.Node, opset: int) -> None:
 
 
 def _drop_new_attributes(node: ir.Node, schema: Any, opset: int) -> None:
-    """Drop attributes that the operator has not yet, where they ask for nothing new."""
+    """Drop attributes that are too new, if they change nothing.
+
+    The operator does not have them yet.
+    """
     for name in set(node.attributes) - set(schema.attributes):
         if name not in AS_BEFORE or attribute(node, name) != AS_BEFORE[name]:
             raise _missing(f"{node.op_type} with {name}={attribute(node, name)!r}", opset)

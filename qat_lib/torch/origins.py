@@ -1,4 +1,4 @@
-"""Say of each node of a converted graph which module it came from."""
+"""Note the source module of each node of a converted graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = "_empty_nn_module_stack_from_metadata_hook"
 
 @dataclass(frozen=True)
 class Scopes:
-    """The modules around each node of a graph as PyTorch's exporter wrote it.
+    """Modules around each node of a graph from PyTorch's exporter.
 
     Attributes:
         around: name of a node or of a tensor that it writes -> paths of the modules around it, the
@@ -43,7 +43,7 @@ class Scopes:
         return cls(around)
 
     def find(self, node: ir.Node) -> tuple[str, ...]:
-        """Return the paths around a node: its own, else those of a tensor that it touches."""
+        """Return a node's module paths: its own, else a touched tensor's."""
         values = [value for value in (*node.outputs, *node.inputs) if value is not None]
         for name in (node.name, *(value.name for value in values)):
             if name and name in self.around:
@@ -62,12 +62,15 @@ def _paths(text: str) -> tuple[str, ...]:
 
 
 def _layer(path: str) -> str:
-    """Return a module's path; of the module that runs a function, the function's name."""
+    """Return a module's path, or the function's name it runs."""
     return path.removeprefix(SCOPE)
 
 
 def attribute_nodes(model: ir.Model, scopes: Scopes, markers: Mapping[str, str]) -> None:
-    """Note each node's module, the module of the float model behind it, and modules' outputs.
+    """Note source modules of nodes and tensors.
+
+    Each node gets its module, and the module of the float model behind it; outputs of modules are
+    noted too.
 
     Args:
         model: the converted model.

@@ -1,4 +1,7 @@
-"""Compare an exported ONNX file with its PyTorch module, output by output or layer by layer."""
+"""Compare an exported ONNX file with its PyTorch module.
+
+Output by output or layer by layer.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ class ModuleReference:
         self.output_count = 0
 
     def in_order(self, item: Any) -> list[Any]:
-        """Return a batch as one array for each input, in the order of forward's arguments.
+        """Return a batch as one array per argument, in forward's order.
 
         Raises:
             ExportError: a dict has a name that is no argument of forward.
@@ -129,7 +132,7 @@ class ModuleReference:
 
     @contextmanager
     def _watched(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the outputs of the layers by path, which fill while the module runs."""
+        """Yield the layers' outputs by path, filled while the module runs."""
         found = dict.fromkeys(self.layers, torch.empty(0))
         handles = []
         for path, part in self._parts.items():

@@ -27,11 +27,12 @@ def plan_quantization(
     example_input: Any = None,
     unsigned: bool = False,
 ) -> QuantizationPlan:
-    """Decide which tensors and weights of a module get a quantizer, and why. Nothing is changed.
+    """Decide which tensors and weights of a module to quantize.
 
-    The plan is that of the Keras side: by the same default table, cases and rules of placement.
-    Modules are named by their path, such as ``layer1.0.conv1``, and functions by their node in the
-    graph of torch.fx, such as ``add_1``; further calls of a module are ``conv@1``, ``conv@2``.
+    Each decision has a reason; the module is not changed. The plan is that of the Keras side: by
+    the same default table, cases and rules of placement. Modules are named by their path, such as
+    ``layer1.0.conv1``, and functions by their node in the graph of torch.fx, such as ``add_1``;
+    further calls of a module are ``conv@1``, ``conv@2``.
 
     Args:
         module: a module that torch.fx traces.
@@ -60,7 +61,7 @@ def plan_quantization(
 
 
 def module_graph(module: nn.Module, example_input: Any = None) -> ModuleGraph:
-    """Return the graph of a module, with shapes where an example of its input is given.
+    """Return a module's graph, with shapes if example inputs are given.
 
     Raises:
         UnsupportedModelError: it is no module, or torch.fx can't trace it.

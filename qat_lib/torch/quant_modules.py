@@ -1,7 +1,7 @@
-"""Build models of quantized modules: the names in ``torch.nn`` stand for them for a while.
+"""Build models of quantized modules by patching ``torch.nn``.
 
-``initialize`` and ``deactivate`` are pytorch-quantization's; ``quantized_modules`` does the same
-within a block and cannot be forgotten.
+The names in it stand for quantized modules for a while. ``initialize`` and ``deactivate`` are
+pytorch-quantization's; ``quantized_modules`` does the same within a block and cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def quantized_modules(
     float_module_list: Iterable[str] | None = None,
     custom_quant_modules: Iterable[Replacement] | None = None,
 ) -> Iterator[None]:
-    """Let the modules' names in ``torch.nn`` stand for quantized ones within the block.
+    """Replace ``torch.nn`` modules by quantized ones within the block.
 
     Blocks can be nested; each puts back what it found. Names in a module are the same for all
     threads: build models in one thread at a time.

@@ -21,7 +21,7 @@ def quantize_model(
     example_input: Any = None,
     unsigned: bool = False,
 ) -> fx.GraphModule:
-    """Return a copy of a module in which tensors and weights are fake-quantized.
+    """Return a copy of a module with fake-quantized tensors and weights.
 
     Without cases only the default table and the spec place quantizers: residual connections,
     concatenations and poolings stay as they are, as with ``qat_lib.quantize_model``.

@@ -1,4 +1,4 @@
-"""The quantizers of a module as the export reads them: names and ranges as plain data."""
+"""A module's quantizers for the export: names and ranges as data."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def read_quantizers(module: nn.Module, example: Example) -> list[RangeOwner]:
 
 
 def _has_range(quantizer: TensorQuantizer) -> bool:
-    """Whether a quantizer has a range in the shape of its tensor, without a look at the tensor."""
+    """Whether a quantizer's range has its tensor's shape.
+
+    Answered without looking at the tensor.
+    """
     amax = quantizer.amax
     if amax is None or quantizer.range_policy == "current":
         return False
@@ -80,14 +83,20 @@ def _has_range(quantizer: TensorQuantizer) -> bool:
 
 
 class _Now:
-    """Takes the ranges that show only when a quantizer is called on its tensor."""
+    """Records ranges that show only when a quantizer is called.
+
+    It is called on its tensor.
+    """
 
     def __init__(self) -> None:
         self.ranges: dict[Any, torch.Tensor] = {}
         self.seen: set[Any] = set()
 
     def observe(self, quantizer: Any, tensor: torch.Tensor) -> None:
-        """Take note of the range for ``tensor``, a weight as it is now or given as a list."""
+        """Record the range for ``tensor``.
+
+        It is that of a weight as it is now, or one given as a list.
+        """
         self.seen.add(quantizer)
         amax = quantizer.amax
         if amax is not None and quantizer.range_policy != "current":

@@ -1,4 +1,7 @@
-"""The range of a PyTorch quantizer: its buffer or trained step, saved and loaded with the model."""
+"""Range of a PyTorch quantizer, saved and loaded with the model.
+
+It is a buffer or a trained step.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ RANGE, STEP, SWITCHES = "_amax", "_step", "_switches"
 
 
 class RangeState(nn.Module):
-    """A module with a range: none yet, a buffer, or the step that LSQ trains.
+    """A module with a range: none, a buffer, or LSQ's step.
 
-    The state of a model holds ``_amax`` or ``_step``, and ``_switches``: whether the quantizer is
-    enabled, follows the data, and is calibrated. A state without them loads too, such as that of
-    the float model.
+    LSQ trains the step. The state of a model holds ``_amax`` or ``_step``, and ``_switches``:
+    whether the quantizer is enabled, follows the data, and is calibrated. A state without them
+    loads too, such as that of the float model.
     """
 
     num_bits: int
@@ -59,7 +62,7 @@ class RangeState(nn.Module):
 
     @property
     def amax(self) -> Any:
-        """The range: float32, a scalar or one value per kept axis that broadcasts.
+        """Range: float32 scalar, or one value per kept axis that broadcasts.
 
         None until calibration, training or hand sets it: the tensor's own range then counts, which
         of a weight is known. Set it to set the range by hand, which counts as calibration; None
@@ -115,18 +118,24 @@ class RangeState(nn.Module):
         return self._owner is not None
 
     def fit_weight(self) -> None:
-        """Set the range to that of the weight as it is now; with ``"current"`` it always is."""
+        """Set the range to the weight's present one.
+
+        With ``"current"`` it always is.
+        """
         weight = self._weight()
         if weight is not None and self.range_policy != "current":
             self._set_range(self.range_of(weight).clamp(min=AMAX_FLOOR))
 
     def magnitude(self, x: torch.Tensor) -> torch.Tensor:
-        """Return each element's float32 distance from zero, where there are integers for it."""
+        """Return float32 magnitudes; negatives count as 0 if unsigned."""
         x = x.detach().float()
         return x.relu() if self.unsigned else x.abs()
 
     def range_of(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the largest magnitude of ``x``, or of each kept channel (1 in other axes)."""
+        """Return the largest magnitude of ``x``, or of each kept channel.
+
+        The other axes have size 1.
+        """
         magnitude = self.magnitude(x)
         if self.axis is None:
             amax = magnitude.amax()
@@ -137,7 +146,10 @@ class RangeState(nn.Module):
         return amax if self.scale_amax is None else amax * self.scale_amax
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
-        """Move the range with the model, but keep it float32: half precision would change it."""
+        """Move the range with the model, but keep it float32.
+
+        Half precision would change it.
+        """
         kept = [None if x is None else x.detach().clone() for x in (self._amax, self._step)]
         super()._apply(fn, recurse)
         moved: Any
@@ -182,7 +194,10 @@ class RangeState(nn.Module):
             unexpected_keys.extend(sorted(own - known))
 
     def _refit(self) -> None:
-        """Take the range of a weight that was loaded without one, where there was one before."""
+        """Fit the range to a weight that was loaded without one.
+
+        Only where there was one before.
+        """
         if self._amax is not None or self._learned:
             self.fit_weight()
 

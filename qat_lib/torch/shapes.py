@@ -1,4 +1,4 @@
-"""Shapes and data types of the tensors of a traced module, from an example of its input."""
+"""Shapes and dtypes of a traced module's tensors, from example inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def example_inputs(module: nn.Module, example: Any) -> tuple[Any, ...]:
 
 
 def propagate_shapes(traced: fx.GraphModule, example: Iterable[Any]) -> None:
-    """Note the shape and data type of each tensor in the graph; nothing is computed.
+    """Record the shape and dtype of each tensor without computing.
 
     Where the model can't be run without values its shapes stay unknown.
 
@@ -68,13 +68,16 @@ def _fake(mode: FakeTensorMode, value: Any) -> Any:
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:
-    """Return the shape of what a node gives; None if that is not known or no tensor."""
+    """Return the shape of a node's tensor; None if unknown.
+
+    None also if the node gives no tensor.
+    """
     found = node.meta.get("tensor_meta")
     return tuple(found.shape) if isinstance(found, TensorMetadata) else None
 
 
 def dtype_of(node: fx.Node) -> str:
-    """Return the data type of what a node gives: ``"float32"`` if nothing else is known."""
+    """Return the dtype of a node's tensor, ``"float32"`` if unknown."""
     found = node.meta.get("tensor_meta")
     if isinstance(found, TensorMetadata):
         return str(found.dtype).removeprefix("torch.")

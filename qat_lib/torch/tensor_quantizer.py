@@ -1,4 +1,4 @@
-"""TensorQuantizer: the module that owns the range of one tensor, or of one tied group of tensors."""
+"""TensorQuantizer: the module that owns a tensor's or tied group's range."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ class TensorQuantizer(RangeState):
         return self._fitted(self._amax, x)
 
     def _fitted(self, amax: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Keep the range on the device of ``x``, and one that was given as a list in its shape."""
+        """Fit the range to the device and shape of ``x``.
+
+        A range that was given as a list takes the shape for ``x``.
+        """
         if amax.device != x.device:
             self._amax = amax = amax.to(x.device)
         if self.axis is not None and amax.dim() != x.dim():
@@ -126,7 +129,10 @@ class TensorQuantizer(RangeState):
         return amax
 
     def _track(self, x: torch.Tensor) -> None:
-        """Move the range towards the batch's; the first batch sets one that was not set."""
+        """Move the range towards the batch's.
+
+        The first batch sets an unset range.
+        """
         seen = self.range_of(x)
         if self._amax is None or not self._is_set:
             if bool(torch.isfinite(seen).all()):
@@ -184,7 +190,10 @@ class TensorQuantizer(RangeState):
 
     @property
     def calibrated(self) -> bool:
-        """Whether calibration, training or hand has set the range (always true for weights)."""
+        """Whether calibration, training or hand set the range.
+
+        Always true for weights.
+        """
         return self.range_policy == "current" or self.of_weight or self._is_set
 
     @property

@@ -1,4 +1,4 @@
-"""The graph of a module, by torch.fx, in a form that serves training and inference alike."""
+"""Trace a module with torch.fx, for training and inference alike."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TrainingFlag(nn.Module):
 
 
 class _Value(fx.Proxy):
-    """A value while a module is traced, which knows that ``x += y`` changes ``x`` for all."""
+    """Traced value for which ``x += y`` changes ``x`` for all readers."""
 
     def __iadd__(self, other: Any) -> Any:
         return self._change(operator.iadd, other)
@@ -63,7 +63,7 @@ class _Value(fx.Proxy):
 
 
 class GraphTracer(fx.Tracer):
-    """Traces a module down to the modules of PyTorch and the quantized ones of this package.
+    """Traces a module down to PyTorch's modules and this package's quantized ones.
 
     Arguments of the module's ``forward`` that have a default keep it.
 
@@ -93,7 +93,7 @@ class GraphTracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """Return the function to trace and its arguments: proxies of the tensors it takes."""
+        """Return the function to trace and proxies of its input tensors."""
         if not is_module or concrete_args is not None:
             function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
             return function, given
@@ -156,7 +156,7 @@ def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
 
 @contextmanager
 def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set the mode of a module and all inside while the block runs."""
+    """Set the mode of a module and its submodules within the block."""
     before = [(m, m.training) for m in module.modules()]
     module.train(training)
     try:
@@ -167,7 +167,10 @@ def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def _follow_mode(traced: fx.GraphModule, other: fx.Graph) -> None:
-    """Let the graph read its mode where the trace in the other mode holds another constant."""
+    """Replace constants that differ between modes by the graph's mode.
+
+    They are found in the trace in the other mode.
+    """
     nodes, others = list(traced.graph.nodes), list(other.nodes)
     if [_form(node) for node in nodes] != [_form(node) for node in others]:
         logger.warning(
@@ -203,7 +206,10 @@ def _described(node: fx.Node, keep: Any) -> str:
 
 
 class _Mode:
-    """Makes the nodes that say whether the model is training, when one is asked for."""
+    """Creates training-mode nodes on demand.
+
+    They say whether the model is training.
+    """
 
     def __init__(self, traced: fx.GraphModule) -> None:
         self._traced = traced
@@ -229,7 +235,10 @@ class _Mode:
 
 
 def _blend(mine: Any, other: Any, mode: _Mode) -> Any:
-    """Return the arguments of a node with the mode in place of constants that follow it."""
+    """Return a node's arguments with mode-dependent constants replaced.
+
+    The mode stands in their place.
+    """
     if isinstance(mine, (tuple, list)):
         return type(mine)(_blend(a, b, mode) for a, b in zip(mine, other, strict=True))
     if isinstance(mine, dict):

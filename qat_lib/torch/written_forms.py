@@ -1,4 +1,4 @@
-"""Undo forms of PyTorch's exporter that compute at run time what is known."""
+"""Undo PyTorch exporter forms that compute known values at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ CONVOLUTIONS = onnx_operators("convolution")
 
 
 def simplify(model: ir.Model) -> None:
-    """Write known shapes, types and parts as such, and leave out biases of zeros, in place."""
+    """Write known shapes, types and parts statically, in place.
+
+    Biases of zeros are left out.
+    """
     graph = model.graph
     for node in list(graph):
         if is_op(node, *CONVOLUTIONS) and _is_zeros(operand(node, 2)):
@@ -38,7 +41,10 @@ def simplify(model: ir.Model) -> None:
 
 
 def _is_zeros(bias: ir.Value | None) -> bool:
-    """Whether a bias is the exporter's: a zero, cast and expanded at run time."""
+    """Whether a bias is the exporter's zero.
+
+    It is cast and expanded at run time.
+    """
     node = producer(bias)
     while is_op(node, "Expand", "CastLike", "Cast"):
         bias = node.inputs[0]
@@ -84,7 +90,7 @@ def _write_taken_sizes(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _write_split(graph: ir.Graph, node: ir.Node) -> None:
-    """Write the parts of a tensor, which are taken from a sequence, as outputs of one Split."""
+    """Write a tensor's parts from a sequence as outputs of one Split."""
     sizes = _part_sizes(node)
     places = {reader: constant(operand(reader, 1)) for reader in consumers(node.outputs[0])}
     known = all(is_op(reader, "SequenceAt") and places[reader] is not None for reader in places)
@@ -104,7 +110,7 @@ def _write_split(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _part_sizes(node: ir.Node) -> list[int] | None:
-    """Return the sizes of the parts of a SplitToSequence; None where they are not known."""
+    """Return a SplitToSequence's part sizes; None if unknown."""
     given, shape = constant(operand(node, 1)), dims(node.inputs[0])
     if given is not None and given.ndim:
         return [int(size) for size in given]

@@ -10,7 +10,7 @@ from qat_lib.graph.layer_graph import LayerGraph
 
 
 def find_my_predecessors(model: Any, current_layer_name: str) -> list[dict[str, Any]]:
-    """Return the layers that a layer reads, in the order of its inputs.
+    """Return a layer's input layers, in input order.
 
     Args:
         model: a Functional or Sequential model. The layers of nested models count as the model's
@@ -51,7 +51,10 @@ def find_my_successors(model: Any, current_layer_name: str) -> list[dict[str, An
 
 
 def _tensors(graph: LayerGraph, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the tensors that a layer, or a nested model, reads and makes in all its calls."""
+    """Return all tensors that a layer or nested model reads or makes.
+
+    They are given by name, of all its calls.
+    """
     if not isinstance(name, str):
         raise SpecError(f"Expected the name of a layer, as a string. Received: {name!r}.")
     calls = graph.calls_of(name)

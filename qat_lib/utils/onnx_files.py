@@ -1,4 +1,4 @@
-"""Saved models to ONNX files, by the names that the toolkit gave these conversions."""
+"""Convert saved models to ONNX files, under the toolkit's function names."""
 
 from __future__ import annotations
 
@@ -150,7 +150,10 @@ def _convert_folder(source: Path, target: Path, opset: int) -> None:
 
 
 def _refuse_plain_quantizers(source: Path, graph_def: Any) -> None:
-    """Refuse a graph with this library's quantizers, each a switch between two branches of plain arithmetic."""
+    """Refuse a graph that contains this library's quantizers.
+
+    Each is a switch between two branches of plain arithmetic.
+    """
     switches = ("If", "StatelessIf", "Round")
     names = [
         node.name for node in graph_def.node if node.op in switches and "_quantizer" in node.name

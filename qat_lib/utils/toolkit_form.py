@@ -1,7 +1,8 @@
-"""Write an exported graph in the form that NVIDIA's tensorflow-quantization toolkit gives, for comparison.
+"""Rewrite exported graphs in the form of NVIDIA's toolkit.
 
-Engines take the form of ``qat_lib.export_onnx`` at least as well: there, readers of a tensor
-share one Q/DQ pair, and a Dense layer is one Gemm.
+The toolkit is tensorflow-quantization; the form serves comparison. Engines take the form of
+``qat_lib.export_onnx`` at least as well: there, readers of a tensor share one Q/DQ pair, and a
+Dense layer is one Gemm.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def to_toolkit_form(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _without_gemm(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return the nodes that stand for ``node``; the export writes Gemms without attributes."""
+    """Return the nodes that stand for ``node``, without Gemms.
+
+    The export writes Gemms without attributes.
+    """
     if node.op_type != "Gemm" or node.attribute:
         return [node]
     layer = node.name.rpartition("/")[0]
@@ -78,7 +82,10 @@ def _one_pair_per_reader(nodes: list[onnx.NodeProto], outputs: set[str]) -> list
 def _copy_pair(
     dequantize: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], name: str
 ) -> list[Any]:
-    """Return copies of a DQ and, unless it reads stored integers, of its Q."""
+    """Return copies of a DQ and its Q, if any.
+
+    A DQ that reads stored integers has no Q.
+    """
     copy = onnx.NodeProto()
     copy.CopyFrom(dequantize)
     copy.output[0] = name

@@ -1,4 +1,4 @@
-"""KerasModelTraveller: the layers of a model, those of nested and subclassed models included."""
+"""KerasModelTraveller: a model's layers, nested and subclassed models included."""
 
 from __future__ import annotations
 

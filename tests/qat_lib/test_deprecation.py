@@ -21,7 +21,7 @@ def test_renamed_fields_take_new_names_in_silence() -> None:
     assert Box() == Box(size=1.0)
 
 
-def test_renamed_fields_take_an_old_name_with_a_warning() -> None:
+def test_renamed_fields_take_old_name_with_warning() -> None:
     with pytest.warns(DeprecationWarning, match=r"Box.size_mm is now size; the old name goes"):
         box = Box(size_mm=25)  # type: ignore[call-arg]
     assert box == Box(size=2.5)
@@ -29,13 +29,13 @@ def test_renamed_fields_take_an_old_name_with_a_warning() -> None:
         assert replace(Box(color="blue"), size_mm=40) == Box(size=4, color="blue")  # type: ignore[call-arg]
 
 
-def test_renamed_fields_show_the_old_name_with_a_warning() -> None:
+def test_renamed_fields_show_old_name_with_warning() -> None:
     with pytest.warns(DeprecationWarning, match=r"Box.size_mm is now size") as seen:
         assert Box(size=2.0).size_mm == 20.0  # type: ignore[attr-defined]
     assert seen[0].filename == __file__
 
 
-def test_renamed_fields_refuse_names_that_were_never_there() -> None:
+def test_renamed_fields_refuse_unknown_names() -> None:
     with pytest.raises(TypeError, match="width"):
         Box(width=1)  # type: ignore[call-arg]
 

@@ -1,4 +1,4 @@
-"""The tree of exceptions in the docstring of ``qat_lib.errors``, held against the classes."""
+"""The exception tree in ``qat_lib.errors``'s docstring equals the classes."""
 
 import importlib
 import pkgutil
@@ -18,7 +18,7 @@ LINE = re.compile(
 
 
 def documented() -> Iterator[tuple[str, str, str]]:
-    """Yield the base, the name and the module of each exception in the tree."""
+    """Yield each exception's base, name and module from the tree."""
     path: list[str] = []
     for match in LINE.finditer(errors.__doc__ or ""):
         depth = len(match["branch"]) // 4
@@ -43,7 +43,7 @@ def test_errors_tree_is_complete() -> None:
     assert sorted(documented()) == sorted(set(raised(QatlineError)))
 
 
-def test_errors_have_exit_codes_that_tell_of_a_failure() -> None:
+def test_errors_have_nonzero_exit_codes() -> None:
     codes = {
         getattr(errors, name).exit_code for _, name, module in documented() if module == "errors"
     }

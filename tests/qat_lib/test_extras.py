@@ -11,7 +11,7 @@ def test_extras_are_those_of_the_package() -> None:
     assert set(_PACKAGES) == set(project["optional-dependencies"]) - {"all"}
 
 
-def test_missing_hint_knows_the_packages_of_the_extras_only() -> None:
+def test_missing_hint_knows_packages_of_extras_only() -> None:
     hint = missing_hint(ModuleNotFoundError("No module named 'kfp'", name="kfp.dsl"))
     assert hint is not None
     assert hint.endswith(

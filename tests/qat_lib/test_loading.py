@@ -1,4 +1,4 @@
-"""load_model: what is no model file, or asks for more than a model may, says so."""
+"""load_model: messages for non-model files and oversized models."""
 
 import io
 import os
@@ -58,7 +58,7 @@ def with_hdf5(change: Callable[[h5py.File], object]) -> Edit:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
-def test_load_model_refuses_what_is_no_whole_keras_file(
+def test_load_model_refuses_damaged_or_foreign_files(
     content: bytes | None, saved: Path, tmp_path: Path
 ) -> None:
     assert load_model(saved).count_params() == 402
@@ -159,7 +159,7 @@ UNITS = b'"units": 2,'
         ("../../x", lambda _: b"x", "leads out of it"),
     ],
 )
-def test_load_model_checks_what_a_file_asks_for(
+def test_load_model_checks_what_file_asks_for(
     saved: Path, tmp_path: Path, member: str, edit: Edit, message: str
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=message):
@@ -175,7 +175,7 @@ def test_load_model_gives_the_whole_reason(saved: Path, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_load_model_does_not_take_a_vocabulary_for_a_lambda(tmp_path: Path) -> None:
+def test_load_model_tells_vocabulary_from_lambda(tmp_path: Path) -> None:
     x = keras.Input((1,), dtype="string")
     keras.Model(x, keras.layers.StringLookup(vocabulary=["a"])(x)).save(tmp_path / "words.keras")
     edit = replaced(b'["a"]', b'"/etc/passwd"')

@@ -50,9 +50,7 @@ def data() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((2, 8, 8, 3)).astype(np.float32)
 
 
-def test_a_named_reason_for_every_layer_left_alone(
-    model: keras.Model, plan: QuantizationPlan
-) -> None:
+def test_every_unquantized_layer_has_a_reason(model: keras.Model, plan: QuantizationPlan) -> None:
     decided = set(plan.wrapped) | {skipped.layer for skipped in plan.skipped}
     assert decided == {layer.name for layer in model.layers} - {"x"}
     assert {(s.layer, s.class_name, s.reason) for s in plan.skipped} == {
@@ -87,7 +85,7 @@ def test_it_round_trips_through_json(plan: QuantizationPlan) -> None:
     assert QuantizationPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
-def test_keys_of_the_first_release_are_read_and_digested_alike() -> None:
+def test_first_release_keys_digest_alike() -> None:
     old = (
         '{"version": 1, "model": "m", "mode": "full", "quantizers": [{"name": "q", "kind": '
         '"weight", "tensor": "conv/kernel", "bits": 4}], "skipped": [{"layer": "a", "class": '
@@ -180,7 +178,7 @@ def test_the_difference_of_two_plans(model: keras.Model, plan: QuantizationPlan)
     assert any(line.startswith(("+ conv_quantizer:", "+ relu_quantizer:")) for line in lines)
 
 
-def test_a_plan_can_be_read_back_and_applied(model: keras.Model, plan: QuantizationPlan) -> None:
+def test_plan_can_be_read_back_and_applied(model: keras.Model, plan: QuantizationPlan) -> None:
     direct, read = (
         quantize_model(model),
         apply_plan(model, QuantizationPlan.from_json(plan.to_json())),
@@ -191,7 +189,10 @@ def test_a_plan_can_be_read_back_and_applied(model: keras.Model, plan: Quantizat
 def test_an_entry_can_be_taken_out(
     model: keras.Model, plan: QuantizationPlan, tmp_path: Path
 ) -> None:
-    """One of each kind: activation, weight, and the tensor inside of a separable convolution."""
+    """One of each kind: activation, weight, inner tensor.
+
+    The latter is inside of a separable convolution.
+    """
     full = quantize_model(model)
     for name in (
         "pool_quantizer",
@@ -208,9 +209,7 @@ def test_an_entry_can_be_taken_out(
         plan.without("nothing")
 
 
-def test_a_plan_without_any_entry_gives_the_original(
-    model: keras.Model, plan: QuantizationPlan
-) -> None:
+def test_plan_without_any_entry_gives_original(model: keras.Model, plan: QuantizationPlan) -> None:
     empty = plan.without(*(entry.name for entry in plan.quantizers))
     np.testing.assert_array_equal(apply_plan(model, empty)(data()), model(data()))
 
@@ -264,14 +263,14 @@ def edited(plan: QuantizationPlan, name: str, **changes: Any) -> QuantizationPla
         ("x_quantizer", {"kind": "bias"}, "kind"),
     ],
 )
-def test_a_plan_that_does_not_fit_is_refused(
+def test_misfitting_plan_is_refused(
     model: keras.Model, plan: QuantizationPlan, name: str, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((PlanError, ValueError), match=message):
         apply_plan(model, edited(plan, name, **changes))
 
 
-def test_a_plan_that_wraps_what_has_no_wrapper_is_refused(
+def test_plan_wrapping_unwrappable_layer_is_refused(
     model: keras.Model, plan: QuantizationPlan
 ) -> None:
     with pytest.raises(PlanError, match="'nothing'"):
@@ -283,9 +282,7 @@ def test_a_plan_that_wraps_what_has_no_wrapper_is_refused(
         apply_plan(other, empty)
 
 
-def test_names_join_the_plan_the_model_and_the_calibration(
-    model: keras.Model, plan: QuantizationPlan
-) -> None:
+def test_names_join_plan_model_and_calibration(model: keras.Model, plan: QuantizationPlan) -> None:
     quantized = apply_plan(model, plan)
     report = calibrate(quantized, data())
     activations = {entry.name for entry in plan.quantizers if entry.kind != "weight"}
@@ -319,7 +316,10 @@ def deep(blocks: int) -> keras.Model:
 
 
 def gates(blocks: int) -> keras.Model:
-    """Each layer's placement hangs on that of the next; the last reader is not quantized, so none is."""
+    """Each placement depends on the next; none is made.
+
+    The last reader is not quantized.
+    """
     x = y = keras.Input((4, 4, 2))
     for _ in range(blocks):
         y = layers.Multiply()([y, layers.AveragePooling2D(1)(y)])

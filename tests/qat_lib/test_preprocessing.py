@@ -21,12 +21,12 @@ def test_apply_is_the_formula_in_float32() -> None:
     np.testing.assert_allclose(out, expected, rtol=0, atol=2e-6)
 
 
-def test_apply_subtracts_a_mean_that_is_zero_in_some_channels() -> None:
+def test_apply_subtracts_partly_zero_mean() -> None:
     definition = Preprocessing(image_shape=(1, 1, 3), scale=1.0, mean=(0.0, 2.0, 0.0))
     assert definition.apply(np.full((1, 1, 1, 3), 5, np.uint8)).ravel().tolist() == [5.0, 3.0, 5.0]
 
 
-def test_apply_divides_by_a_std_that_is_one_in_some_channels() -> None:
+def test_apply_divides_by_partly_unit_std() -> None:
     definition = Preprocessing(image_shape=(1, 1, 3), scale=1.0, std=(1.0, 2.0, 1.0))
     assert definition.apply(np.full((1, 1, 1, 3), 5, np.uint8)).ravel().tolist() == [5.0, 2.5, 5.0]
 

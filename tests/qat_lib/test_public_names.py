@@ -1,4 +1,4 @@
-"""The names at the top of qat_lib: documented, typed, and found where type checkers look for them."""
+"""Public names of qat_lib: documented, typed, visible to type checkers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SUBPACKAGES = (
 
 
 def public_objects(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the classes and functions that a module exports: its ``__all__``, or what it defines."""
+    """Yield a module's exported classes and functions.
+
+    These are its ``__all__``, or what it defines.
+    """
     module = importlib.import_module(f"qat_lib.{name}")
     exported = getattr(module, "__all__", None)
     for key in exported or vars(module):
@@ -33,7 +36,7 @@ def public_objects(name: str) -> Iterator[tuple[str, Any]]:
 
 
 def public_functions(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a function, or the public methods and properties that a class defines itself."""
+    """Yield a function, or a class's own public methods and properties."""
     if inspect.isfunction(value):
         yield value.__name__, value
     for key, member in vars(value).items() if inspect.isclass(value) else ():
@@ -44,7 +47,7 @@ def public_functions(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def untyped(function: Any) -> list[str]:
-    """Return the parameters without an annotation, and ``return`` if the result has none."""
+    """Return unannotated parameters, and ``return`` for an unannotated result."""
     signature = inspect.signature(function)
     names = [
         parameter.name
@@ -55,7 +58,7 @@ def untyped(function: Any) -> list[str]:
 
 
 def typed_imports() -> dict[str, str]:
-    """Return each name of the TYPE_CHECKING block with the module that it is imported from."""
+    """Return the names of the TYPE_CHECKING block with their modules."""
     tree = ast.parse(Path(qat_lib.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if ast.unparse(node).startswith("if TYPE_CHECKING:")]
     assert isinstance(block, ast.If)
@@ -68,7 +71,7 @@ def test_all_has_what_type_checkers_see() -> None:
 
 
 @pytest.mark.parametrize("name", qat_lib.__all__)
-def test_a_name_comes_from_where_type_checkers_see_it(name: str) -> None:
+def test_names_match_their_type_checking_imports(name: str) -> None:
     home = typed_imports()[name]
     value = getattr(qat_lib, name)
     if inspect.ismodule(value):

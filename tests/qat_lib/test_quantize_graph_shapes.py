@@ -1,4 +1,7 @@
-"""Graphs of every shape: shared layers, nested models, several inputs and outputs, operations, masks, policies."""
+"""Graphs of every shape.
+
+Shared layers, nested models, several inputs and outputs, operations, masks, policies.
+"""
 
 import threading
 from collections.abc import Callable
@@ -41,7 +44,11 @@ def flat(outputs: Any) -> list[np.ndarray]:
 
 
 def check(model: keras.Model, tmp_path: Path, **options: Any) -> keras.Model:
-    """Quantize; off it must equal the original bit for bit, on nearly, and as before when saved, loaded or cloned."""
+    """Quantize a model and compare it with the original.
+
+    Off it must equal the original bit for bit, on nearly, and as before when saved, loaded or
+    cloned.
+    """
     x = data_for(model)
     expected = flat(model(x, training=False))
     quantized = quantize_model(model, **options)
@@ -250,7 +257,7 @@ def test_a_graph(build: Callable[[], keras.Model], tmp_path: Path) -> None:
     check(build(), tmp_path)
 
 
-def test_a_shared_layer_keeps_one_kernel_and_one_weight_quantizer() -> None:
+def test_shared_layer_keeps_one_kernel_and_quantizer() -> None:
     model = shared_layer()
     quantized = quantize_model(model)
     assert len(quantized.trainable_variables) == len(model.trainable_variables) == 2
@@ -261,7 +268,7 @@ def test_a_shared_layer_keeps_one_kernel_and_one_weight_quantizer() -> None:
     ]
 
 
-def test_a_siamese_backbone_has_a_quantizer_for_each_tensor() -> None:
+def test_siamese_backbone_has_quantizer_for_each_tensor() -> None:
     quantized = quantize_model(siamese())
     names = set(model_quantizers(quantized))
     assert {
@@ -273,12 +280,12 @@ def test_a_siamese_backbone_has_a_quantizer_for_each_tensor() -> None:
     assert {"a_relu_quantizer", "a_relu_call1_quantizer"} <= names
 
 
-def test_two_nested_models_with_equal_layer_names_keep_both() -> None:
+def test_nested_models_keep_equal_layer_names() -> None:
     plan = plan_quantization(two_backbones_of_one_name_space())
     assert {"a_conv", "right_a_conv"} <= set(plan.wrapped)
 
 
-def test_the_inner_layers_of_a_nested_model_answer_to_a_spec() -> None:
+def test_spec_reaches_layers_of_nested_models() -> None:
     spec = QuantizationSpec().add("a_conv", quantize_input=False, quantize_weight=False)
     plan = plan_quantization(nested_functional(), quantization_spec=spec)
     assert "a_conv" not in plan.wrapped
@@ -287,7 +294,7 @@ def test_the_inner_layers_of_a_nested_model_answer_to_a_spec() -> None:
 
 @pytest.mark.parametrize("training", [None, False])
 def test_batch_statistics_move_as_in_the_original(training: bool | None) -> None:
-    """Whether a backbone called with training=False keeps its statistics in ``fit`` depends on the Keras version."""
+    """Whether ``fit`` keeps ``training=False`` backbones' statistics depends on Keras's version."""
     x = keras.Input((8, 8, 3))
     y = functional_backbone()(x, training=training)
     model = keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
@@ -342,7 +349,7 @@ def test_policies(policy: str, tmp_path: Path) -> None:
     )
 
 
-def test_a_lambda_works_in_memory_and_is_refused_in_a_file(tmp_path: Path) -> None:
+def test_lambda_works_in_memory_but_not_saved(tmp_path: Path) -> None:
     model = lambda_layer()
     x = data_for(model)
     quantized = quantize_model(model)
@@ -384,7 +391,7 @@ def test_a_subclassed_model_is_refused() -> None:
     assert len(model_quantizers(quantize_model(model))) == 2
 
 
-def test_a_subclassed_model_inside_of_a_functional_one_is_refused() -> None:
+def test_subclassed_model_inside_functional_is_refused() -> None:
     class Inner(keras.Model):
         def call(self, x: Any) -> Any:
             return x * 2
@@ -425,7 +432,7 @@ class Scale(layers.Layer):
         return x * self.factor * self.gain
 
 
-def test_a_layer_without_a_configuration_is_copied_by_its_arguments() -> None:
+def test_unconfigured_layer_is_copied_by_arguments() -> None:
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(2, name="head")(Scale(2.0)(x)))
     quantized = quantize_model(model)
@@ -439,7 +446,10 @@ def test_a_layer_without_a_configuration_is_copied_by_its_arguments() -> None:
 
 
 class Widened(layers.Layer):
-    """A layer whose configuration leaves an argument out, so that it makes another layer."""
+    """A layer with an argument missing in its configuration.
+
+    The configuration makes another layer.
+    """
 
     def __init__(self, units: int = 3, **options: Any) -> None:
         super().__init__(**options)
@@ -455,7 +465,7 @@ class Widened(layers.Layer):
         return keras.ops.concatenate([x, x[:, :1] * self.bias], axis=-1)
 
 
-def test_a_layer_with_a_wrong_configuration_is_copied_by_its_arguments() -> None:
+def test_misconfigured_layer_is_copied_by_arguments() -> None:
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(2, name="head")(Widened(5, name="wide")(x)))
     quantized = quantize_model(model)
@@ -465,7 +475,7 @@ def test_a_layer_with_a_wrong_configuration_is_copied_by_its_arguments() -> None
     np.testing.assert_array_equal(quantized(data), model(data))
 
 
-def test_a_layer_without_state_that_can_not_be_copied_is_shared() -> None:
+def test_uncopyable_stateless_layer_is_shared() -> None:
     class Locked(layers.Layer):
         def __init__(self, lock: Any) -> None:
             super().__init__(name="locked")
@@ -479,7 +489,7 @@ def test_a_layer_without_state_that_can_not_be_copied_is_shared() -> None:
     assert quantize_model(model).get_layer("locked") is model.get_layer("locked")
 
 
-def test_a_layer_that_can_not_be_copied_says_so() -> None:
+def test_uncopyable_layer_says_so() -> None:
     x = keras.Input((6,))
     model = keras.Model(x, layers.Dense(2)(Scale(2.0, lock=threading.Lock())(x)))
     with pytest.raises(UnsupportedModelError, match=r"Scale.*get_config"):

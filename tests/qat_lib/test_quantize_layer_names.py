@@ -25,7 +25,7 @@ def test_layers_named_like_quantizers_do_not_clash(names: tuple[str, ...]) -> No
     assert len(model_quantizers(quantized)) == 2 * len(names)
 
 
-def test_wrapper_gets_a_number_where_another_layer_has_its_name() -> None:
+def test_wrapper_name_gets_number_if_taken() -> None:
     image = keras.Input((4, 4, 2))
     tensor = layers.ReLU(name="quant_conv")(layers.Conv2D(2, 3, name="conv")(image))
     quantized = quantize_model(keras.Model(image, layers.Conv2D(2, 1, name="last")(tensor)))

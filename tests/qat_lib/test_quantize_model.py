@@ -44,7 +44,7 @@ def test_the_copy_shares_nothing_with_the_original() -> None:
     assert not {id(layer) for layer in model.layers} & {id(layer) for layer in quantized.layers}
 
 
-def test_dropout_draws_what_the_original_would_have_drawn() -> None:
+def test_dropout_draws_what_original_would_have_drawn() -> None:
     model = net()
     quantized = quantize_model(model)
     for layer in quantized._flatten_layers():
@@ -67,11 +67,11 @@ def test_a_compiled_model_gives_a_compiled_copy() -> None:
     assert isinstance(quantized.optimizer, keras.optimizers.Adam)
 
 
-def test_a_model_that_is_not_compiled_gives_one_that_is_not() -> None:
+def test_uncompiled_model_stays_uncompiled() -> None:
     assert not quantize_model(net()).compiled
 
 
-def test_a_loss_that_can_not_be_copied_leaves_the_copy_uncompiled(
+def test_uncopyable_loss_leaves_copy_uncompiled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = net()
@@ -124,8 +124,8 @@ def adapted_normalization() -> layers.Layer:
     return layer
 
 
-def test_a_layer_that_builds_its_layers_when_called() -> None:
-    """Not by way of a file: Keras can't load such a layer, quantized or not."""
+def test_layer_that_builds_its_layers_when_called() -> None:
+    """Not saved: Keras can't load such a layer, quantized or not."""
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Dense(2)(Block()(x)))
     np.testing.assert_array_equal(*outputs_when_off(model, np.random.default_rng(1).random((5, 4))))
@@ -207,7 +207,7 @@ def deep_model() -> keras.Model:
     return keras.Model(x, y)
 
 
-def test_a_deep_model_is_quantized_and_loaded_beyond_the_recursion_limit(tmp_path: Path) -> None:
+def test_deep_model_works_beyond_recursion_limit(tmp_path: Path) -> None:
     model = deep_model()
     model.save(tmp_path / "model.keras")
     before = sys.getrecursionlimit()
@@ -221,7 +221,7 @@ def test_a_deep_model_is_quantized_and_loaded_beyond_the_recursion_limit(tmp_pat
         sys.setrecursionlimit(before)
 
 
-def test_a_model_too_deep_for_keras_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_deep_model_is_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     model, before = deep_model(), sys.getrecursionlimit()
     monkeypatch.setattr("qat_lib.apply.recursion.ROOM", 1)
     sys.setrecursionlimit(len(inspect.stack()) + 220)

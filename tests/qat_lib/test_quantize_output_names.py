@@ -1,4 +1,7 @@
-"""Outputs keep the names that losses, metrics, targets and ONNX files go by."""
+"""Outputs keep their names.
+
+Losses, metrics, targets and ONNX files go by them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +69,7 @@ def not_wrapped() -> keras.Model:
 
 
 def renamed_in_between() -> keras.Model:
-    """The output's layer is called as the nested model that it is in."""
+    """The output's layer has the name of its nested model."""
     x = keras.Input((6,), name="x")
     inner = keras.Sequential([keras.Input((5,)), layers.Dense(3, name="same")], name="same")
     return keras.Model(x, inner(layers.Dense(5, name="hidden")(x)))
@@ -117,7 +120,7 @@ def test_names_in_onnx_are_the_original_s(make: Callable[[], keras.Model], tmp_p
     assert len(set(written[0])) == len(model.outputs)
 
 
-def test_a_wrapper_is_found_by_its_own_name() -> None:
+def test_wrapper_is_found_by_its_own_name() -> None:
     quantized = quantize_model(one())
     assert quantized.get_layer("quant_predictions").layer.name == "predictions"
     assert not quantized.get_layer("predictions").weights
@@ -125,7 +128,10 @@ def test_a_wrapper_is_found_by_its_own_name() -> None:
 
 @pytest.mark.parametrize("compile_before", [True, False])
 def test_a_dictionary_for_one_output(compile_before: bool) -> None:
-    """Losses and metrics by the output's name, as for the original (Keras takes no targets by name there)."""
+    """Losses and metrics by output name, as for the original.
+
+    Keras takes no targets by name there.
+    """
     model = one()
     options = {
         "loss": {"predictions": "sparse_categorical_crossentropy"},

@@ -1,4 +1,7 @@
-"""A model that has quantizers already, from an earlier call or put there by hand: still one for each tensor."""
+"""Models with quantizers already: still one for each tensor.
+
+They are from an earlier call or put there by hand.
+"""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -35,7 +38,11 @@ def conv(x: Any, name: str, **options: Any) -> Any:
 
 
 def net() -> keras.Model:
-    """A residual block, a pool between readers of one tensor, a Concatenate, a separable convolution and a head."""
+    """A network of the structures that share or contain quantizers.
+
+    A residual block, a pool between readers of one tensor, a Concatenate, a separable convolution
+    and a head.
+    """
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 3), name="x")
     a = layers.ReLU(name="relu")(conv(x, "conv_a"))
@@ -63,7 +70,10 @@ def source(graph: LayerGraph, tensor: str) -> str:
 
 
 def check_one_quantizer_each(model: keras.Model) -> None:
-    """No tensor has two quantizers, none is quantized twice in a row, no layer is wrapped twice."""
+    """Check for single quantizers and wrappers.
+
+    No tensor has two quantizers, none is quantized twice in a row, no layer is wrapped twice.
+    """
     graph = LayerGraph(model)
     on: dict[str, set[str]] = {}
     for call in graph.calls:
@@ -121,7 +131,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("steps", ORDERS, ids="-".join)
-def test_one_call_after_another_gives_each_tensor_one_quantizer(steps: tuple[str, ...]) -> None:
+def test_repeated_calls_give_one_quantizer_per_tensor(steps: tuple[str, ...]) -> None:
     model = original = net()
     for step in steps:
         model = STEPS[step](model)
@@ -132,7 +142,7 @@ def test_one_call_after_another_gives_each_tensor_one_quantizer(steps: tuple[str
     np.testing.assert_array_equal(model(data()), original(data()))
 
 
-def test_step_by_step_gives_what_one_call_gives() -> None:
+def test_stepwise_calls_equal_one_call() -> None:
     every = QuantizationSpec().add("Add", is_keras_class=True).add("cat").add("max")
     at_once = quantize_model(net(), "full", every)
     model = net()
@@ -150,8 +160,8 @@ CASES = [ResNetV1QDQCase, ResNetV2QDQCase, TensorRTQDQCase]
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first", ["convolutions", "max", "full"])
-def test_a_case_sees_the_layers_in_their_wrappers(case: type, first: str) -> None:
-    """A convolution in a wrapper still takes the addition and the normalization behind it into its kernel."""
+def test_case_sees_layers_in_their_wrappers(case: type, first: str) -> None:
+    """A wrapped convolution still fuses the addition and normalization behind it."""
     model = quantize_model(STEPS[first](net()), custom_qdq_cases=[case()])
     check_one_quantizer_each(model)
     expected = structure(quantize_model(net(), custom_qdq_cases=[case()]))
@@ -161,7 +171,7 @@ def test_a_case_sees_the_layers_in_their_wrappers(case: type, first: str) -> Non
         assert structure(model) == expected
 
 
-def test_the_second_call_changes_no_range_and_adds_no_pair(tmp_path: Path) -> None:
+def test_second_call_changes_no_range_or_pair(tmp_path: Path) -> None:
     spec = QuantizationSpec().add("Add", is_keras_class=True)
     first = quantize_model(net())
     calibrate(first, data())
@@ -215,7 +225,7 @@ def test_what_is_quantized_already_says_so() -> None:
     assert {s.reason for s in named.skipped if s.layer == "quant_conv_a"} == {"quantized already"}
 
 
-def test_ranges_that_a_concatenate_ties_become_the_widest() -> None:
+def test_ranges_that_concatenate_ties_become_widest() -> None:
     x = keras.Input((4,), name="x")
     a, b = TensorQuantizer(name="a_quantizer"), TensorQuantizer(name="b_quantizer")
     left, right = layers.Dense(3, name="left")(x), layers.Dense(3, name="right")(x)
@@ -232,7 +242,10 @@ def test_ranges_that_a_concatenate_ties_become_the_widest() -> None:
 
 
 def by_hand(reader_first: bool) -> keras.Model:
-    """A quantizer put on a tensor that other layers read beside it, before or behind it in the model."""
+    """A hand-placed quantizer on a tensor with other readers.
+
+    They stand before or behind it in the model.
+    """
     x = keras.Input((8, 8, 3), name="x")
     a = conv(x, "conv_a")
     quantizer = TensorQuantizer(name="mine", num_bits=4, range_policy="frozen", momentum=0.5)
@@ -247,7 +260,7 @@ def by_hand(reader_first: bool) -> keras.Model:
 
 
 @pytest.mark.parametrize("reader_first", [True, False])
-def test_a_quantizer_put_by_hand_serves_all_readers(reader_first: bool) -> None:
+def test_quantizer_put_by_hand_serves_all_readers(reader_first: bool) -> None:
     model = by_hand(reader_first)
     quantized = quantize_model(model)
     check_one_quantizer_each(quantized)
@@ -264,7 +277,7 @@ def test_a_quantizer_put_by_hand_serves_all_readers(reader_first: bool) -> None:
     assert "conv_a_quantizer" not in model_quantizers(quantized)
 
 
-def test_a_wrapper_used_by_hand_reads_the_shared_quantizer() -> None:
+def test_wrapper_used_by_hand_reads_shared_quantizer() -> None:
     x = keras.Input((8, 8, 3), name="x")
     wrapper = Conv2DQuantizeWrapper(layers.Conv2D(4, 3, padding="same", name="conv_a"))
     model = keras.Model(x, layers.Add(name="add")([wrapper(x), conv(x, "conv_b")]))

@@ -32,7 +32,7 @@ def test_range_shape_names_the_first_axis_beyond(axes: tuple[int, ...], named: i
         range_shape((4, 5, 6), axes, "q")
 
 
-def test_range_shape_names_an_axis_of_unknown_size() -> None:
+def test_range_shape_names_axis_of_unknown_size() -> None:
     with pytest.raises(SpecError, match=r"along axis 1, whose size is unknown: \(4, None, None\)"):
         range_shape((4, None, None), (0, 1), "q")
     assert range_shape((4, None, None), (0,), "q") == (4, 1, 1)
@@ -40,7 +40,7 @@ def test_range_shape_names_an_axis_of_unknown_size() -> None:
 
 @pytest.mark.parametrize("bits", range(2, 17))
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_least_step_keeps_the_range_above_the_floor(bits: int, unsigned: bool) -> None:
+def test_least_step_keeps_range_above_floor(bits: int, unsigned: bool) -> None:
     high = np.float32(integer_bounds(bits, False, unsigned)[1])
     step, floor = least_step(float(high)), np.float32(AMAX_FLOOR)
     assert step.dtype == np.float32
@@ -67,5 +67,5 @@ def test_integer_bounds(
     assert integer_bounds(bits, narrow, unsigned) == bounds
 
 
-def test_the_floor_is_the_least_positive_scale_of_float16() -> None:
+def test_floor_is_least_positive_scale_of_float16() -> None:
     assert np.float16(AMAX_FLOOR / 127) == np.float16(2.0**-24) > 0

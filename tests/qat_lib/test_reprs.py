@@ -1,4 +1,4 @@
-"""What the library's objects look like at a prompt: one line, short enough to read."""
+"""Short one-line reprs of the library's objects."""
 
 from __future__ import annotations
 

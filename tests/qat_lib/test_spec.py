@@ -27,7 +27,7 @@ def test_the_defaults_of_an_entry() -> None:
     assert entry.quantization_index is None
 
 
-def test_the_arguments_stand_in_the_toolkit_s_order() -> None:
+def test_arguments_keep_the_toolkit_order() -> None:
     (entry,) = QuantizationSpec().add("Add", True, True, False, [0, 1]).layers
     assert entry == LayerConfig(
         name="Add", is_keras_class=True, quantize_weight=False, quantization_index=(0, 1)
@@ -149,7 +149,7 @@ def test_files_round_trip(tmp_path: Path) -> None:
     assert len(QuantizationSpec.from_yaml(tmp_path / "empty.yaml")) == 0
 
 
-def test_what_is_at_its_default_is_not_written() -> None:
+def test_defaults_are_not_written() -> None:
     assert QuantizationSpec().add("conv").to_list() == [{"name": "conv"}]
 
 
@@ -165,7 +165,7 @@ def test_what_is_at_its_default_is_not_written() -> None:
         "!!python/object:os.x {}",
     ],
 )
-def test_a_file_that_is_no_spec_is_refused(text: str, tmp_path: Path) -> None:
+def test_non_spec_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(text)
     with pytest.raises(SpecError):
         QuantizationSpec.from_yaml(tmp_path / "spec.yaml")

@@ -1,4 +1,4 @@
-"""The PyTorch front end as a package: its names, and what it says where PyTorch is missing."""
+"""The PyTorch front end: public names, and errors without PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SOURCE = Path(__file__).parents[2] / "qat_lib" / "torch" / "__init__.py"
 
 
 def run_python(code: str, *, blocked: tuple[str, ...]) -> str:
-    """Return what ``code`` prints in a process that can't import the packages ``blocked``."""
+    """Return what ``code`` prints without the packages ``blocked``.
+
+    The process can't import them.
+    """
     block = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))"
     done = subprocess.run(
         [sys.executable, "-c", f"{block}\n{code}"], capture_output=True, text=True, check=True
@@ -23,7 +26,7 @@ def run_python(code: str, *, blocked: tuple[str, ...]) -> str:
 
 
 def typed_imports() -> dict[str, str]:
-    """Return each name of the TYPE_CHECKING block with the module that it is imported from."""
+    """Return the names of the TYPE_CHECKING block with their modules."""
     found = {}
     for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body:
         if ast.unparse(node).startswith("if TYPE_CHECKING:") and isinstance(node, ast.If):
@@ -48,7 +51,7 @@ except ImportError as error:
     assert message.endswith("Install it with: pip install 'qatline[torch]'")
 
 
-def test_torch_names_are_those_that_type_checkers_see() -> None:
+def test_torch_names_match_type_checking_imports() -> None:
     package = pytest.importorskip("qat_lib.torch", reason="needs the extra qatline[torch]")
     typed = typed_imports()
     assert sorted(typed) == sorted(package.__all__) == sorted(package._HOMES)
@@ -67,7 +70,7 @@ print("ready")
     assert run_python(code, blocked=("tensorflow", "keras", "tf2onnx")) == "ready"
 
 
-def test_an_unknown_torch_name_is_an_attribute_error() -> None:
+def test_unknown_torch_name_is_attribute_error() -> None:
     package = pytest.importorskip("qat_lib.torch", reason="needs the extra qatline[torch]")
     with pytest.raises(AttributeError, match="has no attribute 'quantise_model'"):
         _ = package.quantise_model

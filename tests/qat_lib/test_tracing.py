@@ -1,4 +1,4 @@
-"""One tensor followed from the plan to the engine, whatever it is called by."""
+"""One tensor traced from plan to engine, by any name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qat_lib.tensor_trace import TensorTrace
 
 
 def network() -> Any:
-    """Return a network with a nested model, a shared layer, a residual Add and a Concat."""
+    """Return a network with nested model, shared layer, residual and Concat."""
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 4), name="inner_in")
     y = layers.Conv2D(4, 3, padding="same", use_bias=False, name="conv")(x)
@@ -68,7 +68,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     return Stages(folder / "m.onnx", plan, analysis, folder / "m.engine")
 
 
-def test_a_layer_is_traced_from_its_plan_entries_to_the_engine(stages: Stages) -> None:
+def test_layer_is_traced_from_plan_to_engine(stages: Stages) -> None:
     trace = stages.trace("relu")
     assert trace.keras_layers == ("relu",)
     assert [(node.name, node.op) for node in trace.nodes] == [("relu/Relu", "Relu")]
@@ -87,7 +87,7 @@ def test_a_layer_is_traced_from_its_plan_entries_to_the_engine(stages: Stages) -
     assert {layer.keras_layer for layer in trace.engine_layers} >= {"relu", "shared"}
 
 
-def test_the_scale_and_range_are_those_of_the_file(stages: Stages) -> None:
+def test_scale_and_range_are_those_of_file(stages: Stages) -> None:
     tensors = {t.name: t for t in onnx.load(stages.onnx).graph.initializer}
     for name, layer in (("relu_quantizer", "relu"), ("conv_kernel_quantizer", "conv")):
         (quantizer,) = stages.trace(layer).quantizers
@@ -96,7 +96,7 @@ def test_the_scale_and_range_are_those_of_the_file(stages: Stages) -> None:
         np.testing.assert_allclose(quantizer.amax, scale * 127.0, rtol=1e-6)
 
 
-def test_a_range_of_unsigned_integers_has_255_steps(tmp_path: Path) -> None:
+def test_range_of_unsigned_integers_has_255_steps(tmp_path: Path) -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(x, layers.Dense(2, name="d")(layers.ReLU(name="r")(x)))
     quantized = qat_lib.quantize_model(model, unsigned=True)
@@ -132,14 +132,14 @@ def test_a_tensor_is_found_by_every_name(
     assert [quantizer.name for quantizer in trace.quantizers] == quantizers
 
 
-def test_a_fused_layer_says_why_the_plan_leaves_it_alone(stages: Stages) -> None:
+def test_fused_layer_says_why_it_is_unquantized(stages: Stages) -> None:
     trace = stages.trace("norm")
     assert [skipped.reason for skipped in trace.skipped] == ["fused"]
     assert (trace.nodes, trace.engine_layers, trace.findings) == ((), (), ())
     assert "not quantized by the plan: fused (runs in the kernel of conv)" in str(trace)
 
 
-def test_a_shared_layer_has_a_node_for_each_call(stages: Stages) -> None:
+def test_shared_layer_has_node_for_each_call(stages: Stages) -> None:
     trace = stages.trace("shared")
     assert [node.name for node in trace.nodes] == ["quant_shared/Conv", "quant_shared/Conv_1"]
     kernel = next(q for q in trace.quantizers if q.name == "shared_kernel_quantizer")
@@ -147,7 +147,7 @@ def test_a_shared_layer_has_a_node_for_each_call(stages: Stages) -> None:
     assert len(kernel.entries) == 1
 
 
-def test_a_tied_quantizer_is_narrowed_down_to_the_tensor_asked_for(stages: Stages) -> None:
+def test_tied_quantizer_is_narrowed_to_asked_tensor(stages: Stages) -> None:
     (tied,) = {e.name for e in stages.plan.quantizers if e.tensor == "concat:0"}
     whole = stages.trace(tied)
     assert set(whole.keras_layers) > {"concat"}
@@ -169,7 +169,7 @@ def test_findings_are_those_of_the_layer(stages: Stages) -> None:
     assert trace.findings == changed
 
 
-def test_a_file_alone_is_traced_without_plan_analysis_and_engine(stages: Stages) -> None:
+def test_file_is_traced_without_plan_and_engine(stages: Stages) -> None:
     trace = qat_lib.trace_tensor("conv", stages.onnx)
     (quantizer,) = trace.quantizers
     assert quantizer.entries == trace.findings == trace.engine_layers == ()
@@ -191,7 +191,7 @@ def test_plan_of_another_file_is_traced_alone(stages: Stages, tmp_path: Path) ->
     assert "nodes: none in the file" in str(trace)
 
 
-def test_plan_and_layers_are_taken_as_values_and_as_paths(stages: Stages, tmp_path: Path) -> None:
+def test_plan_and_layers_accept_values_and_paths(stages: Stages, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(stages.plan.to_json())
     content = json.loads(stages.engine.with_suffix(".layers.json").read_text())
     built = [EngineLayer.from_dict(layer) for layer in content["layers"]]
@@ -216,7 +216,7 @@ def test_a_trace_is_text_and_json(stages: Stages) -> None:
     assert content["quantizers"][0]["entries"][0]["tensor"] == "conv/kernel"
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_ones(stages: Stages) -> None:
+def test_unknown_name_is_refused_with_nearest_ones(stages: Stages) -> None:
     with pytest.raises(ConfigError, match=r"Received: 'relo'\. Did you mean 'relu'"):
         stages.trace("relo")
     with pytest.raises(ConfigError, match=r"Received: ''\. List them"):

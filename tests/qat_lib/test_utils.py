@@ -95,9 +95,7 @@ def test_asset_paths(tmp_path: Path) -> None:
     assert os.listdir(run.fp32) == os.listdir(run.int8) == []
 
 
-def test_an_earlier_run_is_moved_aside_and_not_deleted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_earlier_run_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for content in ("first", "second"):
         assets = utils.CreateAssetsFolders(tmp_path)
         assets.add_folder("run")
@@ -113,7 +111,7 @@ def test_an_earlier_run_is_moved_aside_and_not_deleted(
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/tmp", "base", "add_folder"])
-def test_a_name_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_non_folder_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plain folder name"):
         utils.CreateAssetsFolders(tmp_path).add_folder(name)
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +170,7 @@ def test_neighbours_of_what_is_not_there(residual: keras.Model) -> None:
         utils.find_my_successors(Subclassed(), "first")
 
 
-def test_the_traveller_lists_layers_of_nested_and_subclassed_models(residual: keras.Model) -> None:
+def test_traveller_lists_nested_and_subclassed_layers(residual: keras.Model) -> None:
     class Subclassed(keras.Model):
         def __init__(self) -> None:
             super().__init__()
@@ -238,7 +236,7 @@ def test_tensorflow_quantizers_in_a_folder_stay_pairs(tmp_path: Path) -> None:
     assert ops(target).count("QuantizeLinear") == ops(target).count("DequantizeLinear") == 2
 
 
-def test_a_quantized_model_in_a_folder_is_refused(residual: keras.Model, tmp_path: Path) -> None:
+def test_quantized_model_in_folder_is_refused(residual: keras.Model, tmp_path: Path) -> None:
     from qat_lib import quantize_model
 
     quantize_model(residual).export(str(tmp_path / "folder"), verbose=False)
@@ -280,6 +278,6 @@ TOOLKIT_NAMES = [
 
 
 @pytest.mark.parametrize("name", TOOLKIT_NAMES)
-def test_every_name_is_where_the_toolkit_has_it(name: str) -> None:
+def test_every_name_is_where_toolkit_has_it(name: str) -> None:
     module, _, attribute = f"qat_lib.{name}".rpartition(".")
     assert callable(getattr(importlib.import_module(module), attribute))

@@ -1,4 +1,4 @@
-"""What an operation is, in one table for Keras, TensorFlow, PyTorch and ONNX.
+"""Roles of operations: one table for Keras, TensorFlow, PyTorch and ONNX.
 
 The planner, the cases, the lowering passes, the analysis, the engines and the report ask the table,
 so that Keras's words and ONNX's mean the same. A set that differs from a role names the difference
@@ -36,12 +36,12 @@ def onnx_operators(role: Role, *more: Role) -> frozenset[str]:
 
 
 def layer_names(role: Role, *more: Role) -> tuple[str, ...]:
-    """Return the classes of ``keras.layers`` that have all of the roles, in the table's order."""
+    """Return the ``keras.layers`` classes with all roles, in table order."""
     return tuple(_names("layers", role, *more))
 
 
 def keras_operators(role: Role, *more: Role) -> frozenset[str]:
-    """Return the classes of bare Keras operations that have all of the roles."""
+    """Return the bare Keras operation classes with all roles."""
     return frozenset(_names("operators", role, *more))
 
 
@@ -51,7 +51,7 @@ def activation_functions(role: Role, *more: Role) -> frozenset[str]:
 
 
 def other_layers(role: Role, *more: Role) -> frozenset[str]:
-    """Return the layer classes of model libraries that have all of the roles."""
+    """Return the layer classes of model libraries with all roles."""
     return frozenset(_names("others", role, *more))
 
 
@@ -61,7 +61,7 @@ def tensorflow_operators(role: Role, *more: Role) -> frozenset[str]:
 
 
 def torch_functions(role: Role, *more: Role) -> frozenset[str]:
-    """Return the functions, methods and operators of PyTorch that have all of the roles."""
+    """Return PyTorch's functions, methods and operators with all roles."""
     return frozenset(_names("torch", role, *more))
 
 

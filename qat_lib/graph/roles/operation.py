@@ -1,4 +1,4 @@
-"""One line of the table of operations: its names, and the roles that it can have."""
+"""Row of the operations table: names and possible roles."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def operation(
     modules: str = "",
     torch: str = "",
 ) -> Operation:
-    """Return a line of the table from roles, with commas between them, and names, with spaces."""
+    """Return a table row from comma-separated roles and space-separated names."""
     known: dict[str, Role] = {role: role for role in get_args(Role)}
     return Operation(
         roles=frozenset(known[role.strip()] for role in roles.split(",")),

@@ -1,4 +1,4 @@
-"""The table of operations: under which names each one is known, and what roles it has.
+"""Table of operations: the names and roles of each.
 
 A line holds the operations with the same roles under all their names; where they stand in one
 order, as an activation function and its operator do, it is the same in each column.

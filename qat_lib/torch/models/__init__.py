@@ -1,4 +1,7 @@
-"""Reference networks in PyTorch, by name, and weights from files with their names and layouts."""
+"""Reference networks in PyTorch, by name, and their weights from files.
+
+Files have PyTorch's names and layouts.
+"""
 
 from __future__ import annotations
 

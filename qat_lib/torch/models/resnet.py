@@ -22,7 +22,9 @@ def resnet20_cifar10(*, channels: int = 3, classes: int = 10) -> ResNetCifar:
 
 
 class ResNetCifar(nn.Module):
-    """A stem and three stages of basic blocks, with 16, 32 and 64 channels.
+    """ResNet for CIFAR: stages of 16, 32 and 64 channels.
+
+    A stem comes before the three stages of basic blocks.
 
     Args:
         blocks: blocks of each stage.

@@ -14,7 +14,7 @@ from qat_lib.models.weight_files import reading_weights, refuse_unused
 
 
 def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Load the weights of every parameter and buffer of a module, in place.
+    """Load weights for all parameters and buffers of a module, in place.
 
     Args:
         module: the module.

@@ -1,4 +1,4 @@
-"""A plan looked up by what a model has, and checked against it, whatever the framework."""
+"""Plan lookup by a model's parts, and its checks, framework-free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What ``calibrate`` asks a model for and sets in it, on quantizers alone: quicker than on whole networks."""
+"""``calibrate`` on quantizers alone: its requests to a model, its effects.
+
+That is quicker than on whole networks.
+"""
 
 from typing import Any
 
@@ -46,7 +49,7 @@ def test_a_single_sample_is_enough() -> None:
     assert calibrate(hand_made(), np.float32([[1, -2]]), "max").tensors["q"].amax == 2.0
 
 
-def test_the_first_tensor_that_is_not_finite_is_named() -> None:
+def test_first_non_finite_tensor_is_named() -> None:
     x = keras.Input((2,), name="x")
     first = TensorQuantizer(name="first")(x)
     model = keras.Model(x, TensorQuantizer(name="second")(first))
@@ -60,7 +63,7 @@ def test_calibrate_runs_the_model_in_inference() -> None:
     assert calibrate(model, np.ones((4, 64), np.float32), "max").tensors["q"].amax == 1.0
 
 
-def test_weights_of_every_policy_get_their_own_range() -> None:
+def test_weights_get_own_range_under_every_policy() -> None:
     x = keras.Input((2,), name="x")
     model = quantize_model(keras.Model(x, layers.Dense(2, use_bias=False, name="head")(x)))
     kernel = np.float32([[1, -3], [2, 0.5]])
@@ -71,7 +74,7 @@ def test_weights_of_every_policy_get_their_own_range() -> None:
     np.testing.assert_array_equal(weight.amax, [[2, 3]])
 
 
-def test_a_report_shows_no_counts_in_its_text() -> None:
+def test_report_shows_no_counts_in_its_text() -> None:
     statistics = calibrate(hand_made(), np.float32([[1, -2]]), "max").tensors["q"]
     assert "counts" not in repr(statistics)
     assert "edges" not in repr(statistics)
@@ -79,14 +82,14 @@ def test_a_report_shows_no_counts_in_its_text() -> None:
     assert statistics.counts.sum() == statistics.values == 2
 
 
-def test_a_tuple_is_a_batch_of_inputs_and_labels_where_the_model_has_one_input() -> None:
+def test_tuple_is_a_batch_with_labels() -> None:
     x, y = np.float32([[1, 2]]), np.float32([[9, 9]])
     report = calibrate(hand_made(), [(x, y), [x, y]], "max")
     assert (report.samples, report.tensors["q"].amax) == (2, 2.0)
 
 
 @pytest.mark.parametrize("data", [{"a": [1.0]}, {}, 5, None])
-def test_data_that_is_neither_arrays_nor_batches_is_refused(data: Any) -> None:
+def test_data_must_be_arrays_or_batches(data: Any) -> None:
     with pytest.raises(CalibrationError, match=f"Received: {type(data).__name__}"):
         calibrate(hand_made(), data)
 
@@ -95,7 +98,10 @@ VALUES = np.arange(1, 15, dtype=np.float32).reshape(7, 2)
 
 
 def kinds() -> dict[str, Any]:
-    """Return the same seven samples in every form that ``calibrate`` takes, in batches of 3, 3 and 1."""
+    """Return the same seven samples in every accepted form.
+
+    Batches have 3, 3 and 1 samples.
+    """
     parts, labels = [VALUES[:3], VALUES[3:6], VALUES[6:]], np.full((7, 1), 99, np.float32)
     return {
         "array": VALUES,
@@ -120,7 +126,7 @@ def test_calibrate_takes_data_of_every_kind(kind: str) -> None:
 
 
 def two(form: Any) -> keras.Model:
-    """Return a model of the inputs ``a`` and ``b``, with a quantizer on each."""
+    """Return a model of inputs ``a`` and ``b``, each with a quantizer."""
     inputs = {name: keras.Input((2,), name=name) for name in "ab"}
     outputs = [TensorQuantizer(name=f"q{name}")(x) for name, x in inputs.items()]
     return keras.Model(inputs if form is dict else form(inputs.values()), outputs)
@@ -140,13 +146,13 @@ def test_calibrate_takes_data_of_several_inputs(form: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("form", [dict, list])
-def test_calibrate_names_the_lengths_of_inputs_that_differ(form: Any) -> None:
+def test_calibrate_names_lengths_of_inputs_that_differ(form: Any) -> None:
     data = {"a": VALUES, "b": VALUES[:5]}
     with pytest.raises(CalibrationError, match=r"as many samples for each input\. Received: 7, 5"):
         calibrate(two(form), data if form is dict else list(data.values()))
 
 
-def test_calibrate_takes_two_batches_of_one_input_for_batches() -> None:
+def test_calibrate_takes_two_arrays_for_batches() -> None:
     report = calibrate(hand_made(), [VALUES, VALUES[:2]], "max")
     assert (report.batches, report.samples) == (2, 9)
 
@@ -188,7 +194,7 @@ def test_calibrate_reports_what_it_saw() -> None:
 
 @pytest.mark.parametrize("unsigned", [False, True])
 @pytest.mark.parametrize("bits", [3, 8])
-def test_calibrate_goes_by_the_integers_of_the_quantizer(unsigned: bool, bits: int) -> None:
+def test_calibrate_goes_by_integers_of_quantizer(unsigned: bool, bits: int) -> None:
     values = np.random.default_rng(0).exponential(size=(500, 2)).astype(np.float32)
     model = hand_made(unsigned=unsigned, num_bits=bits)
     histograms = _Histograms()
@@ -214,9 +220,7 @@ def test_calibrate_freezes_where_asked(freeze: bool) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 6])
-def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(
-    bad: float, row: int
-) -> None:
+def test_calibrate_refuses_non_finite_values(bad: float, row: int) -> None:
     model, data = hand_made(), VALUES.copy()
     data[row, 1] = bad
     with pytest.raises(CalibrationError, match="'q' has NaN or infinite"):
@@ -226,7 +230,7 @@ def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(
 
 
 def test_calibrate_sees_the_float_tensors() -> None:
-    """A quantizer behind another one sees what it would if nothing were quantized."""
+    """A quantizer behind another sees the unquantized values."""
     x = keras.Input((2,), name="x")
     first = TensorQuantizer(name="first")
     model = keras.Model(x, TensorQuantizer(name="second")(first(x)))
@@ -246,7 +250,7 @@ def test_calibrate_gives_a_shared_quantizer_one_histogram() -> None:
     assert (found.amax, found.values) == (42.0, 28)
 
 
-def test_calibrate_leaves_quantizers_out_that_need_no_data() -> None:
+def test_calibrate_skips_quantizers_that_need_no_data() -> None:
     x = keras.Input((2,), name="x")
     model = keras.Model(
         x, TensorQuantizer(name="q")(TensorQuantizer(name="always", range_policy="current")(x))
@@ -282,7 +286,7 @@ def test_calibrate_refuses_a_model_without_quantizers() -> None:
         calibrate(keras.Model(x, layers.ReLU()(x), name="plain"), VALUES)
 
 
-def test_calibrate_ends_its_observing_when_the_data_fail() -> None:
+def test_calibrate_stops_observing_when_data_fail() -> None:
     def fails() -> Any:
         yield VALUES
         raise OSError("disk")
@@ -294,7 +298,7 @@ def test_calibrate_ends_its_observing_when_the_data_fail() -> None:
 
 
 @pytest.mark.parametrize("policy", ["frozen", "learned"])
-def test_calibrate_sets_the_ranges_of_weights_from_the_weights(policy: str) -> None:
+def test_calibrate_sets_ranges_of_weights_from_weights(policy: str) -> None:
     x = keras.Input((2,), name="x")
     spec = QuantizationSpec().add("dense", weight_range_policy=policy)
     model = quantize_model(keras.Model(x, layers.Dense(2, name="dense")(x)), quantization_spec=spec)

@@ -46,7 +46,7 @@ def mean_squared_error(x: np.ndarray, amax: float) -> float:
         max_size=5,
     )
 )
-def test_no_value_is_lost_as_the_histogram_grows(arrays: list[np.ndarray]) -> None:
+def test_no_value_is_lost_as_histogram_grows(arrays: list[np.ndarray]) -> None:
     histogram = histogram_of(*arrays)
     assert histogram.counts.sum() == sum(len(a) for a in arrays)
     assert histogram.observed_max == max(float(np.abs(a).max()) for a in arrays)
@@ -76,7 +76,7 @@ def test_the_order_of_the_batches_changes_little() -> None:
         normal() * 1e6,
     ],
 )
-def test_a_range_is_positive_and_not_beyond_the_data(method: str, x: np.ndarray) -> None:
+def test_range_is_positive_and_not_beyond_data(method: str, x: np.ndarray) -> None:
     amax = range_from_histogram(histogram_of(x), method)
     assert 0 < amax <= np.abs(x).max()
 
@@ -105,7 +105,7 @@ def test_the_percentile_of_100_is_the_maximum() -> None:
     assert range_from_histogram(histogram_of(x), "percentile", 100) == np.abs(x).max()
 
 
-def test_mse_beats_the_maximum_where_there_are_outliers() -> None:
+def test_mse_beats_maximum_where_there_are_outliers() -> None:
     x = np.concatenate([normal(), np.float32([60.0])])
     amax = range_from_histogram(histogram_of(x), "mse")
     errors = [mean_squared_error(x, a) for a in np.linspace(0.5, 60, 200)]
@@ -113,14 +113,14 @@ def test_mse_beats_the_maximum_where_there_are_outliers() -> None:
     assert mean_squared_error(x, amax) < mean_squared_error(x, 60.0)
 
 
-def test_mse_takes_a_smaller_range_for_fewer_bits() -> None:
+def test_mse_takes_smaller_range_for_fewer_bits() -> None:
     histogram = histogram_of(normal())
     assert range_from_histogram(histogram, "mse", num_bits=4) < range_from_histogram(
         histogram, "mse", num_bits=8
     )
 
 
-def test_entropy_clips_a_long_tail_and_keeps_a_uniform_one() -> None:
+def test_entropy_clips_only_a_long_tail() -> None:
     tail = np.concatenate([normal(), np.float32([60.0])])
     assert range_from_histogram(histogram_of(tail), "entropy") < 30
     uniform = np.random.default_rng(2).random(50000).astype(np.float32)
@@ -144,7 +144,10 @@ def test_entropy_is_the_published_one(x: np.ndarray) -> None:
 
 
 def test_entropy_leaves_zeros_out() -> None:
-    """However many there are: after a ReLU half of all values are, and they say nothing about the range."""
+    """However many: half of a ReLU's outputs are zeros.
+
+    They say nothing about the range.
+    """
     x = normal(5000)
     ranges = {
         range_from_histogram(histogram_of(x, np.zeros(count)), "entropy")
@@ -231,7 +234,7 @@ def batched(kind: str) -> Any:
 @pytest.mark.parametrize(
     "kind", ["array", "tensor", "dataset of pairs", "dataset", "list", "generator"]
 )
-def test_data_of_every_kind_gives_the_same_ranges(model: keras.Model, kind: str) -> None:
+def test_data_of_every_kind_gives_same_ranges(model: keras.Model, kind: str) -> None:
     report = calibrate(model, batched(kind), "max")
     assert report.samples == 24
     assert report.tensors["x_quantizer"].amax == np.abs(images()).max()
@@ -257,7 +260,7 @@ def test_a_dictionary_of_inputs() -> None:
     assert report.samples == 5
 
 
-def test_calibrated_ranges_stay_in_training_unless_asked_otherwise(model: keras.Model) -> None:
+def test_calibrated_ranges_stay_in_training_by_default(model: keras.Model) -> None:
     for freeze in (True, False):
         calibrate(model, images(), "max", freeze=freeze)
         before = float(model_quantizers(model)["x_quantizer"].amax)
@@ -268,7 +271,7 @@ def test_calibrated_ranges_stay_in_training_unless_asked_otherwise(model: keras.
             quantizer.unfreeze()
 
 
-def test_a_quantizer_with_a_calibrator_of_its_own_uses_that() -> None:
+def test_quantizer_uses_its_own_calibrator() -> None:
     x = keras.Input((6, 6, 2), name="x")
     model = keras.Model(x, layers.Conv2D(3, 3, name="conv")(x))
     spec = QuantizationSpec().add("conv", calibrator="max")
@@ -276,7 +279,7 @@ def test_a_quantizer_with_a_calibrator_of_its_own_uses_that() -> None:
     assert report.tensors["x_quantizer"].method == "max"
 
 
-def test_calibration_leaves_the_weights_and_the_statistics_alone(model: keras.Model) -> None:
+def test_calibration_leaves_weights_and_statistics_alone(model: keras.Model) -> None:
     kernels = [w.numpy() for w in model.trainable_variables]
     calibrate(model, images())
     for before, after in zip(kernels, model.trainable_variables, strict=True):
@@ -297,9 +300,7 @@ def test_a_dead_tensor_gets_the_least_range(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_refused_and_change_nothing(
-    model: keras.Model, bad: float
-) -> None:
+def test_non_finite_values_change_nothing(model: keras.Model, bad: float) -> None:
     before = {n: q.amax.tolist() for n, q in model_quantizers(model).items()}
     x = images()
     x[-1, 0, 0, 0] = bad
@@ -323,7 +324,7 @@ def test_data_of_no_kind_is_refused(model: keras.Model) -> None:
 
 
 @pytest.mark.parametrize("percentile", [0, 101, -5])
-def test_a_percentile_out_of_range_is_refused_before_the_data_is_read(
+def test_bad_percentile_is_refused_before_reading_data(
     model: keras.Model, percentile: float
 ) -> None:
     def unread() -> Iterator[np.ndarray]:
@@ -340,7 +341,7 @@ def test_a_model_without_quantizers_is_refused() -> None:
         calibrate(keras.Model(x, layers.Dense(2)(x)), np.ones((2, 4)))
 
 
-def test_an_error_in_the_data_leaves_the_model_usable(model: keras.Model) -> None:
+def test_error_in_data_leaves_model_usable(model: keras.Model) -> None:
     """The observing ends with the call, whatever ends the call."""
 
     def fails() -> Iterator[np.ndarray]:
@@ -362,7 +363,7 @@ def two_inputs(form: type) -> keras.Model:
 
 @pytest.mark.parametrize("form", [dict, list, tuple])
 @pytest.mark.parametrize("batched", [False, True])
-def test_models_of_several_inputs_take_data_in_keras_forms(form: type, batched: bool) -> None:
+def test_multi_input_models_take_keras_data_forms(form: type, batched: bool) -> None:
     model, arrays = (
         two_inputs(form),
         {"a": normal(80).reshape(20, 4), "b": 3 * normal(80, 1).reshape(20, 4)},
@@ -396,7 +397,7 @@ def test_unsigned_ranges_have_twice_the_steps() -> None:
     assert errors[1] < errors[0]
 
 
-def test_negative_values_under_an_unsigned_quantizer_are_named(
+def test_negative_values_under_unsigned_quantizer_are_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     x = keras.Input((64,))

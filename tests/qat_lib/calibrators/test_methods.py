@@ -22,13 +22,11 @@ def histogram(counts: Any, upper: float = 1.0, observed_max: float | None = None
 @pytest.mark.parametrize(
     ("percentile", "expected"), [(1, 1), (25, 1), (26, 2), (50, 2), (99, 4), (99.99, 4), (100, 4)]
 )
-def test_percentile_is_the_upper_edge_of_the_bin_that_reaches_it(
-    percentile: float, expected: float
-) -> None:
+def test_percentile_is_upper_edge_of_its_bin(percentile: float, expected: float) -> None:
     assert range_from_histogram(histogram([5, 5, 5, 5], 4.0), "percentile", percentile) == expected
 
 
-def test_percentile_of_one_hundred_is_the_last_bin_that_holds_a_value() -> None:
+def test_percentile_100_is_last_nonempty_bin() -> None:
     assert range_from_histogram(histogram([5, 5, 0, 0], 4.0, 1.75), "percentile", 100) == 1.75
     assert range_from_histogram(histogram([5, 5, 0, 0], 4.0, 4.0), "percentile", 100) == 2.0
 
@@ -57,7 +55,7 @@ def published_mse(counts: np.ndarray, upper: float, observed_max: float, steps: 
 @pytest.mark.parametrize(
     ("bits", "unsigned", "steps"), [(3, False, 3), (3, True, 7), (4, False, 7), (8, False, 127)]
 )
-def test_mse_is_the_least_of_a_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
+def test_mse_is_least_of_hundred_ranges(bits: int, unsigned: bool, steps: int) -> None:
     counts = np.random.default_rng(1).integers(0, 9, 48) * np.linspace(5, 0, 48).astype(int)
     counts[-1] = 1
     found = range_from_histogram(
@@ -71,7 +69,7 @@ def test_mse_and_entropy_have_the_published_resolution() -> None:
 
 
 def entropy(counts: dict[int, int] | np.ndarray, bits: int = 8) -> float:
-    """Return the chosen range in bins, of the 2048 that entropy is taken of."""
+    """Return the chosen range in bins, out of entropy's 2048."""
     whole = np.zeros(ENTROPY_BINS, np.int64)
     if isinstance(counts, dict):
         for index, count in counts.items():
@@ -84,14 +82,20 @@ def entropy(counts: dict[int, int] | np.ndarray, bits: int = 8) -> float:
 
 
 def test_entropy_keeps_what_fits_into_the_levels() -> None:
-    """As many bins as levels lose nothing: the range is the largest magnitude, whatever the counts are."""
+    """With as many bins as levels nothing is lost.
+
+    The range is the largest magnitude, whatever the counts are.
+    """
     assert entropy({0: 5, 1: 5, 127: 5}) == ENTROPY_BINS
     assert entropy({0: 5, 1: 5, 200: 5}) < ENTROPY_BINS
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_entropy_of_equal_ones_is_the_range_that_clips_least(bits: int) -> None:
-    """Equal counts are lost by no range that has whole groups: the last bin that holds a value is the range."""
+def test_entropy_of_equal_counts_clips_least(bits: int) -> None:
+    """Equal counts: any range of whole groups loses nothing.
+
+    The last bin that holds a value is the range.
+    """
     levels = 2 ** (bits - 1)
     assert entropy(np.full(levels * 8, 7), bits) == levels * 8
 
@@ -101,11 +105,11 @@ def test_entropy_leaves_out_the_count_of_zeros() -> None:
     assert len({entropy({0: zeros, **rest}, 3) for zeros in (0, 9, 10**9)}) == 1
 
 
-def test_entropy_never_ends_in_a_bin_without_a_value_while_others_lie_beyond() -> None:
+def test_entropy_never_ends_in_an_empty_bin() -> None:
     assert entropy({1: 1000, 2: 1000, 3: 1000, 4: 1000, 40: 1}, 3) in (4, 5, 41)
 
 
-def test_a_range_is_zero_of_zeros_and_never_beyond_the_data() -> None:
+def test_range_never_exceeds_the_data() -> None:
     assert {range_from_histogram(histogram([5, 0], 0.0), method) for method in METHODS} == {0.0}
     for method in METHODS:
         assert range_from_histogram(histogram([1] * 4096, 2.0, 1.5), method) <= 1.5
@@ -113,7 +117,7 @@ def test_a_range_is_zero_of_zeros_and_never_beyond_the_data() -> None:
 
 
 @pytest.mark.parametrize("percentile", [1e-9, 0.5, 100])
-def test_check_method_takes_percentiles_up_to_one_hundred(percentile: float) -> None:
+def test_check_method_takes_percentiles_up_to_100(percentile: float) -> None:
     check_method("percentile", percentile)
 
 
@@ -125,7 +129,7 @@ def test_check_method_refuses_percentiles_beyond(percentile: float) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_entropy_is_the_published_one_bin_after_bin(bits: int, seed: int) -> None:
+def test_entropy_is_published_one_bin_after_bin(bits: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     counts = generator.poisson(np.linspace(6, 0.2, 40) ** generator.integers(1, 3))
     counts[1:3], counts[-1] = 3, 1

@@ -52,7 +52,7 @@ def test_correct_bias_removes_the_mean_error():
     assert all(shift > 0 for shift in report.shifts.values())
 
 
-def test_correct_bias_of_weights_holds_on_other_data():
+def test_correct_bias_holds_on_other_data():
     model, data, other = network(), images(), images(seed=5)
     quantized = quantized_at(4, model, data, quantize_input=False)
     before = mean_error(model, quantized, other)
@@ -78,7 +78,10 @@ def test_correct_bias_leaves_an_exact_model_alone():
 
 
 def test_correct_bias_withstands_clipped_outliers():
-    """A few clipped positions must not move all others, as a plain mean would."""
+    """Few clipped positions must not move the others.
+
+    A plain mean would.
+    """
     x = keras.Input((8, 8, 1), name="image")
     y = keras.layers.Conv2D(1, 1, kernel_initializer="ones", name="conv")(x)
     model = keras.Model(x, y)
@@ -116,7 +119,7 @@ def test_correct_bias_says_what_it_skips():
     assert "no bias" in report.skipped["quant_bare"]
 
 
-def test_correct_bias_needs_a_beta_in_the_normalization():
+def test_correct_bias_needs_beta_in_normalization():
     model, data = network(center=False), images()
     report = correct_bias(quantized_at(8, model, data), data)
     assert set(report.skipped) == {"quant_conv"}

@@ -18,7 +18,10 @@ def images(samples=32, seed=0):
 
 
 def network(relu=None, *, norm=True, between=(), multiplier=1, conv_options=None):
-    """Return a network whose four channels in front of a depthwise convolution differ widely."""
+    """Return a network with widely different channels before a depthwise convolution.
+
+    There are four channels.
+    """
     keras.utils.set_random_seed(3)
     x = keras.Input((8, 8, 3), name="image")
     y = keras.layers.Conv2D(4, 1, name="conv", **(conv_options or {"use_bias": not norm}))(x)
@@ -108,7 +111,7 @@ def test_equalize_leaves_other_functions_alone(model):
         np.testing.assert_array_equal(weights, kept)
 
 
-def test_equalize_leaves_a_tensor_with_two_readers_alone():
+def test_equalize_leaves_tensor_with_two_readers_alone():
     x = keras.Input((8, 8, 3))
     y = keras.layers.Conv2D(3, 1, name="conv")(x)
     model = keras.Model(x, keras.layers.Add()([y, keras.layers.DepthwiseConv2D(1)(y)]))

@@ -31,7 +31,7 @@ def calibrated(model, images):
 
 
 def outputs_of(quantized, images, visit=None):
-    """Return the pair of each model output, by the name of its call."""
+    """Return each model output's pair, by its call's name."""
     graph = LayerGraph(quantized)
     seen: dict[str, BothForms] = {}
 
@@ -70,7 +70,7 @@ def test_run_lockstep_shows_outputs_before_the_activation(network, images):
     assert quantized.get_layer("quant_conv1").layer.activation is keras.activations.relu
 
 
-def test_run_lockstep_restores_the_activation_after_a_failure(network, images):
+def test_run_lockstep_restores_activation_after_failure(network, images):
     quantized = calibrated(network, images)
     with pytest.raises(ValueError, match="axis"):
         run_lockstep(LayerGraph(quantized), [tf.zeros((2, 8, 8, 5))], lambda call, pairs: None)

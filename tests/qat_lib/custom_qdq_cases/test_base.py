@@ -1,4 +1,7 @@
-"""The custom Q/DQ cases, and what the toolkit's tutorials claim, in the model and in the ONNX graph."""
+"""Custom Q/DQ cases and the toolkit tutorials' claims.
+
+Both in the model and in the ONNX graph.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -28,7 +31,10 @@ from qat_lib.export import export_onnx
 
 
 def residual_block(batch_norm: bool = True) -> keras.Model:
-    """Return the block of the tutorial: Relu, two convolutions with a Relu between, Add, Relu."""
+    """Return the tutorial's residual block.
+
+    Relu, two convolutions with a Relu between, Add, Relu.
+    """
     x = keras.Input((8, 8, 3), name="x")
     first = layers.ReLU(name="relu_1")(layers.Conv2D(4, 3, padding="same", name="conv_1")(x))
     y = layers.ReLU(name="relu_2")(layers.Conv2D(4, 3, padding="same", name="conv_2")(first))
@@ -75,7 +81,7 @@ def test_default_placement_leaves_the_add_alone(tmp_path: Path) -> None:
     assert Counter(node.op_type for node in graph.nodes)["QuantizeLinear"] == 3
 
 
-def test_a_spec_on_the_class_quantizes_all_inputs_of_the_add(tmp_path: Path) -> None:
+def test_class_spec_quantizes_all_add_inputs(tmp_path: Path) -> None:
     model = residual_block()
     spec = QuantizationSpec()
     spec.add(name="Add", is_keras_class=True)
@@ -85,9 +91,7 @@ def test_a_spec_on_the_class_quantizes_all_inputs_of_the_add(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_the_case_quantizes_the_residual_only_and_shares_its_pair(
-    batch_norm: bool, tmp_path: Path
-) -> None:
+def test_case_quantizes_and_shares_only_the_residual(batch_norm: bool, tmp_path: Path) -> None:
     model = residual_block(batch_norm)
     assert quantized_inputs(model, ResNetV1QDQCase()) == {1}
     graph = Graph(
@@ -120,7 +124,7 @@ def test_a_projection_leaves_one_convolution_branch_unquantized() -> None:
     assert quantized_inputs(model, ResidualConnectionQDQCase()) == {0}
 
 
-def test_an_add_of_no_convolution_gets_both_inputs() -> None:
+def test_add_of_no_convolution_gets_both_inputs() -> None:
     x = keras.Input((8, 8, 3))
     model = keras.Model(
         x, layers.Add(name="add")([layers.Activation("gelu")(x), layers.AveragePooling2D(1)(x)])
@@ -128,7 +132,7 @@ def test_an_add_of_no_convolution_gets_both_inputs() -> None:
     assert quantized_inputs(model, ResidualConnectionQDQCase()) == {0, 1}
 
 
-def test_dropout_before_the_add_counts_as_the_convolution_s_branch() -> None:
+def test_dropout_before_add_belongs_to_convolution_branch() -> None:
     """As EfficientNet and MobileNetV2 have it."""
     x = keras.Input((8, 8, 3))
     y = layers.BatchNormalization()(layers.Conv2D(3, 3, padding="same")(x))
@@ -137,14 +141,14 @@ def test_dropout_before_the_add_counts_as_the_convolution_s_branch() -> None:
         assert quantized_inputs(model, case) == {1}
 
 
-def test_an_add_with_one_convolution_and_three_inputs() -> None:
+def test_add_with_one_convolution_and_three_inputs() -> None:
     x = keras.Input((8, 8, 3))
     pool = layers.AveragePooling2D(1)(x)
     model = keras.Model(x, layers.Add(name="add")([x, layers.Conv2D(3, 1)(x), pool]))
     assert quantized_inputs(model, ResidualConnectionQDQCase()) == {0, 2}
 
 
-def test_a_batch_normalization_without_a_convolution_before_it() -> None:
+def test_batch_normalization_without_convolution_before_it() -> None:
     x = keras.Input((8, 8, 3))
     y = layers.BatchNormalization(name="free")(x)
     y = layers.BatchNormalization(name="fused")(layers.Conv2D(4, 3)(y))
@@ -184,7 +188,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_layer_that_the_user_names_is_the_user_s(case: type[CustomQDQInsertionCase]) -> None:
+def test_case_leaves_user_named_layers_alone(case: type[CustomQDQInsertionCase]) -> None:
     model = residual_block()
     spec = QuantizationSpec().add("add", quantization_index=[0])
     assert quantized_inputs(model, case(), quantization_spec=spec) == {0}
@@ -207,7 +211,7 @@ def test_the_helper() -> None:
     assert check_is_quantizable_by_layer_name(None, "conv")
 
 
-def test_a_case_without_the_method_can_not_be_made() -> None:
+def test_case_without_method_cannot_be_created() -> None:
     class Nothing(CustomQDQInsertionCase):
         pass
 

@@ -26,7 +26,10 @@ def head(x: Any) -> Any:
 
 
 def model_of(build: Callable[[Any], Any]) -> keras.Model:
-    """Return a model whose body reads the output of a convolution ``stem``, which ``build`` continues."""
+    """Return a model whose body reads a convolution ``stem``.
+
+    ``build`` continues it.
+    """
     x = keras.Input(SHAPE, name="x")
     return keras.Model(x, build(conv_bn(x, "stem", relu=True)))
 
@@ -49,7 +52,7 @@ def readers(plan: QuantizationPlan, tensor: str) -> set[str]:
 # Residual Adds.
 
 
-def test_an_identity_residual_shares_the_quantizer_of_the_block() -> None:
+def test_identity_residual_shares_quantizer_of_block() -> None:
     def block(x: Any) -> Any:
         y = conv_bn(conv_bn(x, "a", relu=True), "b")
         return head(layers.ReLU(name="out")(layers.Add(name="add")([x, y])))
@@ -59,7 +62,7 @@ def test_an_identity_residual_shares_the_quantizer_of_the_block() -> None:
     assert readers(plan, "stem_relu") == {"a[0]", "add[0]"}
 
 
-def test_a_projection_is_quantized_and_the_deeper_branch_is_left_alone() -> None:
+def test_projection_is_quantized_but_not_deeper_branch() -> None:
     def block(x: Any) -> Any:
         shortcut = conv_bn(x, "shortcut", kernel=1)
         y = conv_bn(conv_bn(x, "a", relu=True), "b")
@@ -70,7 +73,7 @@ def test_a_projection_is_quantized_and_the_deeper_branch_is_left_alone() -> None
     assert "b_bn" not in tensors(plan)
 
 
-def test_pre_activation_quantizes_the_sum_once_for_the_shortcut_and_the_normalization() -> None:
+def test_pre_activation_quantizes_shared_sum_once() -> None:
     def block(x: Any) -> Any:
         for i in range(2):
             pre = layers.ReLU(name=f"pre_relu_{i}")(layers.BatchNormalization(name=f"pre_{i}")(x))
@@ -97,7 +100,7 @@ def test_pre_activation_quantizes_the_sum_once_for_the_shortcut_and_the_normaliz
     }
 
 
-def test_dropout_and_layer_scale_belong_to_the_branch() -> None:
+def test_dropout_and_layer_scale_belong_to_branch() -> None:
     def block(x: Any) -> Any:
         y = layers.Rescaling(0.2, name="scale")(conv_bn(x, "a"))
         y = layers.Dropout(0.2, noise_shape=(None, 1, 1, 1), name="drop")(y)
@@ -126,7 +129,7 @@ def test_inception_resnets_scaled_sum() -> None:
     assert tensors(plan) == {"x", "stem_relu", "out", "gap"}
 
 
-def test_a_branch_that_others_read_is_no_branch_to_fuse_into() -> None:
+def test_branch_with_other_readers_does_not_fuse() -> None:
     def block(x: Any) -> Any:
         y = conv(x, "a")
         return head(layers.Add(name="add")([x, y]) + conv(y, "b"))
@@ -136,7 +139,7 @@ def test_a_branch_that_others_read_is_no_branch_to_fuse_into() -> None:
     assert readers(plan, "a") == {"add[1]", "b[0]"}
 
 
-def test_a_sum_without_a_convolution_in_it_has_both_inputs_quantized() -> None:
+def test_sum_without_convolution_quantizes_both_inputs() -> None:
     def block(x: Any) -> Any:
         left = layers.AveragePooling2D(3, 1, "same", name="left")(x)
         right = layers.AveragePooling2D(3, 1, "same", name="right")(x)
@@ -145,7 +148,7 @@ def test_a_sum_without_a_convolution_in_it_has_both_inputs_quantized() -> None:
     assert tensors(plan_of(model_of(block))) == {"x", "stem_relu", "left", "right", "add", "gap"}
 
 
-def test_a_depthwise_convolution_with_swish_takes_no_sum() -> None:
+def test_depthwise_convolution_with_swish_takes_no_sum() -> None:
     def block(activation: str) -> Callable[[Any], Any]:
         def build(x: Any) -> Any:
             y = layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)
@@ -161,14 +164,14 @@ def test_a_depthwise_convolution_with_swish_takes_no_sum() -> None:
 @pytest.mark.parametrize(
     ("activation", "fuses"), [("gelu", True), ("swish", True), ("sigmoid", False), ("tanh", False)]
 )
-def test_activations_that_a_kernel_takes_before_the_sum(activation: str, fuses: bool) -> None:
+def test_activations_that_kernel_takes_before_sum(activation: str, fuses: bool) -> None:
     plan = plan_of(
         model_of(lambda x: head(layers.Add(name="add")([x, conv(x, "a", activation=activation)])))
     )
     assert ("a" not in tensors(plan)) == fuses
 
 
-def test_a_sum_of_different_shapes_is_left_alone() -> None:
+def test_sum_of_different_shapes_stays_float() -> None:
     def block(x: Any) -> Any:
         bias = layers.GlobalAveragePooling2D(keepdims=True, name="mean")(x)
         return head(layers.Add(name="add")([conv(x, "a"), conv(bias, "b", kernel=1)]))
@@ -197,13 +200,13 @@ def stage(x: Any, count: int = 3) -> Any:
     return x
 
 
-def test_a_stage_that_ends_in_an_output_stays_in_int8() -> None:
+def test_stage_ending_in_output_stays_int8() -> None:
     plan = plan_of(model_of(stage))
     assert tensors(plan) == {"x", "stem_relu", "add_0", "add_1"}
     assert readers(plan, "add_1") == {"a_2[0]", "add_2[0]"}
 
 
-def test_a_residual_that_only_a_float_sum_reads_is_not_quantized() -> None:
+def test_residual_of_float_sum_is_not_quantized() -> None:
     def block(x: Any) -> Any:
         return layers.Add(name="add")([conv(x, "shortcut", kernel=1), conv(conv(x, "a"), "b")])
 
@@ -212,7 +215,7 @@ def test_a_residual_that_only_a_float_sum_reads_is_not_quantized() -> None:
 
 @pytest.mark.parametrize("activation", ["gelu", "sigmoid"])
 def test_a_sum_that_a_float_activation_reads(activation: str) -> None:
-    """The activation is no part of the Add's kernel, so its output is float; the residual is shared and stays."""
+    """The activation is outside the Add's kernel: float output, shared residual."""
 
     def block(x: Any) -> Any:
         y = layers.Add(name="add")([x, conv(x, "a")])
@@ -244,7 +247,7 @@ def test_a_convnext_block() -> None:
     assert readers(plan, "add_0") == {"depthwise_1[0]", "add_1[0]"}
 
 
-def test_a_normalization_behind_float_keeps_its_input_in_float() -> None:
+def test_normalization_behind_float_keeps_float_input() -> None:
     def block(x: Any) -> Any:
         y = layers.Activation("sigmoid", name="gate")(conv(x, "a"))
         return head(conv(layers.LayerNormalization(name="ln")(y), "b"))
@@ -252,7 +255,7 @@ def test_a_normalization_behind_float_keeps_its_input_in_float() -> None:
     assert tensors(plan_of(model_of(block))) == {"x", "stem_relu", "ln", "b", "gap"}
 
 
-def test_a_normalization_beside_a_float_reader_keeps_its_input_in_float() -> None:
+def test_normalization_beside_float_reader_keeps_float_input() -> None:
     def block(x: Any) -> list[Any]:
         y = conv(x, "a")
         return [y, head(conv(layers.LayerNormalization(name="ln")(y), "b"))]
@@ -313,7 +316,7 @@ def test_a_squeeze_and_excite_gate(merge: Callable[..., Any]) -> None:
     assert readers(plan, "expand") == {f"{gate}[1]"}
 
 
-def test_a_gate_in_front_of_an_output_stays_in_float() -> None:
+def test_gate_before_output_stays_float() -> None:
     plan = plan_of(model_of(lambda x: layers.Multiply(name="gate")([x, squeeze(x)])))
     assert tensors(plan) == {"x", "stem_relu", "squeeze", "reduce"}
     assert readers(plan, "stem_relu") == {"squeeze[0]"}
@@ -328,7 +331,7 @@ def test_a_gate_in_front_of_an_output_stays_in_float() -> None:
         lambda y: layers.Activation("hard_swish", name="act")(y),
     ],
 )
-def test_self_gates_stay_in_the_kernel_before_them(gate: Callable[[Any], Any]) -> None:
+def test_self_gates_stay_in_kernel_before_them(gate: Callable[[Any], Any]) -> None:
     plan = plan_of(model_of(lambda x: head(conv(gate(conv_bn(x, "a")), "b"))))
     assert len(tensors(plan)) == 5  # x, the stem, the gate's output, b, the pool's output
     assert {"a_bn", "gate", "six"}.isdisjoint(tensors(plan))
@@ -366,7 +369,7 @@ def test_dense_blocks_are_one_group() -> None:
     assert len({e.name for e in plan.by_kind("activation") if e.group is not None}) == 1
 
 
-def test_a_concatenation_that_float_reads_is_not_quantized() -> None:
+def test_concatenation_read_in_float_stays_float() -> None:
     def block(x: Any) -> Any:
         return layers.Activation("tanh")(
             layers.Concatenate(name="concat")([conv(x, "a"), conv(x, "b")])
@@ -383,7 +386,7 @@ def test_max_pools_pass_the_quantizer_on() -> None:
     assert tensors(plan) == {"x", "pool", "a", "gap"}
 
 
-def test_one_tensor_that_is_pooled_padded_and_convolved_has_one_quantizer() -> None:
+def test_pooled_padded_and_convolved_tensor_shares_quantizer() -> None:
     def block(x: Any) -> Any:
         y = conv_bn(x, "a")
         padded = layers.ZeroPadding2D(name="pad")(y)
@@ -399,7 +402,7 @@ def test_one_tensor_that_is_pooled_padded_and_convolved_has_one_quantizer() -> N
     assert tensors(plan) == {"x", "stem_relu", "a_bn", "mean", "b", "concat", "gap"}
 
 
-def test_relus_that_fork_share_the_quantizer_in_front_of_them() -> None:
+def test_forked_relus_share_the_quantizer_before_them() -> None:
     def block(x: Any) -> Any:
         y = conv_bn(x, "a")
         branches = [conv(layers.ReLU(name=f"relu_{i}")(y), f"b_{i}") for i in range(2)]
@@ -410,7 +413,7 @@ def test_relus_that_fork_share_the_quantizer_in_front_of_them() -> None:
     assert {"relu_0", "relu_1"}.isdisjoint(tensors(plan))
 
 
-def test_the_last_pool_is_quantized_only_for_a_head() -> None:
+def test_last_pool_is_quantized_only_for_head() -> None:
     with_head = plan_of(model_of(head))
     assert {"stem_relu", "gap"} <= tensors(with_head)
     without = plan_of(model_of(lambda x: layers.GlobalAveragePooling2D(name="gap")(x)))
@@ -418,7 +421,7 @@ def test_the_last_pool_is_quantized_only_for_a_head() -> None:
     assert [s.reason for s in without.skipped if s.layer == "gap"] == ["excluded"]
 
 
-def test_a_normalization_is_quantized_only_where_no_convolution_takes_it() -> None:
+def test_normalization_is_quantized_only_if_unfused() -> None:
     def block(x: Any) -> Any:
         y = layers.Concatenate(name="concat")([x, conv_bn(x, "a")])
         return head(conv(layers.BatchNormalization(name="free")(y), "b"))
@@ -441,7 +444,7 @@ def test_the_first_quantizer_comes_after_the_preprocessing() -> None:
     assert tensors(plan) == {"normalization", "a", "gap"}
 
 
-def test_a_convolution_that_the_user_leaves_in_float_takes_no_quantized_sum() -> None:
+def test_float_convolution_takes_no_quantized_sum() -> None:
     def block(x: Any) -> Any:
         return head(layers.Add(name="add")([x, conv(x, "a")]))
 
@@ -477,7 +480,7 @@ def test_a_backbone_that_is_called_twice() -> None:
     }
 
 
-def test_the_case_changes_nothing_that_it_is_given() -> None:
+def test_case_changes_nothing_that_it_is_given() -> None:
     model = model_of(lambda x: head(stage(x)))
     names = [layer.name for layer in model.layers]
     spec = QuantizationSpec()
@@ -500,7 +503,7 @@ def test_a_sum_with_a_size_left_open() -> None:
     assert readers(plan, "skip") == {"main[0]", "sum[0]"}
 
 
-def test_a_sum_that_may_broadcast_is_left_alone() -> None:
+def test_sum_that_may_broadcast_stays_float() -> None:
     x = keras.Input((None, 16), name="x")
     one = layers.Dense(16, name="one")(
         layers.Reshape((1, 16), name="row")(keras.ops.mean(x, axis=1))

@@ -35,7 +35,7 @@ def encrypted() -> bytes:
 
 
 def overlapping() -> bytes:
-    """Two members that share one content, as in a bomb that needs no nesting."""
+    """Two members with shared content, like a bomb without nesting."""
     data = bytearray(archive({"a": bytes(1000), "b": bytes(1000)}))
     first, second = data.index(b"PK\x01\x02"), data.rindex(b"PK\x01\x02")
     data[second + 20 : second + 24] = struct.pack("<I", 10**6)
@@ -78,14 +78,14 @@ def test_open_archive_refuses(
         open_archive(io.BytesIO(make()))
 
 
-def test_open_archive_counts_the_members_that_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_archive_counts_requested_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QATLINE_MAX_UNPACKED", "2MiB")
     data = archive({"a": bytes(3 << 20), "b": b"1"}, zipfile.ZIP_DEFLATED)
     with open_archive(io.BytesIO(data), {"b"}) as found:
         assert found.read("b") == b"1"
 
 
-def test_a_size_that_lies_bounds_what_reading_gives() -> None:
+def test_declared_size_bounds_what_is_read() -> None:
     data = bytearray(archive({"a": bytes(1 << 20)}, zipfile.ZIP_DEFLATED))
     entry = data.index(b"PK\x01\x02")
     data[entry + 24 : entry + 28] = struct.pack("<I", 10)

@@ -1,4 +1,4 @@
-"""Limits on what files may ask for, and the variables that change them."""
+"""Limits on files, and the environment variables that change them."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_unpacked_bytes_take_the_variable(
 
 
 @pytest.mark.parametrize("text", ["-1", "lots", "1.5GiB", "9" * 30])
-def test_a_variable_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_variable_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("QATLINE_MAX_IMAGE_PIXELS", text)
     with pytest.raises(ConfigError, match="QATLINE_MAX_IMAGE_PIXELS: expected a whole number"):
         limits.image_pixels()

@@ -45,7 +45,7 @@ def test_load_npy_refuses_a_header(tmp_path: Path, header: str, message: str, ve
         load_npy(written(tmp_path / "x.npy", header, version))
 
 
-def test_load_npy_refuses_what_is_no_npy_file(tmp_path: Path) -> None:
+def test_load_npy_refuses_other_files(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.savez(tmp_path / "x.npz", a=np.eye(2))
     for content, message in (

@@ -12,14 +12,14 @@ from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 
 
-def test_check_output_takes_a_new_file_and_a_regular_one(tmp_path: Path) -> None:
+def test_check_output_accepts_new_and_regular_files(tmp_path: Path) -> None:
     check_output(tmp_path / "new.onnx")
     check_output(tmp_path / "missing" / "new.onnx")
     (tmp_path / "old.onnx").touch()
     check_output(tmp_path / "old.onnx", inputs=[tmp_path / "model.keras"])
 
 
-def test_check_output_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_check_output_refuses_irregular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -38,7 +38,7 @@ def test_check_output_refuses_what_is_no_regular_file(tmp_path: Path) -> None:
             check_output(tmp_path / name)
 
 
-def test_check_output_refuses_an_input_by_any_of_its_names(tmp_path: Path) -> None:
+def test_check_output_refuses_aliases_of_an_input(tmp_path: Path) -> None:
     model = tmp_path / "model.keras"
     model.touch()
     os.link(model, tmp_path / "other.keras")

@@ -7,7 +7,7 @@ from qat_lib.errors import ConfigError
 from qat_lib.files.text_files import parse_json, read_json, read_text
 
 
-def test_read_text_returns_the_text_without_a_byte_order_mark(tmp_path: Path) -> None:
+def test_read_text_drops_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfgr\xc3\xbcn")
     assert read_text(path, what="a text", error=ConfigError) == "grün"
@@ -27,9 +27,7 @@ def test_read_text_returns_the_text_without_a_byte_order_mark(tmp_path: Path) ->
     ],
 )
 @pytest.mark.timeout(60)
-def test_read_text_refuses_at_once_what_is_no_text_file(
-    tmp_path: Path, kind: str, message: str
-) -> None:
+def test_read_text_refuses_non_text_at_once(tmp_path: Path, kind: str, message: str) -> None:
     path = tmp_path / "plan.json"
     match kind:
         case "folder":
@@ -66,7 +64,7 @@ def test_parse_json_refuses_in_one_message(text: str, message: str) -> None:
         parse_json(text, "x", error=ConfigError)
 
 
-def test_read_json_takes_a_key_twice_where_the_file_is_foreign(tmp_path: Path) -> None:
+def test_read_json_accepts_foreign_duplicate_keys(tmp_path: Path) -> None:
     path = tmp_path / "layers.json"
     path.write_text('{"a": 1, "a": 2}')
     assert read_json(path, what="layers", error=ConfigError, unique=False) == {"a": 2}

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the names of those that are unfinished."""
+"""Atomic files, and the names of unfinished ones."""
 
 import os
 import re
@@ -14,13 +14,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_unfinished_name_is_hidden_and_never_the_same() -> None:
+def test_unfinished_name_is_hidden_and_never_same() -> None:
     first, second = unfinished_name("a.json"), unfinished_name("a.json")
     assert re.fullmatch(r"\.a\.json\.[0-9a-f]{12}\.tmp", first)
     assert first != second
 
 
-def test_written_beside_replaces_the_target_only_at_the_end(tmp_path: Path) -> None:
+def test_written_beside_replaces_target_only_at_end(tmp_path: Path) -> None:
     target = tmp_path / "a.json"
     target.write_text("old")
     with written_beside(target) as unfinished:
@@ -33,7 +33,7 @@ def test_written_beside_replaces_the_target_only_at_the_end(tmp_path: Path) -> N
     assert names(tmp_path) == ["a.json"]
 
 
-def test_written_beside_leaves_the_target_where_the_body_fails(tmp_path: Path) -> None:
+def test_written_beside_leaves_target_where_body_fails(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("old")
     with pytest.raises(ZeroDivisionError), written_beside(tmp_path / "a.json") as unfinished:
         unfinished.write_text(f"half {1 / 0}")
@@ -54,7 +54,7 @@ def test_written_beside_respects_the_umask(tmp_path: Path) -> None:
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o644, 0o660]
 
 
-def test_written_beside_does_not_write_into_a_file_that_is_there(
+def test_written_beside_keeps_an_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qat_lib.files.whole_files.unfinished_name", lambda name: "taken")
@@ -63,7 +63,7 @@ def test_written_beside_does_not_write_into_a_file_that_is_there(
         pytest.fail("the body ran")
 
 
-def test_sweep_unfinished_removes_what_is_unfinished_and_nothing_else(tmp_path: Path) -> None:
+def test_sweep_unfinished_removes_only_unfinished_files(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").write_text("")
     file, folder, link = (
@@ -91,7 +91,7 @@ def test_sweep_unfinished_does_without_a_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(
+def test_sweep_unfinished_continues_past_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(path: Path, *, ignore_errors: bool = False) -> None:
@@ -107,9 +107,7 @@ def test_sweep_unfinished_goes_on_behind_a_folder_that_stays(
     assert not file.exists()
 
 
-def test_write_text_keeps_the_old_file_where_it_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_text_failure_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.json"
     whole_files.write_text(path, "old")
 
@@ -123,9 +121,7 @@ def test_write_text_keeps_the_old_file_where_it_fails(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_the_library_saves_is_whole_or_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_library_saves_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qat_lib.plan import QuantizationPlan
     from qat_lib.preprocessing import Preprocessing
     from qat_lib.spec import QuantizationSpec

@@ -31,7 +31,7 @@ def test_call_graph_shared_layers() -> None:
     assert graph.by_name["conv@1"].layer == "conv"
 
 
-def test_quantizer_on_looks_through_layers_that_keep_the_grid() -> None:
+def test_quantizer_on_looks_through_grid_preserving_layers() -> None:
     graph = HandMadeGraph("x")
     graph.add("quantizer", quantizer(SimpleNamespace(unsigned=False)), "x")
     graph.add("pool", pool(), "quantizer")

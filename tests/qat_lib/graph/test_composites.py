@@ -1,4 +1,4 @@
-"""Layers that call other layers: what is inside gets its quantizers, on the whole way from the plan to ONNX."""
+"""Layers that call other layers: inner quantizers from plan to ONNX."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,10 @@ from qat_lib.quantize_wrappers.inner import inner_layers
 
 @keras.saving.register_keras_serializable(package="test_composites")
 class Block(layers.Layer):
-    """A transformer block as users write it: layers in attributes and in a list, and a weight of its own."""
+    """A transformer block as users write it, with its own weight.
+
+    Layers stand in attributes and in a list.
+    """
 
     def __init__(self, width: int, **options: Any) -> None:
         super().__init__(**options)
@@ -61,7 +64,10 @@ class Block(layers.Layer):
 
 @keras.saving.register_keras_serializable(package="test_composites")
 class Branches(layers.Layer):
-    """Convolutions with normalization between, on several inputs, one of which two layers read."""
+    """Convolutions with normalization between, on several inputs.
+
+    Two layers read one of the inputs.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -113,7 +119,7 @@ def reads(plan: QuantizationPlan) -> dict[str, list[str]]:
     return {entry.tensor: [f"{c.layer}[{c.input}]" for c in entry.consumers] for entry in entries}
 
 
-def test_the_plan_names_what_is_inside_and_gives_one_tensor_one_quantizer() -> None:
+def test_plan_names_inner_layers_and_shares_quantizers() -> None:
     plan = plan_quantization(sequence_model())
     block = [
         f"block/{path}"
@@ -206,7 +212,7 @@ def named(model: keras.Model) -> list[tuple[str, Any]]:
     return [(layer.name, layer) for layer in model.layers]
 
 
-def test_statistics_inside_of_a_composite_follow_the_data() -> None:
+def test_statistics_inside_of_composite_follow_data() -> None:
     model = quantize_model(image_model())
     normal = model.get_layer("quant_branches").layer.normal
     before = normal.moving_mean.numpy()
@@ -215,7 +221,7 @@ def test_statistics_inside_of_a_composite_follow_the_data() -> None:
     assert not np.array_equal(normal.moving_mean.numpy(), before)
 
 
-def test_spectral_normalization_goes_on_before_its_weight_is_quantized() -> None:
+def test_spectral_normalization_precedes_weight_quantization() -> None:
     x = keras.Input((4,), name="x")
     model = keras.Model(
         x, layers.SpectralNormalization(layers.Dense(4, use_bias=False), name="sn")(x)
@@ -231,7 +237,7 @@ def test_spectral_normalization_goes_on_before_its_weight_is_quantized() -> None
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_quantizes_the_weights_as_they_are_stored(policy: str) -> None:
+def test_mixed_precision_quantizes_stored_weights(policy: str) -> None:
     x = keras.Input((3, 4), name="x")
     y = layers.TimeDistributed(
         layers.Dense(4, use_bias=False, dtype=policy), name="td", dtype=policy
@@ -264,7 +270,7 @@ def test_a_spec_names_layers_inside() -> None:
     assert "block/feed/0[0]" not in reads(plan)["block/attention/query_dense/input"]
 
 
-def test_partial_mode_quantizes_the_inner_layers_that_are_named() -> None:
+def test_partial_mode_quantizes_named_inner_layers() -> None:
     spec = QuantizationSpec().add("block/feed/1")
     plan = plan_quantization(sequence_model(), "partial", spec)
     assert [e.tensor for e in plan.quantizers] == ["block/feed/1/kernel", "block/feed/1/input"]
@@ -280,7 +286,7 @@ def test_readers_of_an_inner_tensor_must_agree() -> None:
         plan_quantization(sequence_model(), quantization_spec=spec)
 
 
-def test_an_edited_plan_is_applied_as_it_stands() -> None:
+def test_edited_plan_is_applied_as_it_stands() -> None:
     plan = plan_quantization(sequence_model())
     shorter = plan.without("block_feed_1_input_quantizer", "block_feed_0_kernel_quantizer")
     quantized = apply_plan(sequence_model(), shorter)
@@ -303,7 +309,7 @@ def test_a_quantized_composite_is_not_quantized_twice() -> None:
 
 
 class Recurrent(layers.Layer):
-    """A Dense that is called in a loop whose length is not known."""
+    """A Dense called in a loop of unknown length."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -321,7 +327,7 @@ class Recurrent(layers.Layer):
 
 
 class Separable(layers.Layer):
-    """A layer with weights inside that need more than quantized inputs and weights."""
+    """A layer whose inner weights need more than quantized operands."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -338,7 +344,7 @@ class Separable(layers.Layer):
         return super().get_config()
 
 
-def test_what_stays_float_inside_is_named_with_what_to_do() -> None:
+def test_float_inner_layers_are_named_with_advice() -> None:
     x = keras.Input((8, 8, 4), name="x")
     model = keras.Model(x, layers.Flatten()(Separable(name="outer")(Recurrent(name="loop")(x))))
     skipped = {s.layer: (s.reason, s.detail) for s in plan_quantization(model).skipped}

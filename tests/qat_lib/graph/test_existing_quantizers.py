@@ -33,7 +33,7 @@ def test_model_that_keras_quantized_is_refused(use: Callable[[Any], Any]) -> Non
     assert not Path("never.onnx").exists()
 
 
-def test_a_quantizer_with_channel_axes_quantizes_no_whole_tensor() -> None:
+def test_per_channel_quantizer_quantizes_no_whole_tensor() -> None:
     whole = existing_quantizers(qat_lib.TensorQuantizer(), 1)
     assert whole is not None
     assert whole.inputs == (0,)
@@ -47,7 +47,7 @@ def test_a_quantizer_with_channel_axes_quantizes_no_whole_tensor() -> None:
     ("options", "expected"),
     [({}, (0, 1)), ({"quantization_index": [1]}, (1,)), ({"quantize_inputs": False}, ())],
 )
-def test_a_wrapper_quantizes_the_inputs_it_was_told(
+def test_wrapper_quantizes_its_chosen_inputs(
     options: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
     found = existing_quantizers(qat_lib.AddQuantizeWrapper(layers.Add(), **options), 2)

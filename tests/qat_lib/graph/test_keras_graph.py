@@ -1,4 +1,7 @@
-"""Keras's graph records are read in one module, and the graph made of them knows where each call stands."""
+"""Keras's graph records: read in one module, with each call's place.
+
+The graph made of them knows where each call stands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traits of Keras layers: roles of the table, corrected by what a layer's configuration says."""
+"""Traits of Keras layers: table roles, corrected by the configuration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_roles_follow_the_configuration(layer: Any, role: Role, holds: bool) -> 
     assert (role in traits_of(layer, 1).roles) == holds
 
 
-def test_roles_of_bare_operations_depend_on_their_inputs() -> None:
+def test_bare_operation_roles_depend_on_inputs() -> None:
     scaled = traits_in_model(lambda x: x * 2.0)
     assert (scaled.kind, "affine" in scaled.roles, scaled.is_layer) == ("Multiply", True, False)
     product = traits_in_model(lambda x: x * ops.sigmoid(x))
@@ -77,7 +77,7 @@ def test_activations(operation: Any, activation: str | None, own: str | None) ->
     assert (found.activation, found.own_activation) == (activation, own)
 
 
-def test_kind_is_that_of_the_nearest_class_in_the_table() -> None:
+def test_kind_is_the_nearest_class_in_table() -> None:
     class Mine(layers.Add):
         pass
 
@@ -108,7 +108,7 @@ def test_weighted_layers_inside_are_named() -> None:
     assert traits_of(layers.Flatten(), 1).inside == ()
 
 
-def test_a_wrapper_has_the_traits_of_its_layer() -> None:
+def test_wrapper_has_traits_of_its_layer() -> None:
     wrapper = qat_lib.Conv2DQuantizeWrapper(layers.Conv2D(4, 3, groups=4))
     wrapper.build((None, 8, 8, 4))
     found = traits_of(wrapper, 1)

@@ -1,4 +1,4 @@
-"""The graph of a model, read by the front end of its framework."""
+"""Reading a model's graph with its framework's front end."""
 
 import keras
 import pytest
@@ -20,7 +20,7 @@ def test_read_graph_refuses_other_objects() -> None:
         read_graph(object())
 
 
-def test_is_module_goes_by_the_package_of_a_base() -> None:
+def test_is_module_checks_the_bases_package() -> None:
     base = type("Module", (), {"__module__": "torch.nn.modules.module"})
     assert is_module(type("Network", (base,), {})())
     assert not is_module(type("Module", (), {"__module__": "torchless"})())

@@ -1,4 +1,7 @@
-"""The table of roles: its names exist, each stands in one line, and no module keeps a list of its own."""
+"""The table of roles: names exist, rows are unique, no duplicates.
+
+Each name stands in one line, and no module keeps a list of its own.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +186,10 @@ def test_no_module_lists_operations_beside_the_table() -> None:
 
 
 def _collections(path: Path) -> list[list[str]]:
-    """Return the names in each tuple, list, set or dict of a module: strings, and ``layers.Name``."""
+    """Return the names in each collection of a module.
+
+    Collections are tuples, lists, sets and dicts; names are strings, or ``layers.Name``.
+    """
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Tuple | ast.List | ast.Set):

@@ -1,4 +1,4 @@
-"""Tensors that a maximum over many values reads: their ranges are not clipped, and the plan says why."""
+"""Tensors read by a wide maximum: unclipped ranges, with reasons."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from qat_lib.plan import QuantizerEntry
 
 
 def network(maximum: Any, *between: Any) -> keras.Model:
-    """A tensor that a convolution and, maybe behind other layers, a maximum read."""
+    """A tensor read by a convolution and, maybe indirectly, a maximum."""
     keras.utils.set_random_seed(0)
     x = keras.Input((16, 16, 3), name="x")
     a = layers.Conv2D(8, 3, padding="same", activation="relu", name="a")(x)
@@ -42,14 +42,14 @@ def read_by_maximum(model: keras.Model, **options: Any) -> QuantizerEntry:
     ],
     ids=["global", "wide window", "behind a pad"],
 )
-def test_a_tensor_read_by_a_wide_maximum_is_not_clipped(layers_of: Any) -> None:
+def test_tensor_read_by_wide_maximum_is_unclipped(layers_of: Any) -> None:
     entry = read_by_maximum(network(*layers_of()))
     assert entry.calibrator == "max"
     assert entry.reason.endswith("; pool takes its maximum: not clipped")
 
 
 @pytest.mark.parametrize("pool", [layers.MaxPooling2D, layers.GlobalAveragePooling2D])
-def test_a_narrow_maximum_and_an_average_leave_the_calibrator_open(pool: Any) -> None:
+def test_narrow_maximum_and_average_leave_calibrator_open(pool: Any) -> None:
     assert read_by_maximum(network(pool(name="pool"))).calibrator is None
 
 
@@ -60,7 +60,7 @@ def test_a_calibrator_that_is_asked_for_stays() -> None:
     assert "not clipped" not in entry.reason
 
 
-def test_a_tensor_behind_the_maximum_may_be_clipped() -> None:
+def test_tensor_behind_maximum_may_be_clipped() -> None:
     x = keras.Input((16, 16, 3), name="x")
     y = layers.Conv2D(8, 3, name="a")(x)
     y = layers.GlobalMaxPooling2D(name="pool")(layers.Softmax(name="other")(y))
@@ -68,7 +68,7 @@ def test_a_tensor_behind_the_maximum_may_be_clipped() -> None:
     assert {entry.calibrator for entry in plan_quantization(model).by_kind("activation")} == {None}
 
 
-def test_percentile_calibration_keeps_what_a_global_maximum_reads() -> None:
+def test_percentile_calibration_keeps_what_global_maximum_reads() -> None:
     model = network(layers.GlobalMaxPooling2D(name="pool"))
     x = np.random.default_rng(0).standard_normal((32, 16, 16, 3)).astype(np.float32)
     quantized = quantize_model(model)

@@ -86,7 +86,7 @@ def test_partial_mode_with_nothing_is_refused(
         quantize_model(model, "partial", spec)
 
 
-def test_a_name_wins_over_a_pattern_over_a_class_over_the_default(model: keras.Model) -> None:
+def test_precedence_name_pattern_class_default(model: keras.Model) -> None:
     spec = (
         QuantizationSpec()
         .add("conv_b", num_bits=4)
@@ -109,7 +109,7 @@ def test_the_last_of_equal_entries_wins(model: keras.Model) -> None:
         assert {e.num_bits for e in plan.quantizers} == {5}
 
 
-def test_the_user_wins_over_a_case_and_a_later_case_over_an_earlier(model: keras.Model) -> None:
+def test_precedence_user_later_case_earlier_case(model: keras.Model) -> None:
     cases = [
         Case(
             QuantizationSpec()
@@ -149,7 +149,7 @@ def test_inputs_or_weights_alone(model: keras.Model) -> None:
     assert weights(plan) == {"conv_b/kernel", "head/kernel"}
 
 
-def test_weights_of_a_layer_without_any_are_ignored(model: keras.Model) -> None:
+def test_weights_of_layer_without_any_are_ignored(model: keras.Model) -> None:
     spec = QuantizationSpec().add("add", quantize_input=False, quantize_weight=True)
     assert reasons(plan_quantization(model, quantization_spec=spec))["add"] == "excluded"
 
@@ -169,7 +169,7 @@ def test_an_index_out_of_range_is_refused(model: keras.Model, index: Any) -> Non
         )
 
 
-def test_all_readers_of_a_tensor_share_one_quantizer(model: keras.Model) -> None:
+def test_all_readers_of_tensor_share_one_quantizer(model: keras.Model) -> None:
     plan = plan_quantization(
         model, quantization_spec=QuantizationSpec().add("add", quantization_index=1)
     )
@@ -178,13 +178,13 @@ def test_all_readers_of_a_tensor_share_one_quantizer(model: keras.Model) -> None
     assert entry.name == "conv_a_quantizer"
 
 
-def test_readers_that_ask_for_different_widths_are_refused(model: keras.Model) -> None:
+def test_readers_of_different_widths_are_refused(model: keras.Model) -> None:
     spec = QuantizationSpec().add("add", num_bits=4).add("conv_b", num_bits=8)
     with pytest.raises(SpecError, match="different values of num_bits"):
         plan_quantization(model, quantization_spec=spec)
 
 
-def test_an_unknown_class_is_refused_with_the_nearest(model: keras.Model) -> None:
+def test_unknown_class_is_refused_with_nearest(model: keras.Model) -> None:
     with pytest.raises(SpecError, match=r"'Conv2d'.*Did you mean Conv2D"):
         quantize_model(
             model, quantization_spec=QuantizationSpec().add("Conv2d", is_keras_class=True)
@@ -193,7 +193,7 @@ def test_an_unknown_class_is_refused_with_the_nearest(model: keras.Model) -> Non
         quantize_model(model, quantization_spec=QuantizationSpec().add("LSTM", is_keras_class=True))
 
 
-def test_aliases_and_subclasses_are_names_of_a_class(model: keras.Model) -> None:
+def test_aliases_and_subclasses_are_names_of_class(model: keras.Model) -> None:
     plan = plan_quantization(
         model, "partial", QuantizationSpec().add("Convolution2D", is_keras_class=True)
     )
@@ -238,7 +238,7 @@ def test_names_that_are_there_do_not_warn(
 
 
 @pytest.mark.parametrize("answer", [None, [], "spec", {"name": "head"}])
-def test_a_case_that_returns_no_spec_is_refused(model: keras.Model, answer: Any) -> None:
+def test_case_that_returns_no_spec_is_refused(model: keras.Model, answer: Any) -> None:
     with pytest.raises(
         SpecError,
         match=r"Case\.case must return a QuantizationSpec.*Received: (NoneType|list|str|dict)",
@@ -260,7 +260,7 @@ def test_quantize_model_auto_cases(model: keras.Model) -> None:
     assert "quant_add" not in {layer.name for layer in quantize_model(model).layers}
 
 
-def test_cases_that_are_no_list_of_objects_are_refused(model: keras.Model) -> None:
+def test_cases_must_be_a_list_of_objects(model: keras.Model) -> None:
     with pytest.raises(SpecError, match=r"must be a list of cases. Received: ResNetV1QDQCase"):
         quantize_model(model, custom_qdq_cases=ResNetV1QDQCase())  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"give ResNetV1QDQCase\(\) in place of ResNetV1QDQCase"):
@@ -373,7 +373,7 @@ def test_a_pool_passes_its_quantizer_on() -> None:
     assert not [e for e in plan.quantizers if e.tensor == "pool:0"]
 
 
-def test_a_name_in_use_is_not_taken_twice() -> None:
+def test_name_in_use_is_not_taken_twice() -> None:
     x = keras.Input((4,), name="x")
     y = layers.Dense(3, name="x_quantizer")(x)
     model = keras.Model(x, layers.Dense(2)(y))
@@ -390,7 +390,7 @@ def test_a_quantized_model_is_not_quantized_twice(model: keras.Model) -> None:
     np.testing.assert_array_equal(twice(x), once(x))
 
 
-def test_a_tensor_quantized_by_hand_gets_no_second_quantizer() -> None:
+def test_hand_quantized_tensor_gets_no_second_quantizer() -> None:
     x = keras.Input((8, 8, 3), name="x")
     y = TensorQuantizer(name="mine", num_bits=4)(layers.Conv2D(3, 1, name="first")(x))
     y = layers.Conv2D(2, 1, name="second")(layers.MaxPooling2D(name="pool")(y))
@@ -404,7 +404,7 @@ def test_a_tensor_quantized_by_hand_gets_no_second_quantizer() -> None:
     assert found["mine"].num_bits == 4
 
 
-def test_apply_plan_refuses_a_plan_of_another_model(model: keras.Model) -> None:
+def test_apply_plan_refuses_plan_of_another_model(model: keras.Model) -> None:
     plan = plan_quantization(model)
     x = keras.Input((8, 8, 3))
     other = keras.Model(x, layers.Conv2D(2, 3, name="conv_z")(x))

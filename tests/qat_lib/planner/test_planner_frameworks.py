@@ -1,4 +1,4 @@
-"""The planner works on facts about operations: a graph of any framework, and none installed."""
+"""The planner on framework-free graphs: it needs only operation facts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_plan_graph_of_a_residual_network() -> None:
     }
 
 
-def test_plan_graph_ties_what_meets_in_a_concatenate() -> None:
+def test_plan_graph_ties_what_meets_in_concatenate() -> None:
     graph = HandMadeGraph("x")
     graph.add("conv_a", convolution(), "x")
     graph.add("conv_b", convolution(), "x")
@@ -95,7 +95,7 @@ def test_plan_graph_unsigned_behind_a_relu() -> None:
     assert unsigned == {"pool:0"}
 
 
-def test_plan_graph_keeps_a_quantizer_that_is_there() -> None:
+def test_plan_graph_keeps_existing_quantizer() -> None:
     graph = HandMadeGraph("x")
     options = SimpleNamespace(num_bits=6, unsigned=False, calibrator="mse", range_policy="frozen")
     graph.add("mine", quantizer(options), "x")
@@ -107,7 +107,7 @@ def test_plan_graph_keeps_a_quantizer_that_is_there() -> None:
     assert {consumer.layer for consumer in entry.consumers} == {"mine", "other"}
 
 
-def test_plan_graph_says_why_a_layer_stays_in_float() -> None:
+def test_plan_graph_says_why_layer_is_float() -> None:
     graph = HandMadeGraph("x")
     graph.add("gates", traits("Gates", obstacle="its gates are one kernel"), "x")
     graph.add("block", traits("Block", inside=("a", "b", "c", "d", "e")), "gates")
@@ -124,7 +124,7 @@ def test_plan_graph_says_why_a_layer_stays_in_float() -> None:
     assert named["block"] == ("unsupported", "no kit for Block; buy Block to add one")
 
 
-def test_plan_graph_refuses_a_class_by_the_catalog() -> None:
+def test_plan_graph_refuses_class_by_catalog() -> None:
     spec = QuantizationSpec().add("Convolv", is_keras_class=True)
     request = PlanRequest.of("full", spec, None, unsigned=False)
     expected = r"No kit supports the layer class 'Convolv'. Did you mean Convolve\? Buy one for"

@@ -1,4 +1,4 @@
-"""What a plan is asked for is checked before any model is read."""
+"""Plan options are checked before any model is read."""
 
 from typing import Any
 

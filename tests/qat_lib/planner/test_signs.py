@@ -1,4 +1,4 @@
-"""Unsigned quantizers: which tensors get them, that these are never negative, and what the export makes of them."""
+"""Unsigned quantizers: their tensors, that these are non-negative, and their export."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -102,13 +102,16 @@ def test_what_is_called_never_negative_is_so(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", range(len(MAY_BE_NEGATIVE)))
-def test_what_may_be_negative_is_not_called_otherwise(index: int) -> None:
+def test_possibly_negative_tensors_are_not_unsigned(index: int) -> None:
     assert not built(MAY_BE_NEGATIVE[index])[1]
 
 
 @pytest.fixture(scope="module")
 def model() -> keras.Model:
-    """A residual block with ReLUs, a linear branch, a capped ReLU, and a Concatenate of both signs."""
+    """A residual block with ReLUs, a linear branch and a Concatenate.
+
+    One ReLU is capped; the Concatenate is of both signs.
+    """
     keras.utils.set_random_seed(3)
     x = keras.Input((12, 12, 3), name="x")
     a = layers.ReLU(name="stem_relu")(
@@ -160,7 +163,7 @@ def test_the_plan_says_which_and_why(model: keras.Model) -> None:
     assert QuantizationPlan.from_dict(older) == signed
 
 
-def test_finer_steps_bring_the_outputs_nearer_to_float(model: keras.Model, tmp_path: Path) -> None:
+def test_finer_steps_bring_outputs_nearer_to_float(model: keras.Model, tmp_path: Path) -> None:
     x = data(64)
     errors = {
         u: float(np.mean((quantized(model, unsigned=u)(x) - model(x)) ** 2)) for u in (False, True)
@@ -174,7 +177,7 @@ def test_finer_steps_bring_the_outputs_nearer_to_float(model: keras.Model, tmp_p
     )
 
 
-def test_a_quantizer_that_is_there_keeps_its_sign() -> None:
+def test_existing_quantizer_keeps_its_sign() -> None:
     x = keras.Input((8, 8, 3), name="x")
     a = TensorQuantizer(name="mine", unsigned=True)(layers.Conv2D(4, 3, name="a")(x))
     model = keras.Model(x, layers.Conv2D(4, 1, name="b")(a))
@@ -185,7 +188,7 @@ def test_a_quantizer_that_is_there_keeps_its_sign() -> None:
 
 
 @pytest.mark.parametrize("other", ["relu", None])
-def test_a_quantizer_that_comes_to_serve_a_negative_tensor_is_signed(other: str | None) -> None:
+def test_quantizer_for_negative_tensor_becomes_signed(other: str | None) -> None:
     x = keras.Input((8, 8, 3), name="x")
     a = TensorQuantizer(name="mine", unsigned=True)(
         layers.Conv2D(4, 3, activation="relu", name="a")(x)
@@ -199,7 +202,7 @@ def test_a_quantizer_that_comes_to_serve_a_negative_tensor_is_signed(other: str 
     assert len(tied._inbound_nodes) == 3  # on both branches and on what the last layer reads
 
 
-def test_a_plan_with_an_unsigned_weight_is_refused(model: keras.Model) -> None:
+def test_plan_with_unsigned_weight_is_refused(model: keras.Model) -> None:
     plan = plan_quantization(model)
     changed = tuple(replace(entry, unsigned=entry.kind == "weight") for entry in plan.quantizers)
     with pytest.raises(PlanError, match="only activations can be"):

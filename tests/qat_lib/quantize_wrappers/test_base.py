@@ -1,4 +1,7 @@
-"""Wrappers: registered by being defined, stand-alone or placed by ``quantize_model``, saved and loaded."""
+"""Wrappers: registered, stand-alone or placed by ``quantize_model``, saved and loaded.
+
+They are registered by being defined.
+"""
 
 import subprocess
 import sys
@@ -134,7 +137,7 @@ def test_a_wrapper_of_a_user_s_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_wrapper_that_names_a_weight_that_is_not_there() -> None:
+def test_wrapper_naming_a_missing_weight() -> None:
     class Conv2DQuantizeWrapper(WeightedBaseQuantizeWrapper):
         def __init__(self, layer: Any, **kwargs: Any) -> None:
             super().__init__(layer, kernel_type="filters_", **kwargs)
@@ -143,7 +146,7 @@ def test_a_wrapper_that_names_a_weight_that_is_not_there() -> None:
         quantize_model(pooled())
 
 
-def test_every_wrapper_is_a_name_at_top_level() -> None:
+def test_every_wrapper_is_a_public_name() -> None:
     names = [name for name in quantize_wrappers.__all__ if name.endswith("QuantizeWrapper")]
     assert len(names) > 50
     for name in names:
@@ -198,7 +201,7 @@ def test_a_stand_alone_wrapper_of_several_inputs() -> None:
         quantize_wrappers.AddQuantizeWrapper(layers.Add(), quantization_index=[2])([a, b])
 
 
-def test_a_stand_alone_wrapper_stays_as_it_is_in_quantize_model() -> None:
+def test_quantize_model_keeps_stand_alone_wrapper() -> None:
     x = keras.Input((8, 8, 3), name="x")
     wrapper = quantize_wrappers.Conv2DQuantizeWrapper(layers.Conv2D(4, 3, name="conv"))
     model = keras.Model(x, layers.Dense(2, name="head")(layers.Flatten()(wrapper(x))))
@@ -208,7 +211,7 @@ def test_a_stand_alone_wrapper_stays_as_it_is_in_quantize_model() -> None:
     assert all(quantizer.enabled for quantizer in found.values())
 
 
-def test_a_wrapper_of_what_is_no_layer_is_refused() -> None:
+def test_wrapper_of_non_layer_is_refused() -> None:
     for wrong in (None, "conv", pooled()):
         with pytest.raises(SpecError, match="needs a Keras layer that is not a model"):
             NonWeightedBaseQuantizeWrapper(wrong)
@@ -237,7 +240,7 @@ def test_a_wrapped_batch_normalization_updates_its_statistics() -> None:
     assert np.all(quantized.get_layer("quant_bn").layer.moving_mean.numpy() > 0)
 
 
-def test_dropout_inside_of_a_wrapped_attention_goes_on_drawing() -> None:
+def test_dropout_in_wrapped_attention_keeps_drawing() -> None:
     x = keras.Input((5, 4))
     y = layers.MultiHeadAttention(2, 3, dropout=0.5, seed=1, name="mha")(x, x)
     quantized = quantize_model(keras.Model(x, y))
@@ -247,7 +250,7 @@ def test_dropout_inside_of_a_wrapped_attention_goes_on_drawing() -> None:
     assert not np.array_equal(draws[1], draws[2])
 
 
-def test_a_new_process_loads_a_model_in_safe_mode(tmp_path: Path) -> None:
+def test_new_process_loads_model_in_safe_mode(tmp_path: Path) -> None:
     model = quantize_model(pooled())
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", data())

@@ -1,4 +1,7 @@
-"""Every supported layer class: plan, apply, off = bit-identical, save, load, clone, one training step."""
+"""Every supported layer class, from plan to one training step.
+
+Plan, apply, off = bit-identical, save, load, clone.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ from qat_lib.quantize_wrappers import REGISTRY
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One layer: how it is called, what it reads, and the shapes of its weights' ranges."""
+    """One layer: its call, its inputs and its weight ranges' shapes."""
 
     layer: Callable[[], Any]
     inputs: tuple[tuple[int, ...], ...]
@@ -184,7 +187,10 @@ CASES = {
 
 
 def make(case: Case) -> tuple[keras.Model, list[np.ndarray]]:
-    """Return a model around the layer, with weights that are not what they start as, and data for it."""
+    """Return a model around the layer with changed weights, and data.
+
+    No weight is what it starts as.
+    """
     keras.utils.set_random_seed(1)
     dtype = "int32" if case.integers else "float32"
     inputs = [keras.Input(shape, name=f"x{i}", dtype=dtype) for i, shape in enumerate(case.inputs)]
@@ -261,7 +267,10 @@ def test_a_layer(name: str, tmp_path: Path) -> None:
 def restored(
     quantized: keras.Model, model: keras.Model, weights: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the quantized model's weights with the original's values: batch statistics moved in the step."""
+    """Return the quantized model's weights with the original's values.
+
+    The step moved the batch statistics.
+    """
     by_shape = {v.path.rpartition("/")[2]: w for v, w in zip(model.weights, weights, strict=True)}
     moving = ("moving_mean", "moving_variance")
     return [by_shape[v.name] if v.name in moving else v.numpy() for v in quantized.weights]

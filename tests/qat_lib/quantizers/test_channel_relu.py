@@ -29,7 +29,7 @@ def test_channel_relu_is_saved(tmp_path):
     assert loaded.get_layer("relu").bounds == [0.1, 1e-3]
 
 
-def test_channel_relu_is_a_capped_relu_to_the_planner():
+def test_channel_relu_is_capped_relu_to_planner():
     x = keras.Input((4, 4, 2))
     graph = LayerGraph(keras.Model(x, ChannelReLU([1.0, 2.0], name="relu")(x)))
     traits = graph.by_name["relu"].traits

@@ -1,4 +1,4 @@
-"""The fake-quantize op against a NumPy oracle, its gradients, and the same numbers in ONNX Runtime."""
+"""The fake-quantize op against NumPy and ONNX Runtime, with gradients."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_one_range_equals_the_oracle(
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), rank=st.integers(2, 5))
-def test_a_range_for_each_channel_equals_the_oracle(data: st.DataObject, rank: int) -> None:
+def test_range_for_each_channel_equals_oracle(data: st.DataObject, rank: int) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=rank, max_dims=rank, max_side=4))
     axes = tuple(data.draw(st.sets(st.integers(0, rank - 1), min_size=1, max_size=2)))
     x = data.draw(
@@ -86,7 +86,7 @@ def test_extremes_saturate_as_quantize_linear_does(narrow: bool) -> None:
     assert np.all(np.isfinite(y))
 
 
-def test_unsigned_integers_begin_at_zero_and_have_twice_the_steps() -> None:
+def test_unsigned_starts_at_zero_with_finer_steps() -> None:
     scale = 2.0**-5
     k = np.arange(-4, 260, dtype=np.float32)
     y = fake_quantize(tf.constant((k + 0.5) * scale), 255 * scale, unsigned=True).numpy() / scale
@@ -132,7 +132,7 @@ def test_the_data_type_is_kept(dtype: str) -> None:
     np.testing.assert_array_equal(y.numpy(), tf.cast(expected, dtype).numpy())
 
 
-def test_traced_and_compiled_by_xla_it_gives_the_same_numbers() -> None:
+def test_xla_gives_the_same_numbers() -> None:
     x = np.random.default_rng(1).standard_normal((64, 8)).astype(np.float32) * 3
     amax = np.abs(np.random.default_rng(2).standard_normal((1, 8))).astype(np.float32)
     expected = oracle.fake_quantize(x, amax)
@@ -149,7 +149,7 @@ def test_traced_and_compiled_by_xla_it_gives_the_same_numbers() -> None:
     ),
     unsigned=st.booleans(),
 )
-def test_the_gradient_is_straight_through_inside_of_the_range(
+def test_gradient_is_straight_through_inside_of_range(
     x: np.ndarray, amax: np.ndarray, unsigned: bool
 ) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
@@ -171,7 +171,7 @@ def test_the_gradient_is_straight_through_inside_of_the_range(
     ),
     unsigned=st.booleans(),
 )
-def test_a_learned_range_gets_the_gradient_of_lsq(
+def test_learned_range_gets_gradient_of_lsq(
     x: np.ndarray, amax: np.ndarray, unsigned: bool
 ) -> None:
     upstream = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
@@ -196,7 +196,7 @@ def test_a_learned_range_gets_the_gradient_of_lsq(
     np.testing.assert_allclose(damax.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_learned_range_has_the_values_of_the_fixed_one() -> None:
+def test_learned_range_quantizes_like_fixed_one() -> None:
     x = np.random.default_rng(3).standard_normal((50, 4)).astype(np.float32)
     np.testing.assert_array_equal(
         fake_quantize(tf.constant(x), 1.25, learned=True).numpy(), oracle.fake_quantize(x, 1.25)
@@ -212,7 +212,10 @@ def reference_session(path: Path) -> onnxruntime.InferenceSession:
 
 @pytest.mark.parametrize("unsigned", [False, True])
 def test_onnx_runtime_gives_exactly_the_same_numbers(tmp_path: Path, unsigned: bool) -> None:
-    """Ranges over many magnitudes; values at, beside and between the ties, and beyond the range."""
+    """Ranges of many magnitudes; values around the ties and beyond.
+
+    At, beside and between the ties, and beyond the range.
+    """
     generator = np.random.default_rng(4)
     amaxes = [
         *np.exp(generator.uniform(-12, 12, 24)).astype(np.float32),
@@ -246,7 +249,10 @@ def test_onnx_runtime_gives_exactly_the_same_numbers(tmp_path: Path, unsigned: b
 
 
 def test_onnx_runtime_gives_exactly_the_same_weights(tmp_path: Path) -> None:
-    """A unit matrix through Dense reads the quantized kernel out: sums of one value and zeros are exact."""
+    """A unit matrix through Dense reads out the quantized kernel.
+
+    Sums of one value and zeros are exact.
+    """
     kernel = np.random.default_rng(5).standard_normal((16, 5)).astype(np.float32)
     kernel *= np.float32([1, 1e-6, 1e4, 0, 3])
     x = keras.Input((16,), name="x")
@@ -268,7 +274,7 @@ def test_onnx_runtime_gives_exactly_the_same_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "least"), [({}, -128), ({"narrow_range": True}, -127), ({"unsigned": True}, 0)]
 )
-def test_the_gradient_passes_as_far_as_the_integers_reach(
+def test_gradient_passes_as_far_as_integers_reach(
     kind: dict[str, bool], least: int, learned: bool
 ) -> None:
     step = 2.0**-4

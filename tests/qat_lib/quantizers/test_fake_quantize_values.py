@@ -1,4 +1,7 @@
-"""The fake-quantize op on values that are known: quicker than the properties of test_fake_quantize."""
+"""The fake-quantize op on known values.
+
+Quicker than the properties of test_fake_quantize.
+"""
 
 from typing import Any
 
@@ -34,7 +37,7 @@ def integers(values: list[float], **options: Any) -> list[float]:
     ],
 )
 @pytest.mark.parametrize("learned", [False, True])
-def test_fake_quantize_rounds_half_to_even_and_saturates(
+def test_fake_quantize_rounds_to_even_and_saturates(
     options: dict[str, Any], least: int, greatest: int, learned: bool
 ) -> None:
     near = [greatest - 0.5, greatest - 0.25, greatest, greatest + 0.25, greatest + 9.0]
@@ -61,7 +64,7 @@ def test_integer_bounds_are_signed_by_default() -> None:
     assert integer_bounds(8, True) == (-127, 127)
 
 
-def test_the_scale_is_signed_and_of_8_bits_by_default() -> None:
+def test_scale_defaults_to_signed_8_bits() -> None:
     assert quantization_scale(127.0).numpy() == 1.0
     assert quantization_scale(255.0, unsigned=True).numpy() == 1.0
     assert quantization_scale(7.0, 4).numpy() == 1.0
@@ -70,7 +73,7 @@ def test_the_scale_is_signed_and_of_8_bits_by_default() -> None:
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_fake_quantize_takes_a_range_below_the_floor_for_the_floor(learned: bool) -> None:
+def test_range_below_floor_counts_as_floor(learned: bool) -> None:
     y = fake_quantize(tf.constant([2.0**-24, 2.0**-23, 1.0]), 0.0, learned=learned).numpy()
     assert y.tolist() == [2.0**-24, 2.0**-23, AMAX_FLOOR]
 
@@ -103,8 +106,11 @@ def test_the_gradient_passes_where_the_integers_reach(
     assert (damax is None) is not learned
 
 
-def test_a_learned_range_has_the_gradient_of_lsq() -> None:
-    """With ``q - x/s`` within the range and ``q`` beyond, over ``127 * sqrt(N * 127)``."""
+def test_learned_range_has_gradient_of_lsq() -> None:
+    """Gradient ``q - x/s`` inside, ``q`` outside.
+
+    Both over ``127 * sqrt(N * 127)``.
+    """
     x = np.float32([[0.25, -200, 3.75], [2.5, 128, 4.25]]) * STEP
     upstream = np.float32([[1, 2, 4], [8, 16, 32]])
     terms = np.float32([[-0.25, -128, 0.25], [-0.5, 127, -0.25]]) * upstream
@@ -115,7 +121,7 @@ def test_a_learned_range_has_the_gradient_of_lsq() -> None:
         np.testing.assert_allclose(damax, expected, rtol=1e-5)
 
 
-def test_a_learned_range_of_no_channels_has_a_gradient_of_none() -> None:
+def test_learned_range_without_channels_has_empty_gradient() -> None:
     dx, damax = gradients(np.zeros((2, 0)), np.ones((1, 0)), np.zeros((2, 0)), learned=True)
     assert (dx.shape, damax.shape) == ((2, 0), (1, 0))
 
@@ -134,7 +140,7 @@ def test_fake_quantize_keeps_the_data_type(dtype: str) -> None:
     assert (y.dtype.name, y.numpy().tolist()) == (dtype, [0, 1])
 
 
-def test_an_export_marker_is_an_op_named_after_the_quantizer() -> None:
+def test_export_marker_is_named_after_quantizer() -> None:
     graph = tf.Graph()
     with graph.as_default():
         y = export_marker(tf.zeros((2, 3), tf.float16), "x_quantizer")
@@ -160,7 +166,7 @@ def test_export_mode_ends_with_its_block() -> None:
     assert not is_exporting()
 
 
-def test_export_mode_notes_the_tensor_of_each_marker() -> None:
+def test_export_mode_notes_tensor_of_each_marker() -> None:
     with tf.Graph().as_default(), export_mode() as markers:
         for name in ("q", "q", "q_1"):
             export_marker(tf.zeros((2,)), name)

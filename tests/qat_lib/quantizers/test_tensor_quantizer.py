@@ -56,7 +56,7 @@ def test_the_range_can_be_read_and_set() -> None:
     assert quantizer.amax.tolist() == [[3, 3, 3]]
 
 
-def test_an_unsigned_quantizer_measures_only_what_it_keeps(tmp_path: Path) -> None:
+def test_unsigned_quantizer_measures_only_what_it_keeps(tmp_path: Path) -> None:
     x = keras.Input((33,), name="x")
     model = keras.Model(x, TensorQuantizer(name="q", unsigned=True, range_policy="last")(x))
     model(line() - 2, training=True)
@@ -86,7 +86,7 @@ def test_a_range_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("use", ["amax", "enabled", "scale", "calibrated"])
-def test_a_quantizer_that_is_not_built_says_so(use: str) -> None:
+def test_unbuilt_quantizer_says_so(use: str) -> None:
     with pytest.raises(SpecError, match="'q' is not built"):
         getattr(TensorQuantizer(name="q"), use)
     with pytest.raises(SpecError, match="'q' is not built"):
@@ -113,12 +113,12 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("axes", [(2,), (-3,), (0, 5)])
-def test_an_axis_that_the_tensor_lacks_is_refused(axes: tuple[int, ...]) -> None:
+def test_axis_that_tensor_lacks_is_refused(axes: tuple[int, ...]) -> None:
     with pytest.raises(SpecError, match="axis"):
         TensorQuantizer(channel_axes=axes).build((4, 3))
 
 
-def test_a_range_for_each_unknown_size_is_refused() -> None:
+def test_range_for_each_unknown_size_is_refused() -> None:
     with pytest.raises(SpecError, match="unknown"):
         TensorQuantizer(channel_axes=(0,)).build((None, 3))
 
@@ -145,7 +145,7 @@ def test_the_momentum() -> None:
     assert float(quantizer.amax) == (4 * 0.5 + 2 * 0.5) * 0.5 + 8 * 0.5
 
 
-def test_the_contexts_end_with_their_block_and_stay_in_their_thread() -> None:
+def test_contexts_stay_in_block_and_thread() -> None:
     quantizer = TensorQuantizer(name="q")
     x = tf.constant([0.33])
     expected = quantizer(x).numpy()
@@ -197,7 +197,7 @@ def built(**options: Any) -> TensorQuantizer:
     return quantizer
 
 
-def test_defaults_are_eight_signed_bits_and_a_moving_average() -> None:
+def test_defaults_are_signed_8_bits_moving_average() -> None:
     quantizer = built()
     found = {
         name: quantizer.get_config()[name]
@@ -268,13 +268,13 @@ def test_range_follows_only_enabled_unfrozen_in_training(policy: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_batch_that_is_not_finite_moves_nothing(bad: float) -> None:
+def test_non_finite_batch_moves_nothing(bad: float) -> None:
     quantizer = built()
     quantizer(tf.constant([[1.0, bad, 3.0]]), training=True)
     assert (float(quantizer.amax), quantizer.calibrated) == (6.0, False)
 
 
-def test_a_range_of_channels_follows_each_of_them() -> None:
+def test_range_of_channels_follows_each_of_them() -> None:
     quantizer = built(channel_axes=(-1,), range_policy="last")
     quantizer(tf.constant([[1.0, -2.0, 0.0], [0.5, 1.0, 0.0]]), training=True)
     np.testing.assert_array_equal(quantizer.amax, np.float32([[1, 2, oracle.AMAX_FLOOR]]))
@@ -283,7 +283,7 @@ def test_a_range_of_channels_follows_each_of_them() -> None:
 @pytest.mark.parametrize(
     ("axes", "shape"), [(None, ()), ((-1,), (1, 1, 3)), ((0,), (2, 1, 1)), ((1, 2), (1, 4, 3))]
 )
-def test_the_range_of_a_tensor_broadcasts_against_it(
+def test_range_of_tensor_broadcasts_against_it(
     axes: tuple[int, ...] | None, shape: tuple[int, ...]
 ) -> None:
     x = np.arange(-12, 12, dtype=np.float32).reshape(2, 4, 3)
@@ -292,7 +292,7 @@ def test_the_range_of_a_tensor_broadcasts_against_it(
     np.testing.assert_array_equal(found, oracle.range_of(x, axes))
 
 
-def test_a_range_takes_zero_and_what_lies_between_zero_and_one() -> None:
+def test_range_accepts_zero_and_small_values() -> None:
     quantizer = built()
     quantizer.amax = 0.5
     assert float(quantizer.amax) == 0.5
@@ -303,7 +303,7 @@ def test_a_range_takes_zero_and_what_lies_between_zero_and_one() -> None:
 
 @pytest.mark.parametrize("bits", [2, 8])
 @pytest.mark.parametrize("value", [0.0, 1e-9, 0.3, 5.0])
-def test_a_learned_range_is_kept_as_its_step(bits: int, value: float) -> None:
+def test_learned_range_is_kept_as_its_step(bits: int, value: float) -> None:
     quantizer = built(range_policy="learned", num_bits=bits)
     high = 2 ** (bits - 1) - 1
     assert float(quantizer.amax) == pytest.approx(6.0)
@@ -350,7 +350,7 @@ def test_take_over_brings_range_and_switches(policies: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "policies", [("ema", "last"), ("ema", "learned"), ("learned", "ema"), ("learned", "learned")]
 )
-def test_a_saved_range_is_loaded_under_any_policy(policies: tuple[str, str]) -> None:
+def test_saved_range_is_loaded_under_any_policy(policies: tuple[str, str]) -> None:
     mine, other = (built(range_policy=policy) for policy in policies)
     other.amax = 1.5
     other.disable()
@@ -389,7 +389,7 @@ def test_on_any_tensor_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("policy", "least"), [("last", 10.0), ("ema", 9.0)])
-def test_one_layer_on_several_tensors_covers_the_widest(policy: str, least: float) -> None:
+def test_one_layer_on_several_tensors_covers_widest(policy: str, least: float) -> None:
     inputs = [keras.Input((4,), name=name) for name in "abc"]
     tied = TensorQuantizer(name="tied", range_policy=policy, momentum=0.5)
     model = keras.Model(inputs, [tied(x) for x in inputs])

@@ -1,4 +1,7 @@
-"""Learned ranges, of activations and weights, against the paper's own form of LSQ (arXiv 1902.08153)."""
+"""Learned ranges against the paper's LSQ (arXiv 1902.08153).
+
+Of activations and of weights.
+"""
 
 import zipfile
 from pathlib import Path
@@ -26,7 +29,9 @@ STEPS = 150
 
 
 class Lsq:
-    """The paper's quantizer in NumPy, float64: the step is the parameter, as in its equations 1 to 3.
+    """The paper's quantizer in NumPy, float64; the step is the parameter.
+
+    As in its equations 1 to 3.
 
     Args:
         step: the first step, a scalar or one for each channel.
@@ -41,7 +46,10 @@ class Lsq:
         self.count = 0
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        """Gradient of ``sum((quantized - x) ** 2)`` to the step, times the paper's scale."""
+        """Gradient of ``sum((quantized - x) ** 2)`` to the step, LSQ-scaled.
+
+        The scale is the paper's.
+        """
         ratio = x / self.step
         integers = np.clip(np.rint(ratio), self.low, self.high)
         inside = (ratio >= self.low) & (ratio <= self.high)
@@ -71,7 +79,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_learned_range_follows_the_trajectory_of_the_paper(optimizer: str, kind: str) -> None:
+def test_learned_range_follows_trajectory_of_paper(optimizer: str, kind: str) -> None:
     options, low, high = KINDS[kind]
     x = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
     quantizer = TensorQuantizer(range_policy="learned", **options)
@@ -130,7 +138,7 @@ def test_the_ranges_of_weights_can_be_learned() -> None:
     assert not np.allclose(weight.amax, np.abs(kernel.numpy()).max(axis=0), rtol=1e-3)
 
 
-def test_a_weight_s_own_range_stays_the_default() -> None:
+def test_current_weight_range_is_the_default() -> None:
     plan = plan_quantization(network())
     assert [entry.range_policy for entry in plan.by_kind("weight")] == ["current"]
     with pytest.raises(
@@ -139,7 +147,7 @@ def test_a_weight_s_own_range_stays_the_default() -> None:
         QuantizationSpec().add("head", weight_range_policy="ema")
 
 
-def test_calibration_sets_learned_ranges_of_weights_by_channel() -> None:
+def test_calibration_sets_learned_weight_ranges_per_channel() -> None:
     model = learned()
     weight = model_quantizers(model)["head_kernel_quantizer"]
     layer = model.get_layer("quant_head").layer
@@ -149,7 +157,7 @@ def test_calibration_sets_learned_ranges_of_weights_by_channel() -> None:
     np.testing.assert_allclose(weight.amax, [[15, 16, 17]], rtol=1e-6)
 
 
-def test_learned_ranges_are_the_same_after_saving_and_loading(tmp_path: Path) -> None:
+def test_learned_ranges_survive_saving_and_loading(tmp_path: Path) -> None:
     model = learned()
     calibrate(model, images(), "max")
     model.save(tmp_path / "model.keras")
@@ -159,8 +167,11 @@ def test_learned_ranges_are_the_same_after_saving_and_loading(tmp_path: Path) ->
     np.testing.assert_array_equal(loaded(images()), model(images()))
 
 
-def test_files_that_hold_learned_ranges_as_amax_still_load(tmp_path: Path) -> None:
-    """As they were saved before the step was the parameter: amax alone, under the same key."""
+def test_files_with_learned_amax_still_load(tmp_path: Path) -> None:
+    """Older files hold amax alone, under the same key.
+
+    They were saved before the step was the parameter.
+    """
     model = learned()
     calibrate(model, images(), "max")
     model.save(tmp_path / "new.keras")
@@ -205,7 +216,7 @@ def test_weights_files_move_between_policies(source: str, target: str, tmp_path:
     )
 
 
-def test_a_quantizer_takes_over_the_range_of_one_with_another_policy() -> None:
+def test_quantizer_takes_over_range_of_another_policy() -> None:
     ema, learned = (
         TensorQuantizer(name=policy, range_policy=policy) for policy in ("ema", "learned")
     )
@@ -228,7 +239,7 @@ def test_a_quantizer_takes_over_the_range_of_one_with_another_policy() -> None:
 
 @pytest.mark.parametrize("bits", range(2, 17))
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_a_learned_range_never_falls_below_the_floor(bits: int, unsigned: bool) -> None:
+def test_learned_range_never_falls_below_floor(bits: int, unsigned: bool) -> None:
     quantizer = TensorQuantizer(num_bits=bits, unsigned=unsigned, range_policy="learned")
     quantizer.build(None)
     (step,) = quantizer.trainable_variables

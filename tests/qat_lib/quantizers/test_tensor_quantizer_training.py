@@ -1,4 +1,4 @@
-"""Ranges while a model trains: under tf.function, XLA, mixed precision, accumulation and on several devices."""
+"""Ranges in training: tf.function, XLA, mixed precision, accumulation, several devices."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def fit(
 
 
 def moving_average(x: np.ndarray, momentum: float = 0.95) -> float:
-    """The range of the input quantizer after one pass over ``x`` in batches of 4."""
+    """Input range after one pass over ``x`` in batches of 4."""
     amax = None
     for start in range(0, len(x), 4):
         seen = np.abs(x[start : start + 4]).max()
@@ -103,7 +103,7 @@ def test_a_frozen_range_stays() -> None:
     assert model_quantizers(model)["x_quantizer"].frozen
 
 
-def test_a_learned_range_is_trained_and_stays_positive() -> None:
+def test_learned_range_is_trained_and_stays_positive() -> None:
     x, y = batches()
     model = small("learned")
     names = {v.path for v in model.trainable_variables}
@@ -118,7 +118,7 @@ def test_a_learned_range_is_trained_and_stays_positive() -> None:
     assert np.all(np.isfinite(model(x[:4])))
 
 
-def test_a_learned_range_that_falls_to_the_floor_comes_up_again() -> None:
+def test_learned_range_recovers_from_the_floor() -> None:
     quantizer = TensorQuantizer(name="q", range_policy="learned")
     x = tf.constant([[0.5, -1.0, 2.0]])
     quantizer(x)
@@ -169,7 +169,7 @@ def test_switches_reach_what_was_traced_before(jit_compile: bool) -> None:
     assert activation_ranges(model)["x_quantizer"] > frozen["x_quantizer"]
 
 
-def test_a_disabled_quantizer_keeps_its_range_in_training() -> None:
+def test_disabled_quantizer_keeps_its_range_in_training() -> None:
     x, y = batches()
     model = small()
     fit(model, x, y)
@@ -181,7 +181,7 @@ def test_a_disabled_quantizer_keeps_its_range_in_training() -> None:
     assert not quantizer.enabled
 
 
-def test_a_batch_of_nan_or_infinity_does_not_reach_the_range() -> None:
+def test_non_finite_batch_leaves_the_range() -> None:
     quantizer = TensorQuantizer(name="q")
     quantizer(tf.constant([1.0, -2.0]), training=True)
     for bad in (np.nan, np.inf):
@@ -189,7 +189,7 @@ def test_a_batch_of_nan_or_infinity_does_not_reach_the_range() -> None:
         assert float(quantizer.amax) == 2.0
 
 
-def test_a_batch_of_zeros_never_gives_a_scale_of_zero() -> None:
+def test_zero_batch_never_gives_zero_scale() -> None:
     for policy in ("ema", "last"):
         quantizer = TensorQuantizer(name="q", range_policy=policy)
         for _ in range(2):
@@ -199,7 +199,7 @@ def test_a_batch_of_zeros_never_gives_a_scale_of_zero() -> None:
         np.testing.assert_array_equal(y, np.zeros((2, 3)))
 
 
-def test_ranges_and_switches_survive_a_file_and_a_weights_file(tmp_path: Path) -> None:
+def test_ranges_and_switches_survive_saving(tmp_path: Path) -> None:
     x, y = batches()
     model = small()
     fit(model, x, y)
@@ -273,7 +273,10 @@ print("RESULT" + json.dumps({
 
 
 def test_replicas_agree_on_one_range() -> None:
-    """In a process of its own: logical devices are set before TensorFlow starts."""
+    """Run in a process of its own.
+
+    Logical devices are set before TensorFlow starts.
+    """
     done = subprocess.run(
         [sys.executable, "-c", MIRRORED], capture_output=True, text=True, timeout=300, check=False
     )

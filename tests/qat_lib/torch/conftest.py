@@ -15,7 +15,7 @@ collect_ignore_glob = ["*"] if missing_packages(["torch", "onnxscript"]) else []
 
 
 def run_onnx(path: Path, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Return the outputs of a file, by ONNX Runtime without optimizations on one thread."""
+    """Return a file's outputs in single-threaded, unoptimized ONNX Runtime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""apply_plan: one quantizer on each tensor of the plan, read by the readers it names."""
+"""apply_plan: one quantizer per planned tensor, read by planned readers."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def switched(module: nn.Module, *, on: bool) -> nn.Module:
 
 
 def source_of(graph: ModuleGraph, tensor: str) -> str:
-    """Return the name of the quantizer that makes a tensor, or the tensor's."""
+    """Return the name of a tensor's producing quantizer, or its own."""
     traits = graph.producer(tensor).traits
     return traits.quantizer.name if traits.is_quantizer else tensor
 
 
 @pytest.mark.parametrize("network", TWINS)
-def test_each_reader_of_the_plan_reads_its_quantizer(network: str) -> None:
+def test_each_reader_of_plan_reads_its_quantizer(network: str) -> None:
     module = TWINS[network][0]()
     plan = planned(module, network)
     graph = ModuleGraph(apply_plan(module, plan))
@@ -226,7 +226,7 @@ class ByHand(nn.Module):
         return self.left(self.mine(x)) + self.right(x) + self.plain(x)
 
 
-def test_quantizers_by_hand_become_one_for_the_tensor() -> None:
+def test_quantizers_by_hand_become_one_for_tensor() -> None:
     quantized = qat_lib.torch.quantize_model(ByHand())
     found = model_quantizers(quantized)
     assert set(found) == {
@@ -253,7 +253,7 @@ def test_a_plan_of_another_module_is_refused(change: dict[str, Any], message: st
         apply_plan(Residual(), replace(plan, quantizers=(wrong,)))
 
 
-def test_a_module_that_cannot_be_copied_is_refused() -> None:
+def test_uncopyable_module_is_refused() -> None:
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: Any) -> Any:
             raise RuntimeError("one of a kind")

@@ -1,4 +1,4 @@
-"""The calibrators of single quantizers: what they collect, and the ranges they give."""
+"""Calibrators of single quantizers: collected values and resulting ranges."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_max_calibrator_names_a_change_of_shape() -> None:
         calibrator.collect(X.T)
 
 
-def test_max_calibrator_of_unsigned_integers_sees_no_negative_values() -> None:
+def test_unsigned_max_calibrator_ignores_negative_values() -> None:
     calibrator = MaxCalibrator(8, None, True)
     calibrator.collect(X)
     assert calibrator.compute_amax().item() == 3.0
@@ -96,7 +96,7 @@ def test_histogram_calibrator_begins_empty() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_histogram_calibrator_refuses_values_that_are_not_finite(bad: float) -> None:
+def test_histogram_calibrator_refuses_non_finite_values(bad: float) -> None:
     with pytest.raises(CalibrationError, match="NaN or infinite"):
         HistogramCalibrator().collect(torch.tensor([1.0, bad]))
 
@@ -137,7 +137,7 @@ def published_compute_amax(model: nn.Module, **kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["percentile", "mse", "entropy"])
-def test_the_published_loops_give_the_ranges_of_calibrate(method: str) -> None:
+def test_published_loops_give_ranges_of_calibrate(method: str) -> None:
     torch.manual_seed(5)
     histogram = QuantDescriptor(calib_method="histogram")
     by_hand = nn.Sequential(
@@ -160,7 +160,7 @@ def test_the_published_loops_give_the_ranges_of_calibrate(method: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MaxCalibrator, HistogramCalibrator])
-def test_calibrators_are_of_signed_8_bit_integers_by_default(kind: type) -> None:
+def test_calibrators_default_to_signed_8_bits(kind: type) -> None:
     made = kind()
     assert (made.num_bits, made.axis, made.unsigned) == (8, None, False)
 

@@ -1,4 +1,7 @@
-"""What ``calibrate`` takes, and the ranges that it sets: those of the Keras side on the same data."""
+"""What ``calibrate`` takes, and its ranges, as on the Keras side.
+
+Both see the same data.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Two(nn.Module):
         return self.qa(a) + scale * self.qb(b)
 
 
-def test_calibrate_has_the_defaults_of_the_keras_side() -> None:
+def test_calibrate_has_defaults_of_keras_side() -> None:
     assert calibrate.__kwdefaults__ == qat_lib.calibrate.__kwdefaults__
     assert calibrate.__defaults__ == qat_lib.calibrate.__defaults__
 
@@ -61,7 +64,10 @@ def test_ranges_are_those_of_the_keras_side(method: str, options: dict[str, Any]
 
 
 def kinds() -> dict[str, Any]:
-    """Return the same seven samples in every form, in batches of 3, 3 and 1."""
+    """Return the same seven samples in every form.
+
+    Batches have 3, 3 and 1 samples.
+    """
     parts, labels = [VALUES[:3], VALUES[3:6], VALUES[6:]], np.full((7, 1), 99, np.float32)
     tensors = [torch.from_numpy(part) for part in parts]
     pairs = TensorDataset(torch.from_numpy(VALUES), torch.from_numpy(labels))
@@ -98,7 +104,7 @@ def test_calibrate_takes_data_of_several_inputs(form: Any, kind: str) -> None:
     assert (report.batches, report.samples) == (2, 7)
 
 
-def test_calibrate_runs_in_inference_and_puts_modes_back() -> None:
+def test_calibrate_runs_inference_and_restores_modes() -> None:
     dropout, quantizer = nn.Dropout(0.5), hand_made()
     model = nn.Sequential(dropout, quantizer, nn.BatchNorm1d(2).eval())
     report = calibrate(model, np.ones((64, 2), np.float32), "max")
@@ -158,7 +164,7 @@ def test_calibrate_moves_a_learned_step() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_calibrate_refuses_values_that_are_not_finite_and_sets_nothing(bad: float) -> None:
+def test_calibrate_refuses_non_finite_values(bad: float) -> None:
     quantizer, data = hand_made(), VALUES.copy()
     data[6, 1] = bad
     with pytest.raises(CalibrationError, match="'q' has NaN or infinite"):
@@ -192,7 +198,7 @@ def test_calibrate_refuses_a_model_without_quantizers() -> None:
         calibrate(nn.Linear(2, 2), VALUES)
 
 
-def test_calibrate_ends_its_observing_when_the_data_fail() -> None:
+def test_calibrate_stops_observing_when_data_fail() -> None:
     def fails() -> Any:
         yield VALUES
         raise OSError("disk")

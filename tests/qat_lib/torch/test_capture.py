@@ -15,7 +15,7 @@ from qat_lib.torch.capture import SCOPE, Example, capture, in_float32, name_func
 
 
 @pytest.mark.parametrize(("batch", "rows"), [(None, [0, 1]), (1, [0]), (5, [0, 1, 2, 0, 1])])
-def test_example_has_the_batch_size_that_is_asked_for(batch: int | None, rows: list[int]) -> None:
+def test_example_has_the_requested_batch_size(batch: int | None, rows: list[int]) -> None:
     x = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
     example = Example.of(x, batch=batch)
     assert len(example.args) == 1
@@ -49,7 +49,7 @@ class Mixed(nn.Module):
         return y.view(x.size(0), 2, 2).transpose(1, 2)
 
 
-def test_name_functions_runs_each_as_a_module_of_its_name() -> None:
+def test_name_functions_names_modules_after_functions() -> None:
     traced = fx.symbolic_trace(Mixed())
     named = name_functions(traced)
     targets = [node.target for node in named.graph.nodes if node.op == "call_module"]
@@ -62,7 +62,7 @@ def test_name_functions_runs_each_as_a_module_of_its_name() -> None:
     assert [node.target for node in traced.graph.nodes].count(operator.add) == 1
 
 
-def test_capture_leaves_the_batch_open_or_fixes_it() -> None:
+def test_capture_leaves_batch_open_or_fixes_it() -> None:
     module, example = Mixed(), Example.of(torch.zeros(1, 4), batch=None)
     free = capture(module, example, batch=None)
     assert free.module()(torch.ones(7, 4)).shape == (7, 2, 2)
@@ -77,7 +77,7 @@ def test_capture_says_which_argument_does_not_fit() -> None:
         capture(Mixed(), Example(kwargs={"y": torch.zeros(2, 4)}), batch=None)
 
 
-def test_in_float32_copies_only_what_is_stored_otherwise() -> None:
+def test_in_float32_copies_only_other_dtypes() -> None:
     module = nn.Linear(2, 2)
     assert in_float32(module) is module
     half = nn.Linear(2, 2).half()

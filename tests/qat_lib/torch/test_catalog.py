@@ -5,7 +5,7 @@ from torch import nn
 from qat_lib.torch.catalog import ModuleCatalog
 
 
-def test_catalog_knows_classes_functions_and_the_models_own() -> None:
+def test_catalog_knows_classes_functions_and_models_own() -> None:
     catalog = ModuleCatalog(["Mine"])
     assert catalog.class_named("Conv2d") is nn.Conv2d
     assert catalog.class_named("add") == "add"

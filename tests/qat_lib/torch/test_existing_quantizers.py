@@ -15,7 +15,7 @@ from qat_lib.torch.existing_quantizers import (
 )
 
 
-def test_a_quantizer_quantizes_its_input_as_a_whole() -> None:
+def test_quantizer_quantizes_its_input_as_whole() -> None:
     whole = TensorQuantizer()
     assert existing_quantizers(whole) == ExistingQuantizers(inputs=(0,), quantizer=whole)
     by_channel = TensorQuantizer(QuantDescriptor(axis=0))

@@ -1,4 +1,4 @@
-"""PyTorch modules through the whole export: every option, and parity with the module."""
+"""PyTorch export with every option, and parity with the module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPE = (3, 12, 12)
 
 
 class QuantizedConv(nn.Conv2d):
-    """A convolution whose weight has a quantizer, as a user may write one."""
+    """A user-written convolution whose weight has a quantizer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -215,7 +215,7 @@ def test_export_options_give_the_same_answers(
     assert (batch.dim_value or batch.dim_param) == options.get("batch_size", "batch")
 
 
-def test_export_in_half_precision_agrees_within_its_rounding(
+def test_half_precision_export_agrees_within_rounding(
     network: nn.Module, export: Any, images: np.ndarray
 ) -> None:
     path = export(network, torch.zeros(1, *SHAPE), float_precision="fp16")
@@ -258,7 +258,7 @@ def test_export_says_nothing_of_the_machine(network: nn.Module, export: Any) -> 
     assert b".py" not in proto.SerializeToString()
 
 
-def test_export_of_a_quantized_module_runs_in_int8(network: nn.Module, export: Any) -> None:
+def test_export_of_quantized_module_runs_in_int8(network: nn.Module, export: Any) -> None:
     report = qat_lib.analyze_onnx(export(network, torch.zeros(1, *SHAPE)))
     precisions = {layer.name: layer.precision for layer in report.layers}
     assert precisions["stem/Conv"] == precisions["body.0/Conv"] == "int8"
@@ -356,7 +356,7 @@ def test_export_trusts_no_trace_that_answers_otherwise(export: Any, run_onnx: An
     assert received.tolist() == [[0, 2]]
 
 
-def test_export_of_recurrent_modules_leaves_the_batch_open(export: Any) -> None:
+def test_recurrent_export_leaves_batch_open(export: Any) -> None:
     class Last(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -374,7 +374,7 @@ def test_export_of_recurrent_modules_leaves_the_batch_open(export: Any) -> None:
     assert report.mean_difference < 1e-5
 
 
-def test_export_names_an_output_apart_from_an_input(export: Any) -> None:
+def test_export_names_output_apart_from_input(export: Any) -> None:
     class Same(nn.Module):
         def forward(self, output: torch.Tensor) -> torch.Tensor:
             return output.relu()
@@ -475,7 +475,7 @@ def test_export_says_what_it_can_not_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_takes_a_module_of_a_fixed_batch(export: Any, run_onnx: Any) -> None:
+def test_export_takes_module_of_fixed_batch(export: Any, run_onnx: Any) -> None:
     path = export(Fixed(), torch.zeros(1, 3, 2), batch_size=2)
     x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     np.testing.assert_array_equal(run_onnx(path, x)[0], x.reshape(2, 6))

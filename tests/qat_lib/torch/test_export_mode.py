@@ -33,7 +33,7 @@ def test_mark_keeps_every_value() -> None:
     assert marked.numpy().tobytes() == x.numpy().tobytes()
 
 
-def test_mark_names_its_quantizer_in_an_exported_program() -> None:
+def test_mark_names_its_quantizer_in_exported_program() -> None:
     class Doubled(torch.nn.Module):
         def forward(self, x):
             return 2 * mark(x, "x_quantizer")

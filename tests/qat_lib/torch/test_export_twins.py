@@ -1,4 +1,7 @@
-"""The same network in PyTorch and in Keras: one export, the same graph, ranges and verdicts."""
+"""Same network in PyTorch and Keras: same graph, ranges and verdicts.
+
+One export serves both.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ IMAGES = np.random.default_rng(1).normal(size=(16, 3, 32, 32)).astype(np.float32
 
 
 def torch_file(folder: Path) -> tuple[Any, Any, Path]:
-    """Return the quantized module, its plan and its file; its weights lie beside the file."""
+    """Return the quantized module, its plan and its file.
+
+    The weights lie beside the file.
+    """
     torch.manual_seed(0)
     module = resnet20_cifar10()
     random = torch.Generator().manual_seed(2)
@@ -63,7 +69,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def integers(path: Path) -> list[np.ndarray]:
-    """Return the INT8 weights of a file in the order of their nodes."""
+    """Return a file's INT8 weights in node order."""
     graph = onnx.load(path).graph
     arrays = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
     dequantized = [node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"]
@@ -99,7 +105,7 @@ def check_numbers(ours: Path, keras: Path, weights: int) -> None:
 
 
 def check_verdicts(ours: Path, keras: Path) -> None:
-    """Require the same predicted precisions, node by node, and findings of the same rules."""
+    """Require equal predicted precisions by node, and findings by rule."""
     found, expected = qat_lib.analyze_onnx(ours), qat_lib.analyze_onnx(keras)
     assert found.layers
     for kind in ("layers", "adds", "pools"):
@@ -116,7 +122,7 @@ def test_twins_have_the_same_numbers_and_verdicts(twins: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="no trained weights in ../shared/data")
-def test_mobilenet_twins_have_the_same_numbers_and_verdicts(tmp_path: Path) -> None:
+def test_mobilenet_twins_have_same_numbers_and_verdicts(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     from qat_lib.models import mobilenetv2_imagenet as keras_mobilenet
     from qat_lib.models.weights import load_weights as load_keras_weights

@@ -16,7 +16,7 @@ from qat_lib import FusionReport
 
 
 def verdicts(report: FusionReport) -> dict[str, Any]:
-    """Return what is predicted of each layer, by names without those of Keras's wrappers."""
+    """Return predicted verdicts by layer name, without Keras's wrapper names."""
     found: dict[str, Any] = {}
     for layer in report.layers:
         found[layer.name.removeprefix("quant_")] = (layer.op_type, layer.precision, layer.writes)
@@ -33,7 +33,7 @@ def arrays(network: str) -> Any:
 
 
 @pytest.mark.parametrize("network", ["residual", "inception", "reused"])
-def test_layer_verdicts_are_those_of_the_keras_twin(network: str, tmp_path: Path) -> None:
+def test_layer_verdicts_are_those_of_keras_twin(network: str, tmp_path: Path) -> None:
     make_module, make_model = TWINS[network]
     torch.manual_seed(0)
     module = make_module().eval()

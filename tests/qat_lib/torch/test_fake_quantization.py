@@ -1,4 +1,4 @@
-"""PyTorch's fake quantization beside NumPy's and Keras's, to the last bit, and its gradients."""
+"""PyTorch's fake quantization: bit-equal to NumPy's and Keras's, and its gradients."""
 
 from typing import Any
 
@@ -22,7 +22,10 @@ KINDS = [
 
 
 def hard_values(amax: float) -> np.ndarray:
-    """Return values around every tie and bound of a range: extremes, subnormals, random ones."""
+    """Return values around every tie and bound of a range.
+
+    Extremes, subnormals and random ones, too.
+    """
     step = np.float32(max(amax, AMAX_FLOOR)) / np.float32(127)
     ties = np.arange(-300, 301, dtype=np.float32) / 2 * step
     near = np.concatenate([np.nextafter(ties, np.float32(side)) for side in (-1e9, 1e9)])
@@ -32,7 +35,10 @@ def hard_values(amax: float) -> np.ndarray:
 
 
 def same_bits(found: Any, expected: np.ndarray) -> None:
-    """Fail where two arrays differ in a bit; zeros of both signs are one zero, as in integers."""
+    """Fail where two arrays differ in a bit.
+
+    Zeros of both signs are one zero, as in integers.
+    """
     found = np.asarray(found) + np.float32(0)
     np.testing.assert_array_equal(
         found.view(np.int32), (expected + np.float32(0)).view(np.int32), strict=True
@@ -50,9 +56,7 @@ def test_fake_quantize_equals_numpy_and_keras(amax: float, options: dict[str, An
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 3])
-def test_fake_quantize_per_channel_equals_numpy_and_keras(
-    axis: int, options: dict[str, Any]
-) -> None:
+def test_per_channel_fake_quantize_equals_numpy_keras(axis: int, options: dict[str, Any]) -> None:
     x = np.random.default_rng(axis).normal(size=(4, 5, 3, 6)).astype(np.float32)
     amax = oracle.range_of(x, (axis,)) * np.float32(0.8)
     amax.flat[0] = 0.0
@@ -97,7 +101,7 @@ def test_fake_quantize_gradients_equal_keras(learned: bool, options: dict[str, A
         assert damax is None
 
 
-def test_fake_quantize_of_nothing_has_gradients_of_nothing() -> None:
+def test_empty_fake_quantize_has_empty_gradients() -> None:
     x, amax = torch.zeros(0, 3, requires_grad=True), torch.zeros(0, 1, requires_grad=True)
     fake_quantize(x, amax, learned=True).sum().backward()
     assert (x.grad.shape, amax.grad.shape) == ((0, 3), (0, 1))

@@ -1,4 +1,4 @@
-"""The graph of a module: names, tensors, and what is no part of it."""
+"""A module's graph: names, tensors, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_read_graph_takes_modules() -> None:
     assert repr(graph) == "<ModuleGraph of 'Residual': 24 calls>"
 
 
-def test_modules_are_named_by_path_and_functions_by_node() -> None:
+def test_names_of_modules_and_functions() -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -50,7 +50,7 @@ def test_further_calls_of_a_module_are_numbered() -> None:
     assert [call.name for call in graph.calls_of("relu")] == ["relu", "relu@1", "relu@2"]
 
 
-def test_a_function_gives_way_to_a_module_of_its_name() -> None:
+def test_function_yields_its_name_to_a_module() -> None:
     class Clash(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -102,7 +102,7 @@ def test_several_outputs_are_several_tensors() -> None:
     assert graph.dtypes["lstm:0"] == "float32"
 
 
-def test_an_input_that_is_read_twice_has_two_numbers() -> None:
+def test_input_read_twice_has_two_numbers() -> None:
     class Twice(nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.add(x, other=x)

@@ -15,7 +15,10 @@ from qat_lib.torch.tracing import trace_module
 
 
 class Network(nn.Module):
-    """A value that several operations read and one changes before the last of them."""
+    """A value with several readers, changed before the last.
+
+    One of them changes it.
+    """
 
     def __init__(self, change: Any) -> None:
         super().__init__()

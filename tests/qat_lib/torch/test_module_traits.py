@@ -1,4 +1,7 @@
-"""Traits of PyTorch's modules and functions: roles of the table, corrected by their settings."""
+"""PyTorch traits: roles of the table, corrected by settings.
+
+They are those of modules and functions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from qat_lib.torch.planner import module_graph
 
 
 class Calling(nn.Module):
-    """Calls a function on its input, and on a convolution's result and that."""
+    """Calls a function on its input, alone and after a convolution.
+
+    The second call reads the convolution's result and the input.
+    """
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -149,9 +155,7 @@ def test_activations_have_their_keras_names(module: nn.Module, activation: str |
         (None, (1, 4, 8, 8), False),
     ],
 )
-def test_a_mean_over_an_image_is_a_pool(
-    dims: Any, shape: tuple[int, ...] | None, is_pool: bool
-) -> None:
+def test_mean_over_image_is_pool(dims: Any, shape: tuple[int, ...] | None, is_pool: bool) -> None:
     example = None if shape is None else torch.zeros(shape)
     found = traits_of(lambda x, _: x.mean() if dims is None else x.mean(dim=dims), example)
     assert ("average pool" in found.roles) == is_pool
@@ -194,7 +198,7 @@ def test_obstacles_are_named(module: nn.Module, obstacle: str) -> None:
     assert found.support is None
 
 
-def test_functions_with_a_weight_of_their_own_are_not_quantized() -> None:
+def test_functions_with_own_weights_stay_float() -> None:
     found = traits_of(lambda x, w: F.conv2d(x, w))
     assert found.obstacle == "its weight belongs to no module; use the module of torch.nn"
     assert (found.support, found.is_weighted) == (None, True)

@@ -46,7 +46,7 @@ def test_model_quantizers_count_a_shared_one_once() -> None:
     assert model_quantizers(model) == {"0": quantizer}
 
 
-def test_quantizers_of_one_name_go_by_their_paths() -> None:
+def test_quantizers_sharing_a_name_use_paths() -> None:
     descriptor = QuantDescriptor(name="same")
     model = nn.Sequential(TensorQuantizer(descriptor), TensorQuantizer(descriptor))
     assert list(model_quantizers(model)) == ["0", "1"]

@@ -1,4 +1,4 @@
-"""Graphs of operator set 18 in older ones: what changes, and what can't be said."""
+"""Graphs of operator set 18 in older ones: changes and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = np.random.default_rng(0).normal(size=(2, 6, 4, 4)).astype(np.float32)
 
 
 def build(text: str, **constants: Any) -> ir.Model:
-    """Return the graph of a line of operators over ``x``, in operator set 18."""
+    """Return a chain of operators over ``x``, in operator set 18."""
     body = f"(float[2,6,4,4] x) => (float y) {{ {text} }}"
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> agraph {body}')
     for name, value in constants.items():

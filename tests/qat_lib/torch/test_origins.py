@@ -1,4 +1,4 @@
-"""Which module a node is said to come from, and whose output a tensor is."""
+"""Source modules of nodes, and modules that output tensors."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_attribute_nodes_names_the_innermost_module() -> None:
     }
 
 
-def test_attribute_nodes_takes_a_quantizer_for_what_it_quantizes() -> None:
+def test_attribute_nodes_sees_through_quantizers() -> None:
     nodes = attributed()
     assert nodes["xq"].meta[ORIGIN] == "x"
     assert nodes["wq"].meta[ORIGIN] == "block.dense"
     assert nodes["a"].meta[ORIGIN] == "block.dense"
 
 
-def test_attribute_nodes_notes_the_only_output_of_a_module() -> None:
+def test_attribute_nodes_notes_only_output_of_module() -> None:
     nodes = attributed()
     outputs = {name: node.outputs[0].meta.get(TENSOR) for name, node in nodes.items()}
     assert outputs["b"] == "block"

@@ -1,4 +1,4 @@
-"""What a parity check of a module finds, and what it says of data that do not fit."""
+"""Parity check of a module: findings, and messages about misfitting data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_parity_agrees_with_the_exported_module(
     assert report.first_difference() is None
 
 
-def test_parity_names_the_layer_where_a_difference_starts(
+def test_parity_names_layer_where_difference_starts(
     module: nn.Module, path: Path, data: np.ndarray
 ) -> None:
     other: Any = copy.deepcopy(module)
@@ -109,7 +109,7 @@ def test_parity_is_of_modules(path: Path, data: np.ndarray) -> None:
         check_parity("model", path, data)  # type: ignore[arg-type]
 
 
-def test_parity_of_another_number_of_outputs_is_told(path: Path, data: np.ndarray) -> None:
+def test_parity_names_different_output_counts(path: Path, data: np.ndarray) -> None:
     class Twice(Classifier):
         def forward(self, x: torch.Tensor) -> Any:
             y = super().forward(x)
@@ -119,7 +119,7 @@ def test_parity_of_another_number_of_outputs_is_told(path: Path, data: np.ndarra
         check_parity(Twice(), path, data)
 
 
-def test_module_reference_runs_in_inference_and_leaves_the_mode() -> None:
+def test_module_reference_runs_inference_and_restores_mode() -> None:
     module = nn.Sequential(nn.Dropout(0.9), nn.Flatten()).train()
     reference = ModuleReference(module, ["0", "gone"])
     outputs = reference.run([np.ones((2, 3, 1), np.float32)])
@@ -129,7 +129,7 @@ def test_module_reference_runs_in_inference_and_leaves_the_mode() -> None:
     assert module.training
 
 
-def test_module_reference_gives_nothing_of_a_layer_with_several_outputs() -> None:
+def test_module_reference_skips_multi_output_layers() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()

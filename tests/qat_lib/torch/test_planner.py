@@ -34,7 +34,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def described(plan: QuantizationPlan) -> dict[str, Any]:
-    """Return what a plan says, without the names of weights and classes, which differ."""
+    """Return a plan without names of weights and classes.
+
+    These differ.
+    """
     activations, weights = {}, {}
     groups: dict[str | None, set[str]] = {}
     for entry in plan.quantizers:
@@ -98,20 +101,20 @@ def test_spec_entries_by_the_models_own_classes() -> None:
         assert bits == {"0": 4, "1": 8 if name == "Own" else 4}
 
 
-def test_a_named_module_that_is_not_supported_says_why() -> None:
+def test_unsupported_named_module_says_why() -> None:
     spec = QuantizationSpec().add("0")
     (skipped,) = plan_quantization(nn.Sequential(nn.LSTM(2, 2)), quantization_spec=spec).skipped
     assert (skipped.class_name, skipped.reason) == ("LSTM", "unsupported")
     assert skipped.detail.startswith("its gates are one kernel")
 
 
-def test_names_that_are_not_there_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_names_cause_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     spec = QuantizationSpec().add("stem_relo")
     plan_quantization(TWINS["residual"][0](), quantization_spec=spec)
     assert "which Residual does not have. Nearest: stem_relu" in caplog.text
 
 
-def test_without_an_example_additions_count_as_of_one_shape() -> None:
+def test_additions_without_example_have_one_shape() -> None:
     class Broadcasting(nn.Module):
         def __init__(self) -> None:
             super().__init__()

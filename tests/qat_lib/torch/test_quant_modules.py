@@ -96,7 +96,7 @@ def test_a_block_within_initialize_leaves_it_on() -> None:
     assert nn.Linear is quant_nn.QuantLinear
 
 
-def test_a_float_checkpoint_loads_into_a_replaced_model() -> None:
+def test_float_checkpoint_loads_into_replaced_model() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(2, 2))
 

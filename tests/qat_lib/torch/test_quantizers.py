@@ -1,4 +1,4 @@
-"""What the export reads of quantizers: ranges that are kept, and those that show on a tensor."""
+"""Quantizers as the export reads them: kept and call-time ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qat_lib.torch.quantizers import read_quantizers
 
 
 class Weighted(nn.Module):
-    """A weight and an input, each with a quantizer, and a quantizer that nothing calls."""
+    """A weight and an input with quantizers, and an uncalled quantizer."""
 
     def __init__(self, weight: dict[str, Any], data: dict[str, Any]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ EXAMPLE = Example(args=(torch.ones(1, 2),), kwargs={})
         ({"axis": 0, "amax": [[3.0], [5.0]]}, [[3.0], [5.0]]),
     ],
 )
-def test_read_quantizers_gives_the_range_of_a_weight(weight: Any, expected: Any) -> None:
+def test_read_quantizers_gives_range_of_weight(weight: Any, expected: Any) -> None:
     module = Weighted(weight, {"amax": 2.0})
     ranges = learned_ranges(read_quantizers(module, EXAMPLE))
     assert list(ranges) == ["w", "x"]
@@ -56,7 +56,7 @@ def test_read_quantizers_gives_the_range_of_a_weight(weight: Any, expected: Any)
     assert module.weight_q.amax is None or "amax" in weight
 
 
-def test_read_quantizers_asks_for_a_range_of_an_activation() -> None:
+def test_read_quantizers_asks_for_range_of_activation() -> None:
     with pytest.raises(ExportError, match=r"range for the quantizer 'x'.*calibrate"):
         read_quantizers(Weighted({}, {}), EXAMPLE)
     with pytest.raises(ExportError, match="range for the quantizer 'x'"):

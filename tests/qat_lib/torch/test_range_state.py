@@ -1,4 +1,7 @@
-"""Ranges in a model's state: saved, loaded where there was none, and moved with the model."""
+"""Ranges in a model's state: saved, loaded, moved.
+
+They are loaded where there was none, too, and moved with the model.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def through_a_file(state: Any) -> Any:
     [{}, {"axis": 0}, {"axis": 1, "num_bits": 4}, {"learn_amax": True}, {"range_policy": "ema"}],
     ids=str,
 )
-def test_a_state_loads_where_there_was_no_range(options: dict[str, Any]) -> None:
+def test_state_loads_where_there_was_no_range(options: dict[str, Any]) -> None:
     source, target = model(**options), model(**options)
     source[1].amax = source[1].range_of(X)
     source[1].freeze()
@@ -55,13 +58,13 @@ def test_a_state_loads_into_another_policy(learned: bool) -> None:
     assert target[1].calibrated
 
 
-def test_the_state_of_a_float_model_loads_strictly() -> None:
+def test_state_of_float_model_loads_strictly() -> None:
     target = model()
     target.load_state_dict(nn.Sequential(nn.Linear(4, 4), nn.Identity()).state_dict())
     assert target[1].amax is None
 
 
-def test_a_calibrated_model_misses_its_range_in_a_float_state() -> None:
+def test_calibrated_model_misses_range_in_float_state() -> None:
     target = model(amax=1.0)
     state = nn.Sequential(nn.Linear(4, 4), nn.Identity()).state_dict()
     with pytest.raises(RuntimeError, match=r"Missing key.*1\._amax"):
@@ -78,7 +81,7 @@ def test_a_state_of_pytorch_quantization_loads() -> None:
     assert (target[1].amax.item(), target[1].calibrated) == (1.5, True)
 
 
-def test_a_state_without_a_range_takes_it_away() -> None:
+def test_state_without_range_removes_it() -> None:
     target = model(amax=1.0)
     target.load_state_dict(model().state_dict())
     assert target[1].amax is None
@@ -108,7 +111,7 @@ def test_a_range_stays_float32_in_half_precision(learned: bool) -> None:
     assert quantizer(torch.tensor([3.0], dtype=torch.float16)).dtype == torch.float16
 
 
-def test_a_range_follows_the_model_to_another_device() -> None:
+def test_range_follows_model_to_another_device() -> None:
     quantizer = model(amax=1.0).to("meta")[1]
     assert quantizer.amax.device.type == "meta"
 

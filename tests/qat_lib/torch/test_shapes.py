@@ -39,7 +39,7 @@ def test_shapes_of_all_tensors() -> None:
     assert module.norm.num_batches_tracked == 0
 
 
-def test_shapes_stay_unknown_where_the_example_does_not_fit() -> None:
+def test_misfitting_example_leaves_shapes_unknown() -> None:
     traced = trace_module(Steps())
     propagate_shapes(traced, [torch.zeros(2, 7, 5)])
     graph = ModuleGraph(traced)

@@ -30,7 +30,7 @@ def test_tensor_quant_gives_the_published_figures() -> None:
     assert scale.item() == pytest.approx(128.0057, abs=5e-5)
 
 
-def test_tensor_quant_leaves_out_the_least_integer_by_default() -> None:
+def test_tensor_quant_is_narrow_by_default() -> None:
     x = torch.tensor([-9.0, 9.0])
     assert tensor_quant.tensor_quant(x, 1.0)[0].tolist() == [-127, 127]
     assert tensor_quant.tensor_quant(x, 1.0, narrow_range=False)[0].tolist() == [-128, 127]
@@ -48,7 +48,7 @@ def test_tensor_quant_leaves_out_the_least_integer_by_default() -> None:
         ({"unsigned": True}, [0, 0, 1, 1, 0]),
     ],
 )
-def test_gradients_are_straight_through_with_a_clip_mask(
+def test_gradients_are_straight_through_with_clip_mask(
     function: str, options: dict[str, Any], expected: list[float]
 ) -> None:
     x = torch.tensor([-1.5, -1.0, 0.0, 1.0, 1.5], requires_grad=True)
@@ -65,7 +65,7 @@ def test_quant_descriptor_has_the_published_defaults() -> None:
     assert (found.range_policy, found.calibrator, found.momentum) == ("frozen", None, 0.95)
 
 
-def test_predefined_descriptors_keep_the_axes_of_output_channels() -> None:
+def test_predefined_descriptors_keep_axes_of_output_channels() -> None:
     assert QuantDescriptor() == tensor_quant.QUANT_DESC_8BIT_PER_TENSOR
     assert tensor_quant.QUANT_DESC_UNSIGNED_8BIT_PER_TENSOR.unsigned
     assert tensor_quant.QUANT_DESC_8BIT_LINEAR_WEIGHT_PER_ROW.axis == 0

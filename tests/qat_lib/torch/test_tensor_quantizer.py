@@ -1,4 +1,4 @@
-"""TensorQuantizer: its range, its switches, and the same steps as the Keras side's."""
+"""TensorQuantizer: range, switches, and the Keras side's steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made(**options: Any) -> TensorQuantizer:
     return TensorQuantizer(QuantDescriptor(**options))
 
 
-def test_without_a_range_the_tensor_s_own_counts() -> None:
+def test_unset_range_is_the_tensors_own() -> None:
     quantizer = made()
     assert (quantizer.amax, quantizer.scale, quantizer.calibrated) == (None, None, False)
     for factor in (1.0, 2.0):
@@ -45,7 +45,7 @@ def test_without_a_range_the_tensor_s_own_counts() -> None:
     assert quantizer.amax is None
 
 
-def test_an_axis_keeps_a_range_for_each_channel() -> None:
+def test_axis_keeps_range_for_each_channel() -> None:
     found = made(axis=1)(X * torch.arange(1.0, 6.0))
     for channel in range(5):
         alone = made()(X[:, channel] * (channel + 1.0))
@@ -63,7 +63,7 @@ def test_a_descriptor_sets_the_range() -> None:
     assert quantizer(torch.tensor([-500.0, 0.5, 1.5, 500.0])).tolist() == [-128, 0, 2, 127]
 
 
-def test_a_flat_list_of_ranges_lies_along_the_axis() -> None:
+def test_flat_list_of_ranges_lies_along_axis() -> None:
     quantizer = made(axis=0, amax=[1.0, 2.0])
     x = torch.full((2, 2), 9.0)
     assert quantizer(x).tolist() == [[1, 1], [2, 2]]
@@ -154,7 +154,7 @@ def test_a_calibrator_collects_while_it_is_on() -> None:
     assert (quantizer.amax.item(), quantizer.calibrated, quantizer.enabled) == (6.0, True, False)
 
 
-def test_load_calib_amax_takes_a_method_of_a_histogram() -> None:
+def test_load_calib_amax_takes_method_of_histogram() -> None:
     quantizer = TensorQuantizer(QuantDescriptor(calib_method="histogram"), if_calib=True)
     quantizer(torch.cat([torch.ones(9999), torch.tensor([50.0])]))
     quantizer.load_calib_amax("percentile", percentile=99.9)
@@ -184,7 +184,7 @@ def test_a_collector_sees_the_float_tensor() -> None:
     assert seen == [(quantizer, X)]
 
 
-def test_export_marks_the_tensor_of_an_enabled_quantizer() -> None:
+def test_export_marks_tensor_of_enabled_quantizer() -> None:
     quantizer = nn.Sequential(made(amax=1.0, name="conv.input"))
     with export_mode():
         torch.testing.assert_close(quantizer(X), X, rtol=0, atol=0)
@@ -223,7 +223,7 @@ def test_training_moves_the_range_as_keras_does(policy: str, unsigned: bool) -> 
 
 
 @pytest.mark.parametrize("policy", ["ema", "last"])
-def test_a_shared_range_falls_slowly_as_keras_s_does(policy: str) -> None:
+def test_shared_range_falls_slowly_as_in_keras(policy: str) -> None:
     ours, theirs = made(range_policy=policy), qat_lib.TensorQuantizer(range_policy=policy)
     ours.shared = True
     for _ in range(2):  # Keras counts the tensors of a model
@@ -248,7 +248,7 @@ def test_a_range_stays_in_inference_or_frozen() -> None:
     assert quantizer.amax.item() > 3.0
 
 
-def test_values_that_are_not_finite_move_no_range() -> None:
+def test_non_finite_values_move_no_range() -> None:
     quantizer = made(range_policy="last")
     quantizer(torch.tensor([1.0, float("inf")]))
     assert quantizer.amax is None
@@ -257,7 +257,7 @@ def test_values_that_are_not_finite_move_no_range() -> None:
     assert quantizer.amax.item() == 2.0
 
 
-def test_a_learned_range_is_trained_as_its_step() -> None:
+def test_learned_range_is_trained_as_its_step() -> None:
     quantizer = made(learn_amax=True, amax=1.0)
     assert quantizer.learn_amax is True
     (step,) = quantizer.parameters()
@@ -277,7 +277,7 @@ def test_a_learned_range_starts_as_keras_s() -> None:
     assert channels.amax.shape == (5, 1)
 
 
-def test_a_range_moves_to_the_device_of_its_tensor() -> None:
+def test_range_moves_to_device_of_its_tensor() -> None:
     quantizer = made(amax=1.0)
     assert quantizer(X.to("meta")).device.type == "meta"
     assert quantizer.amax.device.type == "meta"

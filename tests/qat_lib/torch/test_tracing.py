@@ -1,4 +1,4 @@
-"""The graph of a module: what is one operation, what follows the mode, what cannot be traced."""
+"""A module's graph: single operations, mode-dependent values, untraceable code."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_other_work_in_training_is_warned_of(
     assert "Branching does other things in training than in inference" in caplog.text
 
 
-def test_the_modes_of_parts_stay_as_they_are() -> None:
+def test_modes_of_parts_stay_as_they_are() -> None:
     module = Residual().train()
     module.stem_bn.eval()
     before = [part.training for part in module.modules()]
@@ -153,7 +153,7 @@ class Keyed(nn.Module):
 
 
 @pytest.mark.parametrize("module", [Deciding(), Keyed()])
-def test_what_cannot_be_traced_is_refused_with_the_way_out(module: nn.Module) -> None:
+def test_untraceable_code_is_refused_with_advice(module: nn.Module) -> None:
     name = type(module).__name__
     with pytest.raises(UnsupportedModelError, match=rf"can't trace {name}: .*quantized_modules"):
         trace_module(module)

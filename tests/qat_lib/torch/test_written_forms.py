@@ -74,7 +74,7 @@ def test_simplify_writes_a_known_shape_only() -> None:
     assert constant.const_value.numpy().tolist() == [6, 4, 4]
 
 
-def test_simplify_writes_a_cast_to_a_known_type() -> None:
+def test_simplify_writes_cast_to_known_type() -> None:
     model = build("y = CastLike(x, k)", k=np.int64(1))
     simplify(model)
     (node,) = model.graph
@@ -85,7 +85,7 @@ def test_simplify_writes_a_cast_to_a_known_type() -> None:
 @pytest.mark.parametrize(
     ("sizes", "expected"), [(np.int64(4), [4, 2]), (np.int64([1, 5]), [1, 5]), (np.int64(9), [6])]
 )
-def test_simplify_writes_the_parts_of_a_sequence_as_a_split(sizes: Any, expected: Any) -> None:
+def test_simplify_writes_sequence_parts_as_split(sizes: Any, expected: Any) -> None:
     last = len(expected) - 1
     model = build(
         "s = SplitToSequence<axis = 1>(x, sizes) a = SequenceAt(s, zero) b = SequenceAt(s, last) "

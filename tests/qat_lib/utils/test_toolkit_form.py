@@ -1,4 +1,4 @@
-"""What people who come from tensorflow-quantization check: entries of a spec changed in place, and the ONNX graph."""
+"""Checks by tensorflow-quantization users: in-place spec changes, and the ONNX graph."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ Graph = tuple[dict[str, onnx.NodeProto], onnx.GraphProto]
 
 
 def residual_network() -> keras.Model:
-    """Return a small network with a residual, a Concatenate, a pooling and two Dense layers."""
+    """Return a small network: residual, Concatenate, pooling, two Dense layers."""
     image = keras.Input((12, 12, 3), name="image")
     skip = layers.Conv2D(8, 3, padding="same", activation="relu", name="stem")(image)
     x = layers.BatchNormalization(name="bn")(layers.Conv2D(8, 3, padding="same", name="main")(skip))
@@ -54,7 +54,7 @@ def converted(quantized: keras.Model, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def above(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
-    """Return the operators above the inputs of a node; none for a constant."""
+    """Return the operators before a node's inputs; none for constants."""
     made = {output: n.op_type for n in graph.node for output in n.output}
     return [made[name] for name in node.input if name in made]
 
@@ -64,7 +64,7 @@ def of_layer(graph: onnx.GraphProto, layer: str, op_type: str) -> onnx.NodeProto
     return found
 
 
-def test_only_qdq_nodes_have_a_name_without_a_layer(converted: Path) -> None:
+def test_only_qdq_nodes_have_name_without_layer(converted: Path) -> None:
     for node in onnx.load(converted).graph.node:
         is_qdq = node.op_type in ("QuantizeLinear", "DequantizeLinear")
         assert ("/" not in node.name) == is_qdq, node.name
@@ -157,7 +157,7 @@ def test_entries_are_changed_in_place() -> None:
         ("name", ""),
     ],
 )
-def test_a_wrong_change_is_refused_and_changes_nothing(key: str, value: object) -> None:
+def test_wrong_change_is_refused_and_changes_nothing(key: str, value: object) -> None:
     entry = LayerConfig("add")
     with pytest.raises(SpecError):
         setattr(entry, key, value)

@@ -27,7 +27,7 @@ class QuantInputMixin:
 
     @classmethod
     def set_default_quant_desc_input(cls, value: QuantDescriptor) -> None:
-        """Set how modules of this class that are made from now on quantize their input.
+        """Set the input quantization of this class's future modules.
 
         Raises:
             SpecError: ``value`` is no QuantDescriptor.
@@ -45,9 +45,10 @@ class QuantInputMixin:
 
     @classmethod
     def from_float(cls: type[_Class], module: Any, **descriptors: QuantDescriptor) -> _Class:
-        """Return a quantized module with the parameters, buffers and settings of a float one.
+        """Return a quantized copy of a float module.
 
-        The tensors are shared, not copied.
+        It has the parameters, buffers and settings of the float one. The tensors are shared, not
+        copied.
 
         Args:
             module: a module of the float class that this class derives from.
@@ -74,7 +75,7 @@ class QuantMixin(QuantInputMixin):
 
     @classmethod
     def set_default_quant_desc_weight(cls, value: QuantDescriptor) -> None:
-        """Set how modules of this class that are made from now on quantize their weight.
+        """Set the weight quantization of this class's future modules.
 
         Raises:
             SpecError: ``value`` is no QuantDescriptor.

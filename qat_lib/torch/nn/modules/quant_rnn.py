@@ -1,8 +1,8 @@
-"""Quantized LSTM: at each step the joined input and state, and the joined weights of the gates.
+"""Quantized LSTM: quantizers on joined inputs and states, and joined weights.
 
-An engine runs one matrix product for a step, of the input beside the state and of their weights
-beside each other: so each layer and direction has one quantizer for the joined tensor, and one for
-the joined weight.
+The input and state are joined at each step; so are the weights of the gates. An engine runs one
+matrix product for a step, of the input beside the state and of their weights beside each other: so
+each layer and direction has one quantizer for the joined tensor, and one for the joined weight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qat_lib.torch.tensor_quantizer import TensorQuantizer
 def _advance(
     joined: torch.Tensor, memory: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the next state and memory of an LSTM from its joined, quantized operands."""
+    """Return an LSTM's next state and memory from joined, quantized operands."""
     gates = F.linear(joined, weight, bias).chunk(4, -1)
     memory = gates[1].sigmoid() * memory + gates[0].sigmoid() * gates[2].tanh()
     return gates[3].sigmoid() * memory.tanh(), memory
@@ -105,14 +105,17 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         return 2 if self.bidirectional else 1
 
     def quantized_weight(self, quantizer: TensorQuantizer) -> Any:
-        """Return the joined weights of the layer and direction that a quantizer belongs to."""
+        """Return the joined weights that a quantizer belongs to.
+
+        They are those of one layer and direction.
+        """
         for weights, own in zip(self.all_weights, self._weight_quantizers, strict=True):
             if own is quantizer:
                 return torch.cat(weights[:2], 1)
         return None
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Return the states of all steps, and the last state and memory, as ``nn.LSTM`` does."""
+        """Return all states, last state and memory, as ``nn.LSTM`` does."""
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
         if packed:
@@ -153,7 +156,10 @@ class QuantLSTM(QuantMixin, nn.LSTM):
         return states[0].index_select(1, indices), states[1].index_select(1, indices)
 
     def _run_layers(self, steps: Any, hx: Any) -> Any:
-        """Return each step's output of the last layer, and the last states of all layers."""
+        """Return the last layer's outputs and all layers' last states.
+
+        There is an output of each step.
+        """
         states, memories = [], []
         for layer in range(self.num_layers):
             outputs = []

@@ -1,4 +1,4 @@
-"""What every quantized module does: take descriptors, and quantize before the original's work."""
+"""Common base of quantized modules: take descriptors, quantize, run the original."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QuantizedInput(QuantInputMixin):
 
 
 class QuantizedWeight(QuantMixin):
-    """Base, before the original class, of modules that quantize their input and weight.
+    """Mixin before a float class: quantize its input and weight.
 
     Its constructor takes what the original's does, ``quant_desc_input`` and
     ``quant_desc_weight``.

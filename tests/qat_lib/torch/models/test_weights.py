@@ -60,9 +60,7 @@ def test_load_weights_is_strict(change: dict[str, Any], message: str, tmp_path: 
         ("broken.npz", "does not fit the model 'Sequential'"),
     ],
 )
-def test_load_weights_says_what_is_wrong_with_the_file(
-    name: str, message: str, tmp_path: Path
-) -> None:
+def test_load_weights_names_the_file_error(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
     with pytest.raises(ConfigError, match=message):
         load_weights(module(), tmp_path / name)

@@ -1,4 +1,7 @@
-"""The mixins, in the three published examples: as printed, but for the import lines."""
+"""The mixins in the three published examples.
+
+As printed, but for the import lines.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ def test_class_defaults_are_of_one_class(monkeypatch: pytest.MonkeyPatch) -> Non
     assert quant_nn.QuantMaxPool2d(2).input_quantizer.num_bits == 5
 
 
-def test_class_defaults_of_weights_are_of_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_defaults_belong_to_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (quant_nn.QuantConv2d, quant_nn.QuantLinear):
         monkeypatch.setattr(kind, "default_quant_desc_weight", kind.default_quant_desc_weight)
     quant_nn.QuantConv2d.set_default_quant_desc_weight(QuantDescriptor(num_bits=6))
@@ -155,7 +158,7 @@ def test_modules_refuse_integers_as_outputs() -> None:
         quant_nn.QuantLinear(2, 2, quant_desc_weight=QuantDescriptor(fake_quant=False))
 
 
-def test_pop_quant_desc_in_kwargs_refuses_what_is_left() -> None:
+def test_pop_quant_desc_in_kwargs_refuses_leftovers() -> None:
     with pytest.raises(TypeError, match="Unused keys: other"):
         _utils.pop_quant_desc_in_kwargs(quant_nn.QuantLinear, other=1)
     found = _utils.pop_quant_desc_in_kwargs(quant_nn.QuantLinear)

@@ -39,7 +39,10 @@ class Last(nn.Module):
 
 
 def pair(**options: Any) -> tuple[nn.LSTM, QuantLSTM]:
-    """Return PyTorch's LSTM and the quantized one of the same parameters, quantizers off."""
+    """Return PyTorch's LSTM and the quantized one, quantizers off.
+
+    Both have the same parameters.
+    """
     torch.manual_seed(2)
     original, quantized = nn.LSTM(5, 4, **options), QuantLSTM(5, 4, **options)
     quantized.load_state_dict(original.state_dict())
@@ -135,7 +138,7 @@ def test_lstm_steps_are_those_of_the_cell() -> None:
     same(lstm(x)[0], torch.stack(outputs))
 
 
-def test_lstm_has_quantizers_of_each_layer_and_direction() -> None:
+def test_lstm_has_quantizers_per_layer_and_direction() -> None:
     lstm = QuantLSTM(5, 4, num_layers=2, bidirectional=True)
     assert len(lstm._input_quantizers) == len(lstm._weight_quantizers) == 4
     for index, quantizer in enumerate(lstm._weight_quantizers):
@@ -163,7 +166,7 @@ def test_lstm_from_float_shares_the_parameters() -> None:
     assert made(torch.randn(3, 2, 5))[0].shape == (3, 2, 8)
 
 
-def test_lstm_exports_a_pair_for_each_joined_tensor(export: Callable[..., Path]) -> None:
+def test_lstm_exports_pair_for_each_joined_tensor(export: Callable[..., Path]) -> None:
     torch.manual_seed(6)
     lstm, x = Last(5, 4), torch.randn(2, 3, 5)
     calibrate(lstm, x, "max")

@@ -1,4 +1,4 @@
-"""Every quantized module: the original's work on what NumPy's quantization gives, to the last bit."""
+"""Quantized modules: the original's work on NumPy's quantization, bit for bit."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_weights_leave_out_the_least_integer() -> None:
 
 
 @pytest.mark.parametrize("policy", ["frozen", "current"])
-def test_the_range_of_a_weight_is_known_without_data(policy: str) -> None:
+def test_range_of_weight_is_known_without_data(policy: str) -> None:
     descriptor = QuantDescriptor(axis=0, range_policy=policy)
     linear = quant_nn.QuantLinear(3, 2, quant_desc_weight=descriptor)
     quantizer = linear.weight_quantizer
@@ -158,7 +158,7 @@ def test_the_range_of_a_weight_is_known_without_data(policy: str) -> None:
     torch.testing.assert_close(quantizer.amax, factor * expected, rtol=0, atol=0)
 
 
-def test_a_fixed_range_of_a_weight_is_that_of_the_loaded_one() -> None:
+def test_fixed_weight_range_follows_loaded_weight() -> None:
     linear, fresh = quant_nn.QuantLinear(3, 2), quant_nn.QuantLinear(3, 2)
     linear.weight_quantizer.fit_weight()
     state = nn.Linear(3, 2).state_dict()
@@ -169,7 +169,7 @@ def test_a_fixed_range_of_a_weight_is_that_of_the_loaded_one() -> None:
     assert fresh.weight_quantizer._amax is None
 
 
-def test_a_learned_range_of_a_weight_starts_at_the_weight() -> None:
+def test_learned_weight_range_starts_at_weight() -> None:
     descriptor = QuantDescriptor(axis=0, learn_amax=True)
     linear = quant_nn.QuantLinear(3, 2, quant_desc_weight=descriptor)
     assert "_weight_quantizer._step" in dict(linear.named_parameters())
@@ -182,7 +182,7 @@ def test_a_learned_range_of_a_weight_starts_at_the_weight() -> None:
     assert trained.grad.abs().sum() > 0
 
 
-def test_copies_and_files_keep_the_tie_to_their_weight() -> None:
+def test_copies_and_files_keep_weight_ties() -> None:
     linear = nn.Sequential(quant_nn.QuantLinear(3, 2))
     file = io.BytesIO()
     torch.save(linear, file)
@@ -194,7 +194,7 @@ def test_copies_and_files_keep_the_tie_to_their_weight() -> None:
         assert linear[0].weight_quantizer.amax.max() < 1
 
 
-def test_gradients_reach_input_and_weight_where_they_are_not_cut() -> None:
+def test_gradients_reach_uncut_inputs_and_weights() -> None:
     conv = quant_nn.QuantConv2d(2, 3, 1, bias=False)
     conv.input_quantizer.amax = 1.0
     x = torch.tensor([-2.0, 0.5, 0.5, 2.0]).reshape(1, 1, 2, 2).repeat(1, 2, 1, 1).requires_grad_()
