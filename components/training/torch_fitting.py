@@ -1,7 +1,8 @@
 """Training and prediction of PyTorch networks, on the schedule of ``components.training.fitting``.
 
-One config means one training in both frameworks: batches, decay of the rate, loss, weight decay and
-the constants of the optimizers are those of Keras.
+One config means one training in both frameworks: reader, augmentation, decay of the rate, loss,
+weight decay and the constants of the optimizers are those of Keras. Only the order of later epochs
+is another one.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Training:
 
     def losses(self, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
         """Return the loss of each sample."""
-        targets = self._loss.targets(torch.from_numpy(np.asarray(y)))
+        targets = self._loss.targets(torch.from_numpy(np.array(y)))
         losses: np.ndarray = self._loss(targets, torch.from_numpy(outputs)).numpy()
         return losses
 
@@ -221,13 +222,13 @@ class Training:
     def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """Train on one batch; return the sum of its losses and the number of right labels."""
         images = self._network.tensor(x)
-        labels = torch.from_numpy(np.asarray(y)).to(images.device)
+        labels = torch.from_numpy(np.array(y)).to(images.device)
         targets = self._loss.targets(labels)
         if self._soft is not None:
             targets = self._soft.blend(images, targets)
         outputs = self._network.module(images)
         losses = self._loss(targets, outputs)
-        self._optimizer.zero_grad()
+        self._network.module.zero_grad()
         losses.mean().backward()
         self._update()
         hits = outputs.argmax(dim=1) == targets.argmax(dim=1)
@@ -239,14 +240,49 @@ class Training:
         with torch.no_grad():
             for parameter in self._parameters if self._decay else ():
                 parameter.mul_(1.0 - rate * self._decay)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        self._optimizer.step_at(rate)
         self._done += 1
 
 
-def make_optimizer(name: str, parameters: list[nn.Parameter]) -> Any:
-    """Return an optimizer with Keras's constants, without weight decay of its own."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=0.0, momentum=0.9, nesterov=True)
-    return torch.optim.Adam(parameters, lr=0.0, eps=EPSILON)
+class Adam:
+    """Adam with Keras's constants, without weight decay of its own.
+
+    Args:
+        parameters: what it changes.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._optimizer = torch.optim.Adam(parameters, lr=0.0, eps=EPSILON)
+
+    def step_at(self, rate: float) -> None:
+        """Take a step at a learning rate."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+
+
+class Momentum:
+    """Gradient descent with Nesterov's momentum as Keras has it.
+
+    Its velocity holds each gradient times the rate of its own step; that of ``torch.optim.SGD``
+    takes the rate of now for all.
+
+    Args:
+        parameters: what it changes.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, nesterov=True)
+
+    def step_at(self, rate: float) -> None:
+        """Take a step at a learning rate."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(rate)
+        self._optimizer.step()
+
+
+def make_optimizer(name: str, parameters: list[nn.Parameter]) -> Adam | Momentum:
+    """Return the optimizer of a config's ``optimizer``."""
+    return Momentum(parameters) if name == "sgd" else Adam(parameters)
