@@ -24,7 +24,7 @@ from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
 from components.training.history import History
 from components.training.prepared_data import TrainingData, open_data
-from components.training.torch_network import TorchNetwork, gives_probabilities
+from components.training.torch_network import TorchNetwork, ends_in_softmax
 from qat_lib.torch.inference import in_inference
 
 EPSILON = 1e-7
@@ -34,7 +34,7 @@ ADAMW_DECAY = 0.004
 """Keras's weight decay of AdamW where none is given."""
 
 
-def make_deterministic(seed: int) -> None:
+def seed_everything(seed: int) -> None:
     """Seed Python, NumPy, PyTorch and ``tf.data``, and make PyTorch's kernels deterministic."""
     import tensorflow as tf
 
@@ -47,7 +47,7 @@ def make_deterministic(seed: int) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def fit(
+def fit_network(
     network: TorchNetwork,
     data: Path | TrainingData,
     schedule: TrainingSettings | QATSettings,
@@ -65,7 +65,7 @@ def fit(
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
-    loss = Loss(source.classes, label_smoothing, gives_probabilities(network.module))
+    loss = Loss(source.classes, label_smoothing, ends_in_softmax(network.module))
     soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
     training = Training(network, schedule, steps, loss, soft)
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
@@ -82,7 +82,7 @@ def fit(
     return record.rows
 
 
-def predict(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
+def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
     """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
     outputs = []
     with in_inference(network.module), torch.no_grad():
@@ -143,7 +143,7 @@ class SoftTargets:
 
     def __init__(self, teacher: TorchNetwork, weight: float) -> None:
         self._module, self._weight = teacher.module.eval(), weight
-        self._probabilities = gives_probabilities(teacher.module)
+        self._probabilities = ends_in_softmax(teacher.module)
 
     def blend(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the targets of a batch."""
@@ -188,7 +188,7 @@ class Training:
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return the outputs of inference on a batch."""
-        return predict(self._network, [x])
+        return predict_network(self._network, [x])
 
     def losses(self, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
         """Return the loss of each sample."""

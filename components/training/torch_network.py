@@ -133,7 +133,7 @@ def check_network(network: TorchNetwork) -> None:
         )
 
 
-def gives_probabilities(module: nn.Module) -> bool:
+def ends_in_softmax(module: nn.Module) -> bool:
     """Whether the outputs went through a softmax, rather than being logits."""
     graph = ModuleGraph(module)
     (result,) = graph.outputs

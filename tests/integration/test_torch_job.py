@@ -15,9 +15,15 @@ import pytest
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.extras import missing_packages
 
-pytestmark = pytest.mark.skipif(
-    bool(missing_packages(["torch", "onnxscript"])), reason="needs qatline[torch]"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        bool(missing_packages(["torch", "onnxscript"])), reason="needs qatline[torch]"
+    ),
+    # MLflow's own use of SQLAlchemy 2.1.
+    pytest.mark.filterwarnings(
+        "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+    ),
+]
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CIFAR = SHARED / "cifar10_jpeg_subset.npz"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cifar10_resnet20.yaml"

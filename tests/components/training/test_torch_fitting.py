@@ -99,16 +99,16 @@ def test_soft_targets_blend_labels_and_the_teacher(is_softmax: bool) -> None:
     ids=lambda options: "-".join(map(str, options.values())),
 )
 @pytest.mark.parametrize("is_softmax", [False, True])
-def test_fit_ends_as_keras_does(options: dict[str, Any], is_softmax: bool) -> None:
+def test_fit_network_ends_as_keras_does(options: dict[str, Any], is_softmax: bool) -> None:
     # One batch an epoch: the frameworks shuffle later epochs in other orders.
     schedule = TrainingSettings(
         epochs=5, batch_size=25, learning_rate=0.2, augment="none", **options
     )
     given: dict[str, Any] = {"seed": 1, "progress": NullProgress()}
     given["label_smoothing"] = schedule.label_smoothing
-    torch_fitting.make_deterministic(1)
+    torch_fitting.seed_everything(1)
     ours = network(softmax=is_softmax)
-    rows = torch_fitting.fit(ours, DATA, schedule, **given)
+    rows = torch_fitting.fit_network(ours, DATA, schedule, **given)
     fitting.make_deterministic(1)
     model = twin(softmax=is_softmax)
     expected = fitting.fit(model, DATA, schedule, **given)
@@ -122,14 +122,14 @@ def test_fit_ends_as_keras_does(options: dict[str, Any], is_softmax: bool) -> No
         assert row.kept is None
 
 
-def test_fit_distils_and_keeps_the_best_as_keras_does() -> None:
+def test_fit_network_distils_and_keeps_the_best_as_keras_does() -> None:
     teacher = np.float32([[-2, 2], [-2, 2], [-2, 2]])
     schedule = QATSettings(epochs=4, batch_size=25, learning_rate=0.5, augment="none")
     given: dict[str, Any] = {"seed": 2, "progress": NullProgress(), "keep_best": True}
     given["distillation"] = 0.75
-    torch_fitting.make_deterministic(2)
+    torch_fitting.seed_everything(2)
     ours = network()
-    rows = torch_fitting.fit(ours, DATA, schedule, teacher=network(teacher), **given)
+    rows = torch_fitting.fit_network(ours, DATA, schedule, teacher=network(teacher), **given)
     fitting.make_deterministic(2)
     model = twin()
     expected = fitting.fit(model, DATA, schedule, teacher=twin(teacher), **given)
@@ -139,26 +139,28 @@ def test_fit_distils_and_keeps_the_best_as_keras_does() -> None:
     np.testing.assert_allclose(kernel_of(ours), model.get_weights()[0], rtol=2e-3, atol=2e-4)
 
 
-def test_fit_keeps_a_model_that_training_makes_worse() -> None:
+def test_fit_network_keeps_a_model_that_training_makes_worse() -> None:
     best = np.float32([[-9, 9], [-9, 9], [-9, 9]])
     ours = network(best)
     schedule = QATSettings(epochs=2, batch_size=8, learning_rate=9.0, optimizer="sgd")
     smoothed = {"label_smoothing": 0.9, "keep_best": True}
-    rows = torch_fitting.fit(ours, DATA, schedule, seed=0, progress=NullProgress(), **smoothed)
+    rows = torch_fitting.fit_network(
+        ours, DATA, schedule, seed=0, progress=NullProgress(), **smoothed
+    )
     assert np.all((kernel_of(ours) == best) == (rows[0].kept == 1))
 
 
-def test_fit_of_no_epochs_leaves_the_model_as_it_came() -> None:
+def test_fit_network_of_no_epochs_leaves_the_model_as_it_came() -> None:
     ours = network()
     schedule = QATSettings(epochs=0)
-    assert torch_fitting.fit(ours, DATA, schedule, seed=0, progress=NullProgress()) == []
+    assert torch_fitting.fit_network(ours, DATA, schedule, seed=0, progress=NullProgress()) == []
     np.testing.assert_array_equal(kernel_of(ours), KERNEL)
     assert not ours.module.training
 
 
-def test_fit_tells_every_batch(progress: Any) -> None:
+def test_fit_network_tells_every_batch(progress: Any) -> None:
     schedule = TrainingSettings(epochs=2, batch_size=10, augment="none")
-    torch_fitting.fit(network(), DATA, schedule, seed=0, progress=progress)
+    torch_fitting.fit_network(network(), DATA, schedule, seed=0, progress=progress)
     assert progress.updates == [("training", done, 6) for done in range(1, 7)]
 
 
@@ -173,10 +175,10 @@ def test_learning_rate_falls_by_half_a_cosine() -> None:
     assert rates == pytest.approx([0.5, 0.4267767, 0.25, 0.0732233, 0.0])
 
 
-def test_predict_runs_in_inference_and_in_order() -> None:
+def test_predict_network_runs_in_inference_and_in_order() -> None:
     dropout = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.9))
     recipe = TorchRecipe(name="x:y", options={}, image_shape=(1, 1, 3), classes=3)
     ours = TorchNetwork(module=dropout.train(), recipe=recipe)
-    found = torch_fitting.predict(ours, [X[:3], X[3:5]])
+    found = torch_fitting.predict_network(ours, [X[:3], X[3:5]])
     np.testing.assert_array_equal(found, X[:5].reshape(5, 3))
     assert dropout.training

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from components.training import torch_network  # noqa: E402
 from components.training.torch_framework import TorchFramework  # noqa: E402
 from components.training.torch_network import (  # noqa: E402
-    gives_probabilities,
+    ends_in_softmax,
     load_network,
     open_network,
     save_network,
@@ -216,7 +216,7 @@ def test_a_damaged_recipe_is_refused(users: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("quantized", [False, True])
-def test_gives_probabilities_sees_a_softmax(users: str, softmax: bool, quantized: bool) -> None:
+def test_ends_in_softmax_sees_a_softmax(users: str, softmax: bool, quantized: bool) -> None:
     given = settings(f"{users}:build", options={"softmax": softmax})
     network, _ = open_network(given, SHAPE, 2)
     if quantized:
@@ -224,15 +224,15 @@ def test_gives_probabilities_sees_a_softmax(users: str, softmax: bool, quantized
         network = framework.apply(
             network, framework.plan(network, "full", None, [], unsigned=False)
         )
-    assert gives_probabilities(network.module) is softmax
+    assert ends_in_softmax(network.module) is softmax
 
 
-def test_gives_probabilities_sees_the_function() -> None:
+def test_ends_in_softmax_sees_the_function() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.softmax(x, dim=1)
 
-    assert gives_probabilities(Model())
+    assert ends_in_softmax(Model())
 
 
 def test_networks_go_to_the_gpu_where_there_is_one(
