@@ -173,6 +173,7 @@ class Training:
         soft: SoftTargets | None = None,
     ) -> None:
         self._network, self._loss, self._soft = network, loss, soft
+        self._batch_size = schedule.batch_size
         self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
@@ -208,14 +209,19 @@ class Training:
     def run_epoch(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]], record: History
     ) -> dict[str, float]:
-        """Train on every batch once; return loss and accuracy of the epoch, in training mode."""
+        """Train on every batch once; return loss and accuracy of the epoch, in training mode.
+
+        A sample left over at the end is left out.
+        """
         self._network.module.train()
         seen, loss, hits = 0, 0.0, 0.0
         figures: dict[str, float] = {}
         for index, (x, y) in enumerate(batches):
-            losses, right = self._step(x, y)
-            seen, loss, hits = seen + len(y), loss + losses, hits + right
-            figures = {"loss": loss / seen, "accuracy": hits / seen}
+            # Of one sample left over, batch norm may have a single value, which PyTorch refuses.
+            if len(y) > 1 or self._batch_size == 1 or not seen:
+                losses, right = self._step(x, y)
+                seen, loss, hits = seen + len(y), loss + losses, hits + right
+                figures = {"loss": loss / seen, "accuracy": hits / seen}
             record.on_train_batch_end(index, figures)
         return figures
 

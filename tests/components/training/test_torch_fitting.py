@@ -182,3 +182,21 @@ def test_predict_network_runs_in_inference_and_in_order() -> None:
     found = torch_fitting.predict_network(ours, [X[:3], X[3:5]])
     np.testing.assert_array_equal(found, X[:5].reshape(5, 3))
     assert dropout.training
+
+
+def test_fit_network_leaves_a_lone_sample_out(progress: Any) -> None:
+    normed = network()
+    normed.module.insert(1, torch.nn.BatchNorm1d(3))
+    schedule = TrainingSettings(epochs=2, batch_size=24, augment="none")
+    rows = torch_fitting.fit_network(normed, DATA, schedule, seed=0, progress=progress)
+    assert len(progress.updates) == 4
+    assert int(normed.module[1].num_batches_tracked) == 2
+    assert all(row.accuracy * 24 == pytest.approx(round(row.accuracy * 24)) for row in rows)
+
+
+def test_fit_network_trains_on_batches_of_one(progress: Any) -> None:
+    ours = network()
+    schedule = TrainingSettings(epochs=1, batch_size=1, augment="none", learning_rate=0.01)
+    (row,) = torch_fitting.fit_network(ours, DATA, schedule, seed=0, progress=progress)
+    assert row.accuracy * 25 == pytest.approx(round(row.accuracy * 25))
+    assert len(progress.updates) == 25
