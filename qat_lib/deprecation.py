@@ -75,6 +75,7 @@ def _old_value(old: str, field: RenamedField) -> Callable[[Any], Any]:
         warn_renamed(f"{type(self).__name__}.{old}", field.new)
         return field.to_old(getattr(self, field.new))
 
+    read.__doc__ = f"Return the value of ``{field.new}``; deprecated."
     return read
 
 

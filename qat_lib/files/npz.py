@@ -12,7 +12,7 @@ from qat_lib.files.npy import read_header
 from qat_lib.files.regular_files import open_regular
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def unpack_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a ``.npz`` file by name.
 
     Raises:

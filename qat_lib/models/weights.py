@@ -12,7 +12,7 @@ from qat_lib.errors import ConfigError
 from qat_lib.files.archives import check_unpacked
 from qat_lib.files.hdf5 import stored_bytes
 from qat_lib.files.keras_archive import inspect_archive
-from qat_lib.files.npz import read_arrays
+from qat_lib.files.npz import unpack_arrays
 from qat_lib.files.regular_files import open_regular
 from qat_lib.models.weight_files import reading_weights, refuse_unused
 
@@ -36,7 +36,7 @@ def load_weights(model: Any, path: str | Path) -> None:
     file = Path(path)
     with reading_weights(file, _SUFFIXES, model.name):
         if file.suffix == ".npz":
-            _assign(model, read_arrays(file))
+            _assign(model, unpack_arrays(file))
         else:
             _check(file)
             model.load_weights(file)

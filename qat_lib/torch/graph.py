@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import fx, nn
 
@@ -128,7 +129,7 @@ class _Reader:
             call, _, _ = read[0].rpartition(":")
             self._note(node, f"{call}:{node.args[1]}")
             return
-        module = self._traced.get_submodule(str(node.target)) if is_module else None
+        module = self._operation(node) if is_module else None
         if module is not None:
             layer = str(node.target)
             known = module_traits(module, len(read))
@@ -155,7 +156,7 @@ class _Reader:
             ModuleCall(
                 name=name,
                 layer=layer,
-                operation=known if node.op != "call_module" else self._module(node),
+                operation=self._operation(node),
                 inputs=read,
                 outputs=tuple(f"{name}:{number}" for number in sorted(numbers)),
                 node=node,
@@ -167,8 +168,10 @@ class _Reader:
             self.dtypes[f"{name}:0"] = "unknown"  # until a node takes it
         return f"{name}:0"
 
-    def _module(self, node: fx.Node) -> nn.Module:
-        return self._traced.get_submodule(str(node.target))
+    def _operation(self, node: fx.Node) -> Any:
+        """Return what a node calls: a module, a function, a method's name, an input's name."""
+        is_module = node.op == "call_module"
+        return self._traced.get_submodule(str(node.target)) if is_module else node.target
 
     def _note(self, node: fx.Node, tensor: str) -> None:
         """Note which tensor a node gives; of several, the first that is a tensor counts."""

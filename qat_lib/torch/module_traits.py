@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx, nn
@@ -66,6 +66,7 @@ for _row in TABLE:
         _OTHERS[_name] = _Known(roles=_row.roles, kind=_name, activation=None)
 _UNKNOWN = _Known(roles=frozenset(), kind="", activation=None)
 
+WEIGHT_OF_ITS_OWN = "its weight belongs to no module; use the module of torch.nn"
 INPUT = Traits(class_name="placeholder", is_input=True, is_layer=False)
 
 
@@ -104,17 +105,8 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
         inputs: how many tensors of the model it reads.
         rank: how many dimensions its first input has; None = not known.
     """
-    name = function_name(node)
-    known = _FUNCTIONS.get(name, _UNKNOWN)
-    options = arguments(node)
-    if name in CLAMPS:
-        known = _activation(clamp_activation(*clamp_bounds(node)))
-    elif name == "mean":
-        is_pool = _is_over_an_image(options.get("dim"), rank)
-        known = _Known(roles=known.roles, kind="GlobalAveragePooling2D", activation=None)
-        known = known if is_pool else _UNKNOWN
-    elif options.get("alpha", 1) != 1 or (name == "getitem" and inputs > 1):
-        known = _UNKNOWN
+    name, options = function_name(node), arguments(node)
+    known = _function_in_table(node, inputs, rank)
     roles = _roles(known, inputs, options)
     is_weighted = "weighted" in roles
     return Traits(
@@ -125,7 +117,7 @@ def function_traits(node: fx.Node, inputs: int, rank: int | None) -> Traits:
         activation=known.activation,
         is_layer=False,
         support=None if is_weighted else _inputs_support(known, roles),
-        obstacle="its weight belongs to no module; use the module of torch.nn" * is_weighted,
+        obstacle=WEIGHT_OF_ITS_OWN if is_weighted else "",
     )
 
 
@@ -144,6 +136,19 @@ def _module_in_table(module: nn.Module) -> _Known:
         if base in _MODULES:
             return _MODULES[base]
     return _OTHERS.get(type(module).__name__, _UNKNOWN)
+
+
+def _function_in_table(node: fx.Node, inputs: int, rank: int | None) -> _Known:
+    name, options = function_name(node), arguments(node)
+    known = _FUNCTIONS.get(name, _UNKNOWN)
+    if name in CLAMPS:
+        return _activation(clamp_activation(*clamp_bounds(node)))
+    if name == "mean":
+        is_pool = _is_over_an_image(options.get("dim"), rank)
+        return replace(known, kind="GlobalAveragePooling2D") if is_pool else _UNKNOWN
+    is_scaled_sum = name in ("add", "sub") and options.get("alpha", 1) != 1
+    takes_elements = name == "getitem" and inputs > 1
+    return _UNKNOWN if is_scaled_sum or takes_elements else known
 
 
 def _activation(name: str | None) -> _Known:

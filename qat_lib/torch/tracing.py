@@ -146,6 +146,8 @@ def _trace(module: nn.Module, inputs: int | None) -> fx.Graph:
             "qat_lib.torch.quant_modules.quantized_modules():`."
         ) from error
     for node in graph.nodes:
+        # A type from a module with postponed annotations is text, which can't be pickled.
+        node.type = None if isinstance(node.type, str) else node.type
         if node.target in FACTORIES:
             # Else the code of the graph would look for a global function called "torch.ones".
             node.meta.pop("is_wrapped", None)

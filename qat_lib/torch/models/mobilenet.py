@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2))
-"""Expansion, channels, blocks and first stride of each stage but the last (table 2)."""
-
-LAST_STAGE = (6, 320, 1, 1)
+from qat_lib.models.mobilenet_stages import STAGES
 
 
 def mobilenet_v2(*, channels: int = 3, classes: int = 1000) -> MobileNetV2:
@@ -20,7 +17,7 @@ def mobilenet_v2(*, channels: int = 3, classes: int = 1000) -> MobileNetV2:
 
     Returns:
         A module with 3.5 M parameters, from normalized RGB ``(batch, 3, height, width)`` to logits
-        ``(batch, classes)``.
+        ``(batch, classes)``. Its twin in Keras is ``qat_lib.models.mobilenetv2_imagenet``.
     """
     return MobileNetV2(channels=channels, classes=classes)
 
@@ -37,7 +34,7 @@ class MobileNetV2(nn.Module):
         super().__init__()
         layers: list[nn.Module] = [_conv_bn_relu(channels, 32, 3, stride=2)]
         width = 32
-        for expansion, filters, blocks, first_stride in (*STAGES, LAST_STAGE):
+        for expansion, filters, blocks, first_stride in STAGES:
             for block in range(blocks):
                 stride = first_stride if block == 0 else 1
                 layers.append(InvertedResidual(width, filters, stride, expansion))

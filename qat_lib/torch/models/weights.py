@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qat_lib.errors import ConfigError
-from qat_lib.files.npz import read_arrays
+from qat_lib.files.npz import unpack_arrays
 from qat_lib.models.weight_files import reading_weights, refuse_unused
 
 
@@ -27,7 +27,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     """
     file = Path(path)
     with reading_weights(file, (".npz",), type(module).__name__):
-        arrays = read_arrays(file)
+        arrays = unpack_arrays(file)
         state = module.state_dict()
         for name, value in state.items():
             if name in arrays:

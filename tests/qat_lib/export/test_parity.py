@@ -15,6 +15,7 @@ from qat_lib import check_parity
 from qat_lib.errors import ExportError
 from qat_lib.export.metadata import Recorded
 from qat_lib.export.parity_report import LayerDifference, ParityReport
+from qat_lib.quantizers import TensorQuantizer
 
 KINDS = {
     np.dtype(np.float32): onnx.TensorProto.FLOAT,
@@ -459,3 +460,19 @@ def test_first_difference_is_relative_to_the_magnitude() -> None:
     dead = report(layers=(difference("dead", 2e-15, 0.0),))
     assert dead.first_difference() == dead.layers[0]
     assert report().first_difference() is None
+
+
+@pytest.mark.parametrize(("quantizers", "noise"), [(QUANTIZED, 2.0), (None, 0.0)])
+def test_parity_nudges_a_quantized_model_until_an_output_moves(
+    tmp_path: Path, quantizers: Recorded | None, noise: float
+) -> None:
+    """The first quantizer takes small nudges of 1.0 back: its edge is four millionths away."""
+    values, other = np.float32([[1.0, 0.0]]), np.float32([[0.0, 1.0]])
+    x, r = keras.Input((2,), name="e0"), keras.Input((2,), name="r0")
+    quantizer = TensorQuantizer(name="q", range_policy="frozen")
+    model = keras.Model([x, r], layers.Rescaling(201.0, name="y0")(quantizer(x)))
+    quantizer.amax = 127 / (100.5 * (1 - 4e-6))
+    path = write(tmp_path / "model.onnx", {"e0": values, "r0": other}, 1, quantizers=quantizers)
+    report = check_parity(model, path, [values, other])
+    assert report.labels_equal == 0
+    assert report.noise == pytest.approx(noise, rel=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from dataclasses import replace
 from typing import Any
 
@@ -262,13 +263,27 @@ def test_a_module_that_cannot_be_copied_is_refused() -> None:
         apply_plan(nn.Sequential(Stubborn(2, 2)), plan)
 
 
-def test_the_copy_can_be_copied_and_traced_again() -> None:
+def loaded(module: nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(module, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, loaded])
+def test_the_copy_can_be_copied_and_saved(copied: Any) -> None:
     quantized = apply_plan(Residual(), planned(Residual(), "residual")).eval()
     qat_lib.torch.calibrate(quantized, images("residual", 4), "max")
     x = images("residual", 2)
-    copied = copy.deepcopy(quantized)
-    assert isinstance(copied, fx.GraphModule)
-    assert torch.equal(outputs(copied, x), outputs(quantized, x))
+    again = copied(quantized)
+    assert isinstance(again, fx.GraphModule)
+    assert torch.equal(outputs(again, x), outputs(quantized, x))
+    assert set(model_quantizers(again)) == set(model_quantizers(quantized))
+
+
+def test_the_state_loads_into_another_copy() -> None:
+    quantized = apply_plan(Residual(), planned(Residual(), "residual")).eval()
+    qat_lib.torch.calibrate(quantized, images("residual", 4), "max")
+    x = images("residual", 2)
     other = apply_plan(Residual(), planned(Residual(), "residual")).eval()
     other.load_state_dict(quantized.state_dict())
     assert torch.equal(outputs(other, x), outputs(quantized, x))

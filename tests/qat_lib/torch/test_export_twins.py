@@ -118,7 +118,8 @@ def test_twins_have_the_same_numbers_and_verdicts(twins: Any) -> None:
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="no trained weights in ../shared/data")
 def test_mobilenet_twins_have_the_same_numbers_and_verdicts(tmp_path: Path) -> None:
     pytest.importorskip("keras")
-    from mobilenet_twin import mobilenet_twin
+    from qat_lib.models import mobilenetv2_imagenet as keras_mobilenet
+    from qat_lib.models.weights import load_weights as load_keras_weights
 
     images = np.random.default_rng(3).normal(size=(8, 3, 64, 64)).astype(np.float32)
     example = torch.zeros(1, 3, 64, 64)
@@ -128,8 +129,8 @@ def test_mobilenet_twins_have_the_same_numbers_and_verdicts(tmp_path: Path) -> N
     qat_lib.torch.calibrate(quantized, [torch.from_numpy(images)], method="max")
     ours, keras = tmp_path / "torch.onnx", tmp_path / "keras.onnx"
     qat_lib.torch.export_onnx(quantized, ours, example_input=example)
-    with np.load(WEIGHTS) as arrays:
-        twin = mobilenet_twin(dict(arrays), size=64)
+    twin = keras_mobilenet(input_shape=(64, 64, 3))
+    load_keras_weights(twin, WEIGHTS)
     quantized_twin = qat_lib.quantize_model(twin, custom_qdq_cases="auto")
     qat_lib.calibrate(quantized_twin, images.transpose(0, 2, 3, 1), method="max")
     qat_lib.export_onnx(quantized_twin, keras, channels_first_input=True)

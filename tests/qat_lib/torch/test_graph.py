@@ -38,6 +38,8 @@ def test_modules_are_named_by_path_and_functions_by_node() -> None:
     assert (graph.inputs, graph.outputs) == (("image:0",), ("add:0",))
     assert graph.by_name["cat"].inputs == ("image:0", "blocks.1:0")
     assert [call.traits.is_input for call in graph.calls] == [True, False, False, False, False]
+    assert graph.by_name["cat"].operation is torch.cat
+    assert isinstance(graph.by_name["blocks.1"].operation, nn.ReLU)
 
 
 def test_further_calls_of_a_module_are_numbered() -> None:

@@ -99,6 +99,7 @@ def test_roles_follow_the_settings(module: nn.Module, role: Role, holds: bool) -
         (lambda x, _: torch.max(x, x * 2), "merge", True),
         (lambda x, _: torch.max(x), "merge", False),
         (lambda x, _: torch.add(x, x, alpha=2), "merge", False),
+        (lambda x, _: F.elu(x, alpha=0.5), "epilogue", True),
         (lambda x, _: x.softmax(-1), "non-negative", True),
         (lambda x, w: F.conv2d(x, w), "weighted", True),
     ],

@@ -259,7 +259,7 @@ def test_values_that_are_not_finite_move_no_range() -> None:
 
 def test_a_learned_range_is_trained_as_its_step() -> None:
     quantizer = made(learn_amax=True, amax=1.0)
-    assert quantizer.learn_amax
+    assert quantizer.learn_amax is True
     (step,) = quantizer.parameters()
     optimizer = torch.optim.SGD([step], lr=0.1)
     quantizer(3 * X).pow(2).sum().neg().backward()
