@@ -48,6 +48,7 @@ def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, flo
         "data.path": arguments.data,
     }
     options = [f"{key}={value}" for key, value in epochs.items()]
+    options.append(f"model.framework={arguments.framework}")
     options += [option.format(longer=2 * arguments.epochs) for option in VARIANTS[variant]]
     command = [
         sys.executable,
@@ -81,6 +82,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=SHARED / "cifar10_jpeg_subset.npz")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=2, help="of each of the two fine-tunings")
+    parser.add_argument("--framework", choices=["keras", "torch"], default="keras")
     parser.add_argument("--output", type=Path, default=Path("runs") / "cifar_accuracy")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()

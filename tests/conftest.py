@@ -40,6 +40,8 @@ def _own_determinism() -> Iterator[None]:
 
         if config.is_op_determinism_enabled():
             config.disable_op_determinism()
+    if "torch" in sys.modules:
+        sys.modules["torch"].use_deterministic_algorithms(False)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from qat_lib.errors import ConfigError, QatlineError
@@ -65,16 +66,29 @@ def call_with(
     function: Any,
     given: Mapping[str, Any],
     options: Mapping[str, Any],
+    *,
+    any_keyword: bool = False,
 ) -> Any:
     """Call a function with those of ``given`` that it names, and with all of ``options``.
 
-    A function that takes any keyword gets all of both.
+    Args:
+        setting: key of the config, for the message.
+        reference: what names the function, for the message.
+        function: the function or class.
+        given: arguments that it may take.
+        options: arguments that it must take; they win.
+        any_keyword: whether a function that takes any keyword gets all of ``given``.
 
     Raises:
         ConfigError: it fails.
     """
-    accepted = inspect.signature(function).parameters
-    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values())
+    try:
+        accepted = inspect.signature(function).parameters
+    except ValueError:  # a builtin that does not tell
+        accepted = MappingProxyType({})
+    takes_all = any_keyword and any(
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values()
+    )
     arguments = dict(options)
     for name, value in given.items():
         if takes_all or name in accepted:

@@ -107,7 +107,9 @@ def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
 def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], classes: int) -> Any:
     function = import_callable("model.name", settings.name)
     given = {"input_shape": input_shape, "classes": classes}
-    return call_with("model.name", settings.name, function, given, settings.options)
+    return call_with(
+        "model.name", settings.name, function, given, settings.options, any_keyword=True
+    )
 
 
 def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:

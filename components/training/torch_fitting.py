@@ -1,7 +1,8 @@
 """Training and prediction of PyTorch networks, on the schedule of ``components.training.fitting``.
 
-One config means one training in both frameworks: batches, decay of the rate, loss, weight decay and
-the constants of the optimizers are those of Keras.
+One config means one training in both frameworks: reader, augmentation, decay of the rate, loss,
+weight decay and the constants of the optimizers are those of Keras. Only the order of later epochs
+is another one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from components.runtime.events import Progress
 from components.settings import QATSettings, TrainingSettings
 from components.training.history import History
 from components.training.prepared_data import TrainingData, open_data
-from components.training.torch_network import TorchNetwork, gives_probabilities
+from components.training.torch_network import TorchNetwork, ends_in_softmax
 from qat_lib.torch.inference import in_inference
 
 EPSILON = 1e-7
@@ -33,7 +34,7 @@ ADAMW_DECAY = 0.004
 """Keras's weight decay of AdamW where none is given."""
 
 
-def make_deterministic(seed: int) -> None:
+def seed_everything(seed: int) -> None:
     """Seed Python, NumPy, PyTorch and ``tf.data``, and make PyTorch's kernels deterministic."""
     import tensorflow as tf
 
@@ -46,7 +47,7 @@ def make_deterministic(seed: int) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def fit(
+def fit_network(
     network: TorchNetwork,
     data: Path | TrainingData,
     schedule: TrainingSettings | QATSettings,
@@ -64,7 +65,7 @@ def fit(
     """
     source = open_data(data)
     steps = math.ceil(source.samples / schedule.batch_size)
-    loss = Loss(source.classes, label_smoothing, gives_probabilities(network.module))
+    loss = Loss(source.classes, label_smoothing, ends_in_softmax(network.module))
     soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
     training = Training(network, schedule, steps, loss, soft)
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
@@ -81,7 +82,7 @@ def fit(
     return record.rows
 
 
-def predict(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
+def predict_network(network: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
     """Return the outputs of inference, batch after batch: float32 ``(samples, classes)``."""
     outputs = []
     with in_inference(network.module), torch.no_grad():
@@ -142,7 +143,7 @@ class SoftTargets:
 
     def __init__(self, teacher: TorchNetwork, weight: float) -> None:
         self._module, self._weight = teacher.module.eval(), weight
-        self._probabilities = gives_probabilities(teacher.module)
+        self._probabilities = ends_in_softmax(teacher.module)
 
     def blend(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the targets of a batch."""
@@ -172,6 +173,7 @@ class Training:
         soft: SoftTargets | None = None,
     ) -> None:
         self._network, self._loss, self._soft = network, loss, soft
+        self._batch_size = schedule.batch_size
         self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
@@ -187,11 +189,11 @@ class Training:
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """Return the outputs of inference on a batch."""
-        return predict(self._network, [x])
+        return predict_network(self._network, [x])
 
     def losses(self, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
         """Return the loss of each sample."""
-        targets = self._loss.targets(torch.from_numpy(np.asarray(y)))
+        targets = self._loss.targets(torch.from_numpy(np.array(y)))
         losses: np.ndarray = self._loss(targets, torch.from_numpy(outputs)).numpy()
         return losses
 
@@ -207,27 +209,32 @@ class Training:
     def run_epoch(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]], record: History
     ) -> dict[str, float]:
-        """Train on every batch once; return loss and accuracy of the epoch, in training mode."""
+        """Train on every batch once; return loss and accuracy of the epoch, in training mode.
+
+        A sample left over at the end is left out.
+        """
         self._network.module.train()
         seen, loss, hits = 0, 0.0, 0.0
         figures: dict[str, float] = {}
         for index, (x, y) in enumerate(batches):
-            losses, right = self._step(x, y)
-            seen, loss, hits = seen + len(y), loss + losses, hits + right
-            figures = {"loss": loss / seen, "accuracy": hits / seen}
+            # Of one sample left over, batch norm may have a single value, which PyTorch refuses.
+            if len(y) > 1 or self._batch_size == 1 or not seen:
+                losses, right = self._step(x, y)
+                seen, loss, hits = seen + len(y), loss + losses, hits + right
+                figures = {"loss": loss / seen, "accuracy": hits / seen}
             record.on_train_batch_end(index, figures)
         return figures
 
     def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """Train on one batch; return the sum of its losses and the number of right labels."""
         images = self._network.tensor(x)
-        labels = torch.from_numpy(np.asarray(y)).to(images.device)
+        labels = torch.from_numpy(np.array(y)).to(images.device)
         targets = self._loss.targets(labels)
         if self._soft is not None:
             targets = self._soft.blend(images, targets)
         outputs = self._network.module(images)
         losses = self._loss(targets, outputs)
-        self._optimizer.zero_grad()
+        self._network.module.zero_grad()
         losses.mean().backward()
         self._update()
         hits = outputs.argmax(dim=1) == targets.argmax(dim=1)
@@ -239,14 +246,49 @@ class Training:
         with torch.no_grad():
             for parameter in self._parameters if self._decay else ():
                 parameter.mul_(1.0 - rate * self._decay)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        self._optimizer.step_at(rate)
         self._done += 1
 
 
-def make_optimizer(name: str, parameters: list[nn.Parameter]) -> Any:
-    """Return an optimizer with Keras's constants, without weight decay of its own."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=0.0, momentum=0.9, nesterov=True)
-    return torch.optim.Adam(parameters, lr=0.0, eps=EPSILON)
+class Adam:
+    """Adam with Keras's constants, without weight decay of its own.
+
+    Args:
+        parameters: what it changes.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._optimizer = torch.optim.Adam(parameters, lr=0.0, eps=EPSILON)
+
+    def step_at(self, rate: float) -> None:
+        """Take a step at a learning rate."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+
+
+class Momentum:
+    """Gradient descent with Nesterov's momentum as Keras has it.
+
+    Its velocity holds each gradient times the rate of its own step; that of ``torch.optim.SGD``
+    takes the rate of now for all.
+
+    Args:
+        parameters: what it changes.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, nesterov=True)
+
+    def step_at(self, rate: float) -> None:
+        """Take a step at a learning rate."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(rate)
+        self._optimizer.step()
+
+
+def make_optimizer(name: str, parameters: list[nn.Parameter]) -> Adam | Momentum:
+    """Return the optimizer of a config's ``optimizer``."""
+    return Momentum(parameters) if name == "sgd" else Adam(parameters)

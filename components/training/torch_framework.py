@@ -35,7 +35,7 @@ class TorchFramework:
 
     def make_deterministic(self, seed: int) -> None:
         """Seed Python, NumPy, PyTorch and ``tf.data``."""
-        torch_fitting.make_deterministic(seed)
+        torch_fitting.seed_everything(seed)
 
     def open_model(
         self, settings: ModelSettings, image_shape: tuple[int, int, int], classes: int
@@ -53,7 +53,7 @@ class TorchFramework:
 
     def gives_probabilities(self, model: TorchNetwork) -> bool:
         """Whether its last operation is a softmax."""
-        return torch_network.gives_probabilities(model.module)
+        return torch_network.ends_in_softmax(model.module)
 
     def fit(
         self,
@@ -63,11 +63,11 @@ class TorchFramework:
         **options: Any,
     ) -> list[Epoch]:
         """Train a network in place."""
-        return torch_fitting.fit(model, data, schedule, **options)
+        return torch_fitting.fit_network(model, data, schedule, **options)
 
     def predict(self, model: TorchNetwork, batches: Iterable[np.ndarray]) -> np.ndarray:
         """Return the outputs of inference."""
-        return torch_fitting.predict(model, batches)
+        return torch_fitting.predict_network(model, batches)
 
     def plan(
         self,

@@ -51,7 +51,8 @@ class TorchNetwork:
 
     def tensor(self, images: np.ndarray) -> torch.Tensor:
         """Return images ``(samples, height, width, channels)`` as the module takes them."""
-        first = np.ascontiguousarray(np.moveaxis(np.asarray(images, np.float32), -1, 1))
+        # A copy: arrays of tf.data can't be written to, which PyTorch expects of its own.
+        first = np.moveaxis(images, -1, 1).astype(np.float32, order="C", copy=True)
         return torch.from_numpy(first).to(self.device)
 
 
@@ -132,7 +133,7 @@ def check_network(network: TorchNetwork) -> None:
         )
 
 
-def gives_probabilities(module: nn.Module) -> bool:
+def ends_in_softmax(module: nn.Module) -> bool:
     """Whether the outputs went through a softmax, rather than being logits."""
     graph = ModuleGraph(module)
     (result,) = graph.outputs

@@ -172,3 +172,14 @@ def test_speedup_needs_both_latencies() -> None:
     assert speedup(ResultRow(latency_ms_p50=0.5), reference) == 2.0
     assert speedup(ResultRow(), reference) is None
     assert speedup(ResultRow(latency_ms_p50=0.0), reference) is None
+
+
+def test_judge_names_the_framework_of_the_reference() -> None:
+    rows = copy.deepcopy(GOOD)
+    rows["fp32"]["backend"] = "torch"
+    checked = {name: ResultRow.model_validate(row) for name, row in rows.items()}
+    reason = judge(checked, GateSettings(), **SOUND).reasons[0]
+    assert (
+        reason.message == "The INT8 engine is no worse than FP32 PyTorch (98.00% against 98.00%)."
+    )
+    assert reason.expected == "at most 1.00% below FP32 PyTorch"

@@ -20,6 +20,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 def main(page: Path) -> None:
     """Run every block of ``page`` in the working directory."""
+    sys.path.insert(0, str(Path.cwd()))  # as for a reader's own script
     namespace: dict[str, object] = {"__name__": "__main__"}
     for number, (language, text) in enumerate(blocks(page), start=1):
         sys.stdout.write(f"-- {page.name}, block {number}\n{text}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from components.runtime.user_code import call, import_callable
+from components.runtime.user_code import call, call_with, import_callable
 from qat_lib.errors import ConfigError, DataError
 
 
@@ -50,3 +50,26 @@ def test_call_gives_the_reason() -> None:
     with pytest.raises(DataError, match="own"):
         call("model.name", "m:f", fails, error=DataError("own"))
     assert call("model.name", "m:f", int) == 0
+
+
+def test_call_with_gives_what_the_function_names() -> None:
+    def named(a: int, b: int = 0) -> tuple[int, int]:
+        return a, b
+
+    given = {"a": 1, "c": 3}
+    assert call_with("model.name", "m:f", named, given, {"b": 2}) == (1, 2)
+    assert call_with("model.name", "m:f", named, given, {"a": 7}) == (7, 0)
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'd'"):
+        call_with("model.name", "m:f", named, given, {"d": 4})
+
+
+@pytest.mark.parametrize(("any_keyword", "expected"), [(False, {"b": 2}), (True, {"b": 2, "a": 1})])
+def test_call_with_fills_keywords_on_request(any_keyword: bool, expected: dict[str, int]) -> None:
+    found = call_with("model.name", "m:f", dict, {}, {"b": 2})
+    assert found == {"b": 2}
+
+    def anything(**keywords: int) -> dict[str, int]:
+        return keywords
+
+    found = call_with("k", "m:f", anything, {"a": 1}, {"b": 2}, any_keyword=any_keyword)
+    assert found == expected

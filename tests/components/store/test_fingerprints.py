@@ -12,6 +12,7 @@ from components.store.fingerprints import (
     listing_digest,
     machine_identity,
     settings_files,
+    user_code_digest,
 )
 from qat_lib.errors import ConfigError, DataError
 
@@ -249,3 +250,13 @@ def test_module_references_are_found_at_any_depth() -> None:
         "e": 5,
     }
     assert list(fingerprints._module_references(value)) == ["one.two", "three"]
+
+
+def test_user_code_digest_covers_the_users_code_alone(users: Path, own: Path) -> None:
+    before = user_code_digest("user_net_a:build")
+    assert len(before) == 64
+    (own / "new.py").write_text("")
+    assert user_code_digest("user_net_a:build") == before
+    (users / "user_blocks_a.py").write_text("block = 2\n")
+    assert user_code_digest("user_net_a:build") != before
+    assert user_code_digest("resnet20_cifar10") == ""

@@ -412,3 +412,34 @@ def test_no_message_is_longer_than_a_screen() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(overrides=["training.epochs=" + "x" * 100_000])
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "'resnet_digits' is not a reference network of PyTorch .*resnet20_cifar10"),
+        (["model.name=resnet20_cifar"], "Did you mean 'resnet20_cifar10'.*module:function"),
+        (["model.name=a.keras"], "expected a reference network of PyTorch or module:function"),
+        (["model.name=keras.applications:VGG16"], "expected a reference network of PyTorch"),
+        (["model.name=a.pt"], "expected a reference network of PyTorch"),
+        (["model.name=a:b", "model.weights=imagenet"], "expected a .npz file .* imagenet"),
+        (["model.name=a:b", "quantization.equalize=true"], "is there for Keras models only"),
+    ],
+)
+def test_a_config_for_pytorch_is_checked(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(overrides=["model.framework=torch", *overrides])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.name=resnet20_cifar10"],
+        ["model.name=mobilenetv2_imagenet"],
+        ["model.name=mine:build", "model.weights=w.npz"],
+    ],
+)
+def test_a_config_for_pytorch_is_taken(overrides: list[str]) -> None:
+    config = load_config(overrides=["model.framework=torch", *overrides])
+    assert config.model.framework == "torch"
+    assert config.pipeline_parameters()["model"]["framework"] == "torch"

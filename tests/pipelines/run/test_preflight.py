@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,18 @@ def test_a_refused_run_leaves_no_folder_and_imports_nothing_heavy(here: Path) ->
     assert done.stderr.startswith("2 Error: quantization.cases: the module 'mine' has no 'Caes'.")
     assert done.stderr.endswith("[]\n")
     assert not (here / "runs").exists()
+
+
+def test_pytorch_is_asked_for_before_anything_starts(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(packages: Iterable[str]) -> list[str]:
+        return [name for name in packages if name in ("torch", "onnxscript")]
+
+    monkeypatch.setattr(preflight, "missing_packages", missing)
+    check_before_training(load_config())
+    overrides = ["model.framework=torch", "model.name=mine:build"]
+    with pytest.raises(
+        MissingPackageError, match=r"needs torch, onnxscript, .* pip install 'qatline\[torch\]'"
+    ):
+        check_before_training(load_config(overrides=overrides))

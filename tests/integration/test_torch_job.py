@@ -1,0 +1,167 @@
+"""A PyTorch model through every step, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.steps import STEP_ARTIFACTS
+from qat_lib.extras import missing_packages
+
+pytestmark = [
+    pytest.mark.skipif(
+        bool(missing_packages(["torch", "onnxscript"])), reason="needs qatline[torch]"
+    ),
+    # MLflow's own use of SQLAlchemy 2.1.
+    pytest.mark.filterwarnings(
+        "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+    ),
+]
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+CIFAR = SHARED / "cifar10_jpeg_subset.npz"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cifar10_resnet20.yaml"
+SOURCE = """
+    import torch
+    from torch import nn
+
+    class Residual(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.conv = nn.Conv2d(width, width, 3, padding=1, bias=False)
+            self.norm = nn.BatchNorm2d(width)
+
+        def forward(self, x):
+            return torch.relu(x + self.norm(self.conv(x)))
+
+    def build(channels, classes, width=8):
+        return nn.Sequential(
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.ReLU(),
+            Residual(width),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(width * 16, classes),
+        )
+"""
+
+
+def run(folder: Path, *options: str) -> dict[str, Any]:
+    """Run the pipeline in a folder, and return what it says of the run."""
+    kept = {}
+    for name, value in os.environ.items():
+        if not name.startswith(("MLFLOW_", "QATLINE_", "UV")):
+            kept[name] = value
+    command = [sys.executable, "-m", "pipelines.cli.main", "run", "--json", "--quiet"]
+    for option in ("model.framework=torch", *options):
+        command += ["--set", option]
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**kept, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+SMALL = (
+    "model.name=my_networks:build",
+    "training.epochs=8",
+    "training.learning_rate=0.01",
+    "qat.epochs=1",
+    "engine.backend=openvino",
+    "engine.benchmark_seconds=0.1",
+    "gate.max_accuracy_drop=0.05",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("torch-job")
+    (folder / "my_networks.py").write_text(textwrap.dedent(SOURCE))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> dict[str, Any]:
+    return run(folder, *SMALL)
+
+
+def test_a_users_module_is_promoted(result: dict[str, Any]) -> None:
+    assert [step["name"] for step in result["steps"]] == list(STEP_ARTIFACTS)
+    assert result["gate"]["verdict"] == "promote"
+    rows = result["results"]
+    assert rows["fp32"]["backend"] == "torch"
+    assert rows["fp32"]["accuracy"] > 0.85
+    assert rows["fp32_engine"]["accuracy"] == pytest.approx(rows["fp32"]["accuracy"], abs=0.003)
+    assert rows["qat_engine"]["int8_layers"] == rows["qat_engine"]["weighted_layers"] == 3
+    assert rows["qat_engine"]["accuracy"] >= rows["fp32"]["accuracy"] - 0.05
+
+
+def test_each_step_leaves_a_state_without_code(result: dict[str, Any]) -> None:
+    artifacts = Path(result["run_dir"]) / "artifacts"
+    for name in ("baseline", "ptq", "qat"):
+        assert (artifacts / name / "model.pt").is_file()
+        recipe = json.loads((artifacts / name / "network.json").read_text())
+        assert recipe["name"] == "my_networks:build"
+    described = json.loads((artifacts / "baseline" / "model.json").read_text())
+    assert described["framework"] == "torch"
+    exports = json.loads((artifacts / "onnx" / "export.json").read_text())
+    assert all(export["parity"]["passed"] for export in exports.values())
+
+
+def test_report_names_pytorch(result: dict[str, Any]) -> None:
+    page = Path(result["report"]).read_text(encoding="utf-8")
+    assert "FP32 PyTorch" in page
+    assert "Parity with PyTorch" in page
+    assert "FP32 Keras" not in page
+
+
+def test_tracking_holds_the_framework(result: dict[str, Any]) -> None:
+    from mlflow import MlflowClient
+
+    tracking = result["tracking"]
+    params = MlflowClient(tracking_uri=tracking["uri"]).get_run(tracking["run_id"]).data.params
+    assert params["model.framework"] == "torch"
+
+
+def test_equal_steps_are_reused(folder: Path, result: dict[str, Any]) -> None:
+    again = run(folder, *SMALL, "gate.max_accuracy_drop=0.06")
+    reused = [step["name"] for step in again["steps"] if step["status"] == "reused"]
+    assert reused == [name for name in STEP_ARTIFACTS if name != "promote"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CIFAR.is_file(), reason=f"needs {CIFAR.name} in {SHARED.name}")
+def test_resnet20_keeps_its_accuracy(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        "model.name=resnet20_cifar10",
+        f"model.weights={SHARED / 'resnet20_cifar10.npz'}",
+        f"data={{kind: npz, path: {CIFAR}, calibration_samples: 512}}",
+        f"data.preprocessing={PREPROCESSING}",
+        "qat={epochs: 1, learning_rate: 1.0e-4, augment: flip_crop}",
+        "engine.benchmark_seconds=0.5",
+    )
+    rows = result["results"]
+    assert rows["fp32"]["accuracy"] == pytest.approx(0.81, abs=0.02)
+    assert rows["ptq_engine"]["accuracy"] >= rows["fp32"]["accuracy"] - 0.01
+    assert rows["qat_engine"]["accuracy"] >= rows["fp32"]["accuracy"]
+    assert rows["qat_engine"]["int8_layers"] == rows["qat_engine"]["weighted_layers"]
+
+
+PREPROCESSING = (
+    "{scale: 0.00392156862745098, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}"
+)
