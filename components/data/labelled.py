@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from components.data.array_checks import Array, check_labels
-from components.data.npz_source import PAIRS, find_pair, unpack_arrays
+from components.data.npz_source import PAIRS, find_pair, unpack_npz
 from components.data.part import Labels
 from components.data.splits import stratified_subset
 from qat_lib.errors import DataError
@@ -111,7 +111,7 @@ def _read(
         return {first: _labelled(_load(data), _load(labels), str(data))}
     if labels is not None:
         raise DataError(f"Expected no --labels beside {data}: a .npz file holds its own.")
-    arrays, found = unpack_arrays(data, scratch), {}
+    arrays, found = unpack_npz(data, scratch), {}
     for part, names in parts.items():
         if (pair := find_pair(part, names, arrays, data)) is not None:
             x, y = pair

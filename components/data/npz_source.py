@@ -51,7 +51,7 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
             (``QATLINE_MAX_UNPACKED``; by default 256 MiB or 16 times its size), or does not hold
             what is expected.
     """
-    arrays = unpack_arrays(path, scratch)
+    arrays = unpack_npz(path, scratch)
     found = {}
     for part, names in PAIRS.items():
         if (pair := find_pair(part, names, arrays, path)) is not None:
@@ -73,7 +73,7 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
     )
 
 
-def unpack_arrays(path: Path, scratch: Path) -> dict[str, Array]:
+def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
     """Unpack the arrays of known names of a ``.npz`` file; return them as memory maps.
 
     Where none has a known name, the names that are there are returned with empty arrays.
