@@ -66,7 +66,7 @@ def call_with(
     given: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Any:
-    """Call a function with those of ``given`` that it names, and with all of ``options``.
+    """Call a function with its parameters from ``given``, and all ``options``.
 
     A function that takes any keyword gets all of both.
 
