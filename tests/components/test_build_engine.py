@@ -165,9 +165,7 @@ def test_tensorrt_gets_fp16_as_its_version_wants_it(
     assert {spec.float_precision for name, (_, spec) in jobs.items() if name != "fp16"} == {"fp32"}
 
 
-def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(
-    export: Path, tmp_path: Path
-) -> None:
+def test_requested_fp16_without_export_stops_step(export: Path, tmp_path: Path) -> None:
     settings = EngineSettings.model_validate({"backend": "onnxruntime", "fp16": "always"})
     with pytest.raises(EngineBuildError, match=r"needs .*fp16\.onnx. Run export_onnx again"):
         build_engine_step(export, tmp_path, engine=settings, seed=0, progress=NullProgress())

@@ -1,4 +1,4 @@
-"""The evaluate step on a hand-made data set, with reference predictions that ONNX Runtime made."""
+"""The evaluate step on hand-made data with ONNX Runtime's predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = EngineSettings.model_validate(
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, Path]:
-    """Directories of the steps before, as those would have written them on a CPU without FP16."""
+    """Outputs of the earlier steps, as on a CPU without FP16."""
     root = tmp_path_factory.mktemp("steps")
     steps = {name: root / name for name in ("dataset", "baseline", "onnx", "engines")}
     for path in steps.values():
@@ -80,7 +80,7 @@ def evaluated(
     return out, evaluate_step(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
 
 
-def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
+def test_fp16_engine_has_row_and_passes_check(
     steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
 ) -> None:
     pin_fp16(True, monkeypatch)

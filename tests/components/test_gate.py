@@ -1,4 +1,4 @@
-"""The promotion gate: each check at its bound, just past it, and without a measurement."""
+"""The promotion gate's checks: at the bound, past it, not measured."""
 
 from __future__ import annotations
 

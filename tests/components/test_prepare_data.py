@@ -78,9 +78,7 @@ def test_limit_keeps_the_proportions(tmp_path: Path) -> None:
     assert set(np.bincount(labels)) <= {9, 10, 11}
 
 
-def test_a_small_set_gives_fewer_samples_to_calibration_and_says_so(
-    tmp_path: Path, progress: Any
-) -> None:
+def test_small_set_reduces_calibration_samples(tmp_path: Path, progress: Any) -> None:
     prepare(tmp_path, limit=100, progress=progress)
     assert Dataset(tmp_path).info().splits["calibration"] == 20
     assert [
@@ -200,7 +198,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
     assert Dataset(tmp_path / "out").info().splits["test"] == 20
 
 
-def test_prepare_data_on_a_full_disk_ends_with_a_message(tmp_path: Path) -> None:
+def test_prepare_data_reports_full_disk(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys
 from components.runtime.step import run_component

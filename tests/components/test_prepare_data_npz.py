@@ -1,4 +1,4 @@
-"""Every way in which an array file can be wrong has one message."""
+"""Every error of an array file has one message."""
 
 import zipfile
 from collections.abc import Callable
@@ -133,7 +133,7 @@ def test_labels_in_other_forms_are_understood(
     assert load_split(out, "train")[1].dtype == np.int64
 
 
-def test_the_same_content_has_the_same_fingerprint_and_another_does_not(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_content_only(tmp_path: Path) -> None:
     found = []
     for name, change in (("a", 0), ("b", 0), ("c", 1)):
         (tmp_path / name).mkdir()
@@ -270,7 +270,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         prepare_file(tmp_path, tmp_path / "data.npz")
 
 
-def test_an_array_cut_short_inside_a_sound_archive_is_found(tmp_path: Path) -> None:
+def test_truncated_array_in_intact_archive_is_found(tmp_path: Path) -> None:
     np.savez(tmp_path / "whole.npz", **good())
     with (
         zipfile.ZipFile(tmp_path / "whole.npz") as whole,
@@ -309,7 +309,7 @@ def bomb(path: Path, size: int) -> None:
             np.lib.format.write_array(member, np.arange(shape[0]) % 2)
 
 
-def test_read_npz_refuses_what_unpacks_to_too_much_before_it_does(
+def test_read_npz_refuses_bombs_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from components.data import npz_source

@@ -1,4 +1,7 @@
-"""The promote step: verdict and report from the evidence that the steps left, and what is missing counts against."""
+"""The promote step: verdict and report from earlier steps' evidence.
+
+What is missing counts against the engine.
+"""
 
 from __future__ import annotations
 

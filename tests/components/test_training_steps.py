@@ -61,9 +61,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
     return {"dataset": digits_dataset, **made}
 
 
-def test_train_baseline_again_gives_another_archive_of_the_same_digest(
-    steps: dict[str, Path], tmp_path: Path
-) -> None:
+def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path: Path) -> None:
     from components.train_baseline import train_baseline_step
 
     train_baseline_step(
@@ -201,7 +199,7 @@ def save_model(kind: str, path: Path) -> str:
         ("lambda", "Lambda layer, whose code safe mode does not run"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_with_a_reason(
+def test_incompatible_model_is_refused_with_reason(
     kind: str, message: str, steps: dict[str, Path], tmp_path: Path
 ) -> None:
     from components.train_baseline import train_baseline_step
@@ -232,7 +230,7 @@ def test_a_damaged_model_file_is_refused_with_a_reason(
 
 @pytest.fixture
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of the user's own, with a builder, a subclassed model and a Q/DQ case."""
+    """A user module with builder, subclassed model and Q/DQ case."""
     code = """
         import keras
         from qat_lib import CustomQDQInsertionCase, QuantizationSpec

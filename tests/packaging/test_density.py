@@ -1,4 +1,4 @@
-"""The figures of the sources' density, counted on sources whose figures are plain to see."""
+"""Density figures, counted on sources whose figures are plain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of the tests by mutants: its sample, its table of tests, its score, and (on demand) its result."""
+"""Mutation testing: its sample, test table, score and, on demand, result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(root: Path, source: str) -> list[Mutant]:
 
 
 def test_find_mutants_changes_behaviour_only(tmp_path: Path) -> None:
-    """One mutant a place; none in annotations, in the options of a dataclass or at the mark of keyword arguments."""
+    """One mutant per place; none in annotations, dataclass options or ``*`` markers."""
     changes = {mutant.changed_lines(SOURCE) for mutant in write(tmp_path, SOURCE)}
     removed = [before for before, _ in changes]
     assert sum("@dataclass" in line for line in removed) == 1  # the decorator itself may be lost

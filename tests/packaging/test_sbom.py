@@ -1,4 +1,4 @@
-"""The bills of materials: valid CycloneDX, and complete for the wheel and for each image."""
+"""The bills of materials: valid CycloneDX, complete for wheel and images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 def extras_of(name: str) -> set[str]:
-    """Return what a bill is for, as the Dockerfile's final install line says it."""
+    """Return a bill's subject as in the Dockerfile's final install line."""
     if name == "wheel":
         return set(
             tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -53,7 +53,10 @@ def extras_of(name: str) -> set[str]:
 
 
 def locked_for(extras: set[str]) -> set[tuple[str, str]]:
-    """Return name and version of what the lock file installs on Linux, by a walk of its own."""
+    """Return the packages the lock file installs on Linux.
+
+    They are found by a walk of its own, as name and version.
+    """
     packages: dict[str, dict[str, Any]] = {}
     for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
         packages.setdefault(each["name"], {})[each["version"]] = each
@@ -81,7 +84,7 @@ def locked_for(extras: set[str]) -> set[tuple[str, str]]:
 
 @functools.cache
 def holds_somewhere(marker: str) -> bool:
-    """Return whether a marker of the lock file holds on some supported Python and machine."""
+    """Return whether a marker holds on a supported Python and machine."""
     parsed = Marker(marker)
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     versions = [

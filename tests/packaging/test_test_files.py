@@ -1,4 +1,4 @@
-"""Tests can be found: each file of tests is named after a module or package of the mirrored folder."""
+"""Each test file is named after a mirrored module or package."""
 
 from __future__ import annotations
 

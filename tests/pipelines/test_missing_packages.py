@@ -1,4 +1,4 @@
-"""``pip install qatline`` without extras: each command works, or says which extra it needs."""
+"""``pip install qatline`` without extras: commands work or name their extra."""
 
 import json
 import os

@@ -1,4 +1,8 @@
-"""Secrets planted wherever one can enter: refused, or in nothing that a run writes, prints, compiles or records."""
+"""Planted secrets are refused or never written.
+
+They are planted wherever one can enter; nothing that a run writes, prints, compiles or records
+holds them.
+"""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Links, pipes and devices in an image folder: each image counts once, in one class, or is refused."""
+"""Links, pipes and devices in an image folder.
+
+Each image counts once, in one class, or is refused.
+"""
 
 import os
 from collections.abc import Callable

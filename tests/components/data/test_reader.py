@@ -210,7 +210,7 @@ def test_a_list_of_files_of_another_form_is_told(digits: Path, tmp_path: Path, l
         open_split(digits, "test")
 
 
-def test_files_are_brought_to_the_size_of_the_data_set(digits: Path, image_folder: Any) -> None:
+def test_reader_resizes_files_to_data_set(digits: Path, image_folder: Any) -> None:
     root = image_folder(("cat",), 2)
     files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]], (3, 4, 3))
     text = json.loads((digits / "preprocessing.json").read_text())

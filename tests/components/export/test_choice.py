@@ -1,4 +1,4 @@
-"""Targets, signs and FP16, by settings and by what works on this machine."""
+"""Targets, signs and FP16 by settings and available backends."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_choose_export_writes_fp16_for_tensorrt(
     assert choice == ExportChoice(target=backend, fp16=expected)
 
 
-def test_choose_export_asks_the_machine_only_where_both_are_auto(machine: str | None) -> None:
+def test_choose_export_probes_only_if_both_auto(machine: str | None) -> None:
     assert choose_export(ExportSettings(target="openvino"), EngineSettings()).target == "openvino"
     if machine is None:
         with pytest.raises(BackendUnavailableError):

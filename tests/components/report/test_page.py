@@ -1,4 +1,7 @@
-"""The whole page: complete, self-contained, well-formed, deaf to hostile names, and never failing."""
+"""The page: complete, self-contained, well-formed, robust.
+
+It is deaf to hostile names and never fails.
+"""
 
 from __future__ import annotations
 

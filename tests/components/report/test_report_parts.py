@@ -1,4 +1,4 @@
-"""The parts of the report that compute: numbers, axes, histograms, layout, the view of a graph."""
+"""The report's computations: numbers, axes, histograms, layout, graph view."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_graph_view_holds_layers_pairs_and_weights(view: GraphView) -> None:
     }  # fmt: skip
 
 
-def test_pair_with_two_readers_is_one_pair_with_two_edges(view: GraphView) -> None:
+def test_shared_pair_has_two_edges(view: GraphView) -> None:
     key = next(node.key for node in view.nodes if node.title == "stem")
     assert [edge.quantized for edge in view.edges if edge.source == key] == [True, True]
     drawn = draw_graph(view, {"quant_stem/Conv": "i8"})
@@ -249,7 +249,7 @@ def test_log_axis_encloses_its_values(values: list[float]) -> None:
     assert all(-1 <= axis.at(value) <= 301 for value in values)
 
 
-def test_speed_by_batch_size_has_a_row_for_each_engine(folders: ReportFolders) -> None:
+def test_speed_table_has_one_row_per_engine(folders: ReportFolders) -> None:
     file = folders.evaluation / "evaluation.json"
     content = json.loads(file.read_text())
     content["results"]["qat_engine"] |= {"memory_mib": 98.5, "device_memory_mib": 2.0}

@@ -1,4 +1,4 @@
-"""What counts as a secret: refused in addresses and config values, masked in texts."""
+"""Secrets are refused in addresses and config values, masked in texts."""
 
 import re
 import time

@@ -53,7 +53,7 @@ def test_numbers_that_json_does_not_know_become_null(log: Path) -> None:
     assert read(log)[0]["metrics"] == {"loss": None, "rate": [None, 1.0]}
 
 
-def test_a_file_that_cannot_be_written_does_not_end_the_work(
+def test_emit_survives_unwritable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("QATLINE_EVENTS", str(tmp_path))
@@ -79,9 +79,7 @@ def test_progress_leaves_out_updates_that_come_too_soon(
     assert read(log)[1]["metrics"] == {"loss": 1 / 3}
 
 
-def test_a_warning_is_an_event_and_a_line_in_the_log(
-    log: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warn_writes_event_and_log_line(log: Path, caplog: pytest.LogCaptureFixture) -> None:
     EventProgress("prepare_data").warn("one image is broken")
     assert [(e["event"], e["message"]) for e in read(log)] == [("warning", "one image is broken")]
     NullProgress().warn("another")

@@ -81,7 +81,7 @@ def test_outside_a_kfp_executor_nothing_is_watched(monkeypatch: pytest.MonkeyPat
 
 
 class Watched:
-    """What ``die_with_launcher`` asks the system for, without a launcher and without an end."""
+    """The system calls of ``die_with_launcher``, without launcher or end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[Any] = []
@@ -143,7 +143,7 @@ def test_die_with_launcher_watches_the_one_that_is_named(
 
 
 @pytest.mark.parametrize("named", ["", "x", "-5"])
-def test_die_with_launcher_looks_for_the_nearest_that_is_no_shell(
+def test_die_with_launcher_skips_shells(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", named)
@@ -170,7 +170,7 @@ def test_die_with_launcher_ends_where_the_launcher_is_gone(watched: Watched) -> 
     assert watched.run() == [DIE_FIRST, ("watch", 50), ("kill", os.getpid(), signal.SIGKILL)]
 
 
-def test_die_with_launcher_goes_on_where_watching_is_not_possible(
+def test_die_with_launcher_continues_without_watching(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.error = PermissionError(1, "Operation not permitted")

@@ -1,4 +1,7 @@
-"""Storage: the same checks for a local folder and for S3 (moto's server, over real HTTP)."""
+"""Storage: the same checks for a local folder and for S3.
+
+S3 is moto's server over real HTTP.
+"""
 
 import hashlib
 import os
@@ -169,7 +172,7 @@ def test_large_files_go_in_parts(s3: Any, tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_an_object_that_changes_while_it_is_fetched_is_noticed(s3: Any, tmp_path: Path) -> None:
+def test_object_changed_during_fetch_is_detected(s3: Any, tmp_path: Path) -> None:
     class Changing:
         """Replaces the object right after it was downloaded."""
 
@@ -256,15 +259,13 @@ def test_a_file_is_fetched_once_until_it_changes(cache: Path, tmp_path: Path) ->
     assert storage.fetched == 2
 
 
-def test_a_cached_file_that_was_cut_short_is_fetched_again(cache: Path, tmp_path: Path) -> None:
+def test_truncated_cached_file_is_fetched_again(cache: Path, tmp_path: Path) -> None:
     storage, remote = CountingStorage(), write(tmp_path / "data.npz", b"whole")
     fetch_cached(str(remote), storage).write_bytes(b"w")
     assert fetch_cached(str(remote), storage).read_bytes() == b"whole"
 
 
-def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
-    s3: Any, cache: Path, tmp_path: Path
-) -> None:
+def test_s3_data_set_is_prepared_and_keyed(s3: Any, cache: Path, tmp_path: Path) -> None:
     def upload(seed: int) -> None:
         images = np.random.default_rng(seed).integers(0, 256, (60, 4, 4, 1), np.uint8)
         np.savez(tmp_path / "data.npz", x=images, y=np.arange(60) % 3)
@@ -282,7 +283,7 @@ def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
     assert before != settings_files({"data": settings.model_dump()})
 
 
-def test_a_data_set_that_is_not_in_s3_is_told(s3: Any, cache: Path, tmp_path: Path) -> None:
+def test_missing_s3_data_set_is_reported(s3: Any, cache: Path, tmp_path: Path) -> None:
     settings = DataSettings(kind="npz", path="s3://data/nothing.npz")
     with pytest.raises(
         StorageError, match=r"s3://data/nothing\.npz does not exist.*correct data\.path"

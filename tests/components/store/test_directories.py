@@ -153,7 +153,7 @@ def test_verify_directory_without_contents_compares_sizes(
         verify_directory(final, contents=False)
 
 
-def test_verify_finds_an_extra_file_and_a_link_without_reading_contents(tmp_path: Path) -> None:
+def test_verify_finds_extra_files_and_links(tmp_path: Path) -> None:
     final = finished(tmp_path / "out")
     damage_extra(final)
     with pytest.raises(StorageError, match="was added"):

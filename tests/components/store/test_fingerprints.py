@@ -18,7 +18,7 @@ from qat_lib.errors import ConfigError, DataError
 
 @pytest.fixture(autouse=True)
 def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for our own packages: the real ones may be edited while the tests run."""
+    """A stand-in for our packages, which may change during the tests."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_package_a").mkdir()
     (folder / "own_package_a" / "__init__.py").write_text("")
@@ -29,7 +29,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on sys.path with the user's module, which imports another one of the user's."""
+    """A folder on sys.path with two user modules, one importing the other."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "user_net_a.py").write_text(
         "import json\nfrom user_blocks_a import block\n\ndef build():\n    return block\n"

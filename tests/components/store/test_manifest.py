@@ -21,7 +21,7 @@ from qat_lib.errors import StorageError
 
 
 def content(**changed: Any) -> dict[str, Any]:
-    """Return the JSON form of a small manifest, changed, and sealed all the same."""
+    """Return a small manifest's JSON, changed but resealed."""
     whole = Manifest(files={"a": FileEntry(sha256="0", size=1)}, step="s", key="k").to_dict()
     plain = {
         name: value

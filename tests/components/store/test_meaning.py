@@ -113,7 +113,7 @@ def test_meaning_of_an_archive_without_members_is_its_content(tmp_path: Path) ->
     assert meaning_digest(archive(tmp_path / "a.keras", {})) is None
 
 
-def test_meaning_of_an_archive_that_zipfile_cannot_read_is_its_content(tmp_path: Path) -> None:
+def test_unreadable_archive_meaning_is_its_content(tmp_path: Path) -> None:
     content = bytearray(archive(tmp_path / "locked.keras", {"a": "1"}).read_bytes())
     content[content.index(b"PK\1\2") + 8] |= 1  # encrypted
     (tmp_path / "locked.keras").write_bytes(content)

@@ -1,4 +1,4 @@
-"""``qatline evaluate``: one accuracy for a Keras model, its ONNX file and its engine."""
+"""``qatline evaluate``: equal accuracy for Keras model, ONNX file and engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ X = np.random.default_rng(0).normal(size=(40, 8, 8, 3)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network of seven classes as model, ONNX file and engine, and data of which it knows 3/4."""
+    """A seven-class network as model, ONNX file and engine, with data.
+
+    It knows 3/4 of the data.
+    """
     path = tmp_path_factory.mktemp("models")
     keras.utils.set_random_seed(0)
     image = keras.Input((8, 8, 3), name="image")

@@ -1,4 +1,7 @@
-"""What the command line says, and how it ends. Commands on single files run on small files made here."""
+"""The command line's messages and exit codes.
+
+Commands on single files run on small files made here.
+"""
 
 import json
 import os
@@ -63,7 +66,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_of_run_fits_a_screen_and_groups_its_options() -> None:
+def test_run_help_fits_a_screen() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipelines.cli.main", "run", "--help"],
         capture_output=True,

@@ -1,4 +1,7 @@
-"""Requests to a Kubeflow Pipelines server, against a fake that checks them with the installed client's models."""
+"""Requests to a fake Kubeflow Pipelines server.
+
+The fake checks them with the installed client's models.
+"""
 
 import os
 import socket
@@ -35,9 +38,7 @@ def test_the_fake_refuses_what_the_api_does_not_know() -> None:
         check_body({"trigger": {"cron_schedule": {"crom": "x"}}}, "V2beta1RecurringRun")
 
 
-def test_a_run_is_submitted_and_the_same_pipeline_uploaded_once(
-    server: FakeKfpServer, cluster: Cluster
-) -> None:
+def test_submit_uploads_equal_pipeline_once(server: FakeKfpServer, cluster: Cluster) -> None:
     first = cluster.submit(load_config(), experiment="e", name="one")
     second = cluster.submit(load_config(), experiment="e", name="two")
     assert first.url == f"{server.url}/#/runs/details/{first.run_id}"
@@ -123,7 +124,7 @@ def test_another_service_is_told(server: FakeKfpServer) -> None:
 @pytest.mark.skipif(
     "KFP_ENDPOINT" not in os.environ, reason="KFP_ENDPOINT names no Kubeflow Pipelines server"
 )
-def test_a_real_server_takes_a_schedule_and_gives_it_back() -> None:
+def test_schedule_round_trips_through_real_server() -> None:
     cluster = connect(os.environ["KFP_ENDPOINT"])
     schedule = Schedule(name="qatline-test", cron="0 0 0 1 1 *")
     try:

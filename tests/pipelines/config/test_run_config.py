@@ -77,7 +77,7 @@ def test_build_config_options_of_a_model_are_a_mapping(options: str) -> None:
         build_config({"model": {"options": options}})
 
 
-def test_relative_paths_belong_to_the_file_or_the_working_directory(tmp_path: Path) -> None:
+def test_relative_paths_resolve_against_file_or_cwd(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     path = write(
         tmp_path / "configs",

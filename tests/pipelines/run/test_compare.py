@@ -19,7 +19,7 @@ SHARED = {"model.name": "resnet20", "output": "runs"}
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tracked runs that differ in one setting, and in what came of them."""
+    """Two tracked runs with one different setting and different results."""
     from mlflow import MlflowClient
 
     output = tmp_path_factory.mktemp("runs")

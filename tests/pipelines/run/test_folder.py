@@ -69,7 +69,7 @@ def test_resuming_under_another_config_names_the_difference(tmp_path: Path) -> N
         folder.check_same_config(load_config(overrides=["qat.epochs=4"]))
 
 
-def test_a_held_folder_is_refused_and_a_dead_holder_is_none(tmp_path: Path) -> None:
+def test_held_folder_is_refused_unless_holder_died(tmp_path: Path) -> None:
     folder = make(tmp_path)
     script = (
         "import sys, pathlib\nfrom pipelines.run.folder import RunFolder\n"

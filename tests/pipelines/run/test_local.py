@@ -1,4 +1,7 @@
-"""Whole runs with the real launcher, real components and the real step store; only the work of the steps is small."""
+"""Whole runs with the real launcher, components and step store.
+
+Only the work of the steps is small.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a run refuses before its first step; nothing heavy is imported for it."""
+"""Errors found before a run's first step, without heavy imports."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a module, a package and files of the user's own."""
+    """A working directory with the user's module, package and files."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "loose.py").write_text("for name in 'ab':\n    globals()[name] = print\n")
     (tmp_path / "pack").mkdir()
@@ -110,7 +110,7 @@ def test_missing_packages_are_named_with_their_extras(
     assert "sklearn" not in asked
 
 
-def test_a_refused_run_leaves_no_folder_and_imports_nothing_heavy(here: Path) -> None:
+def test_refused_run_leaves_no_folder(here: Path) -> None:
     script = (
         "import sys\nfrom typer.testing import CliRunner\nfrom pipelines.cli.main import app\n"
         "done = CliRunner().invoke(app, ['run', '--set', 'quantization.cases=[mine:Caes]'])\n"

@@ -1,4 +1,4 @@
-"""The MLflow runs of a pipeline run, with the quick fake steps and a real SQLite store."""
+"""MLflow runs of a pipeline run: fake steps, real SQLite store."""
 
 import json
 import os
