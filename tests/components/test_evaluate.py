@@ -152,7 +152,7 @@ def test_worst_samples_are_pictures_in_order(
         assert picture.size == (96, 96)
 
 
-def test_every_engine_passed_the_check_in_a_fresh_process(report: dict[str, Any]) -> None:
+def test_engines_pass_check_in_fresh_process(report: dict[str, Any]) -> None:
     check = report["infrastructure_check"]
     assert check["passed"]
     assert set(check["engines"]) == {"fp32_engine", "ptq_engine", "qat_engine"}
@@ -220,9 +220,7 @@ def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_
     assert "outside the bound" in result.message
 
 
-def test_a_damaged_engine_fails_its_check_with_the_reason(
-    steps: dict[str, Path], tmp_path: Path
-) -> None:
+def test_damaged_engine_fails_check_with_reason(steps: dict[str, Path], tmp_path: Path) -> None:
     for name in ("qat.engine", "qat.engine.json"):
         shutil.copy(steps["engines"] / name, tmp_path / name)
     (tmp_path / "qat.engine").write_bytes(b"0" * (tmp_path / "qat.engine").stat().st_size)

@@ -141,9 +141,7 @@ def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tm
     }
 
 
-def test_an_unsigned_model_is_analyzed_in_its_signed_form(
-    digits_dataset, steps, tmp_path, progress
-):
+def test_unsigned_model_is_analyzed_as_signed(digits_dataset, steps, tmp_path, progress):
     import qat_lib
 
     baseline = qat_lib.load_model(steps / "baseline" / "model.keras")
@@ -325,7 +323,7 @@ def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path,
     assert not (tmp_path / "onnx" / "qat.onnx").exists()
 
 
-def test_a_file_that_disagrees_with_keras_stops_the_step(
+def test_disagreement_with_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
     from qat_lib.export import parity_report

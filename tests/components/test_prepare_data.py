@@ -104,7 +104,7 @@ def test_a_mean_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         prepare(tmp_path, limit=100, preprocessing={"mean": [0.1, 0.2, 0.3]})
 
 
-def test_names_of_classes_may_be_given_but_must_suffice(tmp_path: Path) -> None:
+def test_class_names_are_optional_but_must_suffice(tmp_path: Path) -> None:
     names = [f"digit {index}" for index in range(10)]
     prepare(tmp_path / "a", limit=100, classes=names)
     assert Dataset(tmp_path / "a").info().classes == tuple(names)

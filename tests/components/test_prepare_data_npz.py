@@ -143,9 +143,7 @@ def test_fingerprint_depends_on_content_only(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_images_that_occur_in_training_and_elsewhere_are_counted(
-    tmp_path: Path, progress: Any
-) -> None:
+def test_images_shared_between_parts_are_counted(tmp_path: Path, progress: Any) -> None:
     arrays = good(90)
     arrays["x"][:] = arrays["x"][:3][np.arange(90) % 3]
     np.savez(tmp_path / "data.npz", **arrays)
@@ -240,7 +238,7 @@ def test_a_broken_file_is_refused(
         prepare(tmp_path, arrays)
 
 
-def test_a_file_without_known_names_lists_what_it_has(tmp_path: Path) -> None:
+def test_file_without_known_names_lists_its_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x_train and y_train.*received pictures, targets"):
         prepare(tmp_path, {"pictures": np.zeros(3), "targets": np.zeros(3)})
 
@@ -282,9 +280,7 @@ def test_truncated_array_in_intact_archive_is_found(tmp_path: Path) -> None:
         prepare_file(tmp_path, tmp_path / "cut.npz")
 
 
-def test_a_full_disk_is_not_taken_for_broken_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_not_broken_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from components.data import npz_source
 
     def full(*_: object) -> None:

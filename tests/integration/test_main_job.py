@@ -1,6 +1,6 @@
 """The main job, run once through the real command line.
 
-It runs once, with the default config on the real digits.
+It takes the default config on the real digits, as a user would start it.
 """
 
 import json
@@ -210,7 +210,7 @@ def test_new_qat_rate_reruns_from_finetune_qat(main_job: MainJob) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_accuracy_and_digests(main_job: MainJob) -> None:
+def test_equal_seeds_give_equal_accuracy_and_digests(main_job: MainJob) -> None:
     again = json.loads(main_job.run("--json", "--no-cache").stdout)
     for row in ROWS:
         assert again["results"][row]["accuracy"] == main_job.result["results"][row]["accuracy"]

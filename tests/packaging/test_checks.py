@@ -22,7 +22,7 @@ def test_check_script_is_executable_and_stops_on_failure() -> None:
     assert "set -euo pipefail" in SCRIPT.read_text()
 
 
-def test_the_script_runs_the_test_command_of_the_readme() -> None:
+def test_script_runs_test_command_of_readme() -> None:
     (command,) = re.findall(
         r"pip install uv && (uv run .*pytest)$",
         (ROOT / "README.md").read_text(),
@@ -31,7 +31,7 @@ def test_the_script_runs_the_test_command_of_the_readme() -> None:
     assert command in SCRIPT.read_text()
 
 
-def test_every_hook_is_a_check_of_the_script_too() -> None:
+def test_every_hook_is_a_script_check() -> None:
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repo["repo"] == "local"
     for hook in repo["hooks"]:
@@ -45,7 +45,7 @@ def helper_folders() -> list[Path]:
     return [ROOT / folder for folder in options["pythonpath"]]
 
 
-def test_helpers_of_the_tests_have_names_of_their_own() -> None:
+def test_helpers_have_unique_names() -> None:
     """Helpers are found by path: equal names would hide the second."""
     names = Counter(
         path.name

@@ -20,7 +20,7 @@ TARGETS = ("training", "engine")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_user_is_a_numeric_one_and_not_root(target: str) -> None:
+def test_user_is_numeric_and_not_root(target: str) -> None:
     users = [
         item.text for item in read_stages(DOCKERFILE)[target].instructions if item.name == "USER"
     ]
@@ -29,7 +29,7 @@ def test_the_user_is_a_numeric_one_and_not_root(target: str) -> None:
     assert names.index("USER") < names.index("ENTRYPOINT")
 
 
-def test_bases_are_pinned_to_an_exact_version_or_digest() -> None:
+def test_bases_are_pinned_by_version_or_digest() -> None:
     stages = read_stages(DOCKERFILE)
     bases = {stage.base for stage in stages.values()} - set(stages)
     assert bases == {"${PYTHON_IMAGE}"}

@@ -102,7 +102,7 @@ def test_wilson_interval_agrees_with_published_values(
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_score_counts_timeouts_as_caught_and_leaves_equivalents_out() -> None:
+def test_score_counts_timeouts_but_not_equivalents() -> None:
     outcomes = ["killed", "timeout", "survived", "equivalent", "killed"]
     verdicts = [Verdict(module="a/b.py", outcome=each, diff=f"<{each}>") for each in outcomes]
     assert score(verdicts) == 0.75
@@ -112,7 +112,7 @@ def test_score_counts_timeouts_as_caught_and_leaves_equivalents_out() -> None:
     assert "<killed>" not in text
 
 
-def test_session_tries_a_survivor_again_once_its_tests_change(tmp_path: Path) -> None:
+def test_session_retries_survivor_after_test_change(tmp_path: Path) -> None:
     killed, survived = write(tmp_path, SOURCE)[:2]
     (tmp_path / "test_box.py").write_text("1")
     session = Session(tmp_path / "results.jsonl", tmp_path)

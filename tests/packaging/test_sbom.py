@@ -96,7 +96,7 @@ def holds_somewhere(marker: str) -> bool:
     )
 
 
-def test_sbom_is_written_for_the_wheel_and_each_image(bills: dict[str, Any]) -> None:
+def test_sbom_is_written_for_wheel_and_images(bills: dict[str, Any]) -> None:
     targets = {
         name.removesuffix("-build")
         for name in read_stages(ROOT / "Dockerfile")
@@ -143,7 +143,7 @@ def test_sbom_lists_what_the_project_asks_for(bills: dict[str, Any]) -> None:
     assert names <= {each["name"] for each in bills["wheel"]["components"]}
 
 
-def test_image_extras_reads_the_line_that_installs_the_project() -> None:
+def test_image_extras_reads_project_install_line() -> None:
     image_extras = runpy.run_path(str(SCRIPT))["image_extras"]
     dependencies = "FROM base AS engine-dependencies\nRUN uv sync --extra no\n"
     build = "FROM x AS engine-build\nCOPY a b\nRUN uv sync --extra a --extra b\n"

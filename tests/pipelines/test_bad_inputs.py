@@ -207,9 +207,7 @@ def test_a_sample_of_bad_inputs_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
-def test_bad_input_of_every_kind_is_refused_in_bounds(
-    good: Path, server: ForkServer, tmp_path: Path
-) -> None:
+def test_bad_input_is_refused_within_limits(good: Path, server: ForkServer, tmp_path: Path) -> None:
     every = list(cases(good))
     assert sum(case.refused for case in every) >= 500
     base = execute(Case(name="version", arguments=["--version"]), good, tmp_path / "case", server)[

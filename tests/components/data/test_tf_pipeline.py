@@ -130,7 +130,7 @@ def test_an_unknown_augmentation_is_refused(digits_dataset: Path) -> None:
         tf_dataset(digits_dataset, "train", 8, augment="rotate")
 
 
-def test_an_image_that_vanishes_in_the_middle_is_named(
+def test_image_deleted_during_reading_is_named(
     image_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     root, out = image_folder(count=20), tmp_path / "out"

@@ -96,7 +96,7 @@ def test_choose_unsigned_goes_by_the_machine(machine: str | None, unsigned: Any)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
-def test_choose_unsigned_is_no_where_tensorrt_is_in_it(target: Any, backend: Any) -> None:
+def test_choose_unsigned_is_false_for_tensorrt(target: Any, backend: Any) -> None:
     asked = ExportSettings(target=target), EngineSettings(backend=backend)
     expected = "tensorrt" not in (target, backend)
     assert choose_unsigned(QuantizationSettings(unsigned="auto"), *asked) is expected

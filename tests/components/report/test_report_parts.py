@@ -185,7 +185,7 @@ def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
     assert "Q/DQ 0…5.02" in draw_graph(found, {})
 
 
-def test_a_layer_is_titled_as_the_file_says_it(tmp_path: Path) -> None:
+def test_layer_title_comes_from_the_file(tmp_path: Path) -> None:
     proto = sample_graph()
     known = {"quant_stem/Conv": "backbone/stem"}
     for key, text in Identities(layers=known).to_metadata().items():

@@ -42,7 +42,7 @@ def test_as_storage_error_without_disk_size(
     assert told.startswith(f"the disk is full: {tmp_path} can't be written. Free")
 
 
-def test_as_storage_error_tells_other_errors_as_they_are() -> None:
+def test_as_storage_error_keeps_other_errors_text() -> None:
     told = str(as_storage_error(PermissionError(errno.EACCES, "Permission denied"), Path("/a")))
     assert (
         told
@@ -57,7 +57,7 @@ def test_is_disk_full_goes_by_the_number(code: int) -> None:
     assert is_disk_full(OSError(code, "in another language"))
 
 
-def test_is_disk_full_takes_no_number_of_anything_else() -> None:
+def test_is_disk_full_reads_errno_of_oserror_only() -> None:
     other = RuntimeError("x")
     other.errno = errno.ENOSPC  # type: ignore[attr-defined]
     assert not is_disk_full(other)
@@ -73,7 +73,7 @@ def test_is_disk_full_takes_no_number_of_anything_else() -> None:
         "Disk quota exceeded",
     ],
 )
-def test_is_disk_full_goes_by_the_text_of_libraries(text: str) -> None:
+def test_is_disk_full_reads_library_messages(text: str) -> None:
     assert is_disk_full(RuntimeError(f"writing failed ({text})"))
 
 

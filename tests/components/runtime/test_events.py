@@ -34,7 +34,7 @@ def test_an_event_is_one_line(log: Path) -> None:
     }
 
 
-def test_emit_after_half_a_line_starts_a_new_one(log: Path) -> None:
+def test_emit_starts_new_line_after_partial_one(log: Path) -> None:
     log.write_text('{"event": "progr')
     emit("error", "evaluate", message="the disk is full")
     emit("stopped", "evaluate")
@@ -87,7 +87,7 @@ def test_warn_writes_event_and_log_line(log: Path, caplog: pytest.LogCaptureFixt
     assert caplog.messages == ["one image is broken", "another"]
 
 
-def test_processes_that_write_at_once_never_mix_their_lines(log: Path) -> None:
+def test_concurrent_processes_never_mix_lines(log: Path) -> None:
     code = """
 from components.runtime.events import emit
 for i in range(300):
@@ -101,9 +101,7 @@ for i in range(300):
     assert sorted(found) == sorted(list(range(300)) * 3)
 
 
-def test_progress_never_leaves_out_the_first_of_a_phase(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_always_reports_first_of_phase(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([5.0, 5.01, 5.02])
     monkeypatch.setattr(events.time, "monotonic", lambda: next(clock))
     progress = EventProgress("s")

@@ -186,7 +186,7 @@ def test_metrics_reach_the_artifact_executed_or_reused(bench: Bench) -> None:
         assert metrics.logged == {"accuracy": 0.75}
 
 
-def test_an_error_of_the_users_is_told_and_raised(bench: Bench) -> None:
+def test_user_error_is_reported_and_raised(bench: Bench) -> None:
     def fail(out: Path) -> Mapping[str, float]:
         raise DataError("the images are upside down")
 
@@ -253,7 +253,7 @@ def test_an_input_that_was_cut_short_is_refused(bench: Bench) -> None:
     assert bench.calls == 0
 
 
-def test_broken_data_that_tensorflow_met_is_told_as_such(bench: Bench) -> None:
+def test_broken_data_in_tensorflow_is_reported(bench: Bench) -> None:
     unknown = type(
         "UnknownError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"}
     )
@@ -363,7 +363,7 @@ def test_a_step_of_no_work_imports_nothing_heavy(tmp_path: Path) -> None:
     assert out == "", err
 
 
-def test_two_processes_with_the_same_key_compute_it_once(tmp_path: Path) -> None:
+def test_two_processes_compute_a_key_once(tmp_path: Path) -> None:
     writers = [start(tmp_path, f"out{index}", 1) for index in range(2)]
     assert [writer.communicate(timeout=60)[1] for writer in writers] == ["", ""]
     assert [writer.returncode for writer in writers] == [0, 0]
@@ -391,7 +391,7 @@ def test_machine_bound_steps_rerun_elsewhere(
     assert bench.calls == calls
 
 
-def test_a_step_without_a_seed_is_reused_under_any(
+def test_step_without_seed_is_reused_under_any(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -414,7 +414,7 @@ def test_a_step_without_a_seed_is_reused_under_any(
     assert calls == [bench.folder / "dataset"]
 
 
-def test_inputs_are_checked_by_size_and_not_read_again(bench: Bench) -> None:
+def test_inputs_are_checked_by_size_only(bench: Bench) -> None:
     (bench.folder / "dataset" / "x").write_text("ONE")
     bench.run()
     assert bench.calls == 1

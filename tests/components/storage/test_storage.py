@@ -130,9 +130,7 @@ def test_a_listing_is_sorted_and_complete(place: tuple[Storage, str], tmp_path: 
     assert found == [storage.describe(file.location) for file in found]
 
 
-def test_what_does_not_exist_is_none_or_an_error(
-    place: tuple[Storage, str], tmp_path: Path
-) -> None:
+def test_missing_file_is_none_or_an_error(place: tuple[Storage, str], tmp_path: Path) -> None:
     storage, root = place
     assert storage.describe(f"{root}/nothing") is None
     assert storage.list(f"{root}/nothing") == []
@@ -331,7 +329,7 @@ def test_fetch_cached_keeps_its_files_in_one_place(cache: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("tag", ["a", "z"])
 @pytest.mark.parametrize("written", [False, True])
-def test_fetch_cached_refuses_what_changed_while_it_was_fetched(
+def test_fetch_cached_refuses_file_changed_during_fetch(
     cache: Path, tmp_path: Path, tag: str, written: bool
 ) -> None:
     class Changing(LocalStorage):
@@ -348,7 +346,7 @@ def test_fetch_cached_refuses_what_changed_while_it_was_fetched(
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_fetch_cached_keeps_its_files_where_the_environment_says(
+def test_fetch_cached_uses_cache_from_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = str(write(tmp_path / "data.npz", b"one"))

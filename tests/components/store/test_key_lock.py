@@ -26,9 +26,7 @@ HOLDER = """
 """
 
 
-def test_held_tells_the_holder_and_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_reports_holder_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QATLINE_RUN", "20260101-a")
     path, told, order = tmp_path / "step" / "key.lock", [], []
 
@@ -167,7 +165,7 @@ def test_held_opens_again_what_was_removed_meanwhile(
     assert len(calls) == 2
 
 
-def test_held_lets_everybody_in_where_there_are_no_locks(
+def test_held_succeeds_without_file_system_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_locks(descriptor: int, operation: int) -> None:

@@ -22,7 +22,7 @@ PARTS: dict[str, Any] = {
 }
 
 
-def test_the_key_is_stable_and_every_part_changes_it() -> None:
+def test_key_depends_exactly_on_its_parts() -> None:
     key = step_key("s", **PARTS)
     assert key == step_key("s", **dict(reversed(PARTS.items())))
     assert len(key) == 64
@@ -69,7 +69,7 @@ def test_damaged_entry_is_missing_and_replaceable(
     assert store.find("s", "k") is not None
 
 
-def test_an_entry_under_a_wrong_name_is_not_found(tmp_path: Path) -> None:
+def test_entry_under_wrong_name_is_missing(tmp_path: Path) -> None:
     store = StepStore(tmp_path)
     put(store).rename(tmp_path / "s" / "other")
     assert store.find("s", "other") is None

@@ -28,7 +28,7 @@ def test_work_directory_is_empty_and_named_by_process(tmp_path: Path) -> None:
     assert names(parent) == sorted([first.name, second.name])
 
 
-def test_work_directory_tells_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_work_directory_reports_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file can't be written"):
         work_directory(tmp_path / "file", "k")

@@ -91,9 +91,7 @@ def test_evaluate_shows_no_top5_of_few_classes(tmp_path: Path) -> None:
     assert "top-5" not in done.stdout
 
 
-def test_evaluate_feeds_raw_images_to_an_engine_that_preprocesses(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_feeds_raw_images_to_preprocessing_engine(folder: Path, tmp_path: Path) -> None:
     model = qat_lib.load_model(folder / "m.keras")
     pixels = np.random.default_rng(1).integers(0, 256, (12, 8, 8, 3), np.uint8)
     preprocessing = Preprocessing(image_shape=(8, 8, 3), mean=(0.5,), std=(0.25,))

@@ -243,7 +243,7 @@ def test_every_option_of_a_build_reaches_the_spec(
     ]
 
 
-def test_compute_alone_is_shown_where_the_backend_measures_it(
+def test_compute_time_is_shown_if_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from types import SimpleNamespace
@@ -325,7 +325,7 @@ def test_bad_input_ends_with_one_message(arguments: list[str], code: int, messag
     assert done.stdout == ""
 
 
-def test_what_is_no_known_error_is_called_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_error_is_called_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BaseException) as ended, cli_errors.reported():  # noqa: PT011 - typer's own class of exit
         raise ZeroDivisionError("oops")
     assert ended.value.exit_code == 1  # type: ignore[attr-defined]

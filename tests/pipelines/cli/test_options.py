@@ -59,7 +59,7 @@ def test_options_output_is_file_plan_is_input() -> None:
     assert helps["--runs-dir"] == {"Folder of the runs (runs)."}
 
 
-def test_runs_folder_takes_the_old_name_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_folder_warns_of_old_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_folder(None, None) is None
     assert runs_folder(Path("new"), None) == Path("new")
     assert capsys.readouterr().err == ""

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_without_output_the_plan_is_shown_and_nothing_written(folder: Path) -> None:
+def test_quantize_without_output_shows_plan_only(folder: Path) -> None:
     before = set(folder.iterdir())
     done = runner.invoke(app, ["quantize", str(folder / "m.keras")])
     assert done.exit_code == 0, done.stderr

@@ -97,7 +97,7 @@ def test_steps_install_nothing_and_use_their_image(spec: dict[str, Any]) -> None
         assert ("engine" in container["image"]) is engine
 
 
-def test_a_tracking_server_reaches_the_steps_of_a_cluster() -> None:
+def test_tracking_server_reaches_cluster_steps() -> None:
     text = pipeline_ir(
         load_config(overrides=["tracking.uri=http://mlflow:5000", "tracking.required=false"])
     )
@@ -175,7 +175,7 @@ def test_compile_writes_requests_in_backend_field_names() -> None:
     }
 
 
-def test_an_accelerator_reaches_the_steps_that_ask_for_it() -> None:
+def test_accelerator_reaches_requesting_steps() -> None:
     resources = requested(GPU_FOR_ENGINES, "cluster.steps.evaluate.accelerator_count=2")
     assert {
         step: asked["accelerator"]["resourceCount"] for step, asked in resources.items() if asked
@@ -346,7 +346,7 @@ def test_a_broken_pipeline_is_found(
         check_ir([broken])
 
 
-def test_an_unknown_field_of_the_kubernetes_config_is_found(spec: dict[str, Any]) -> None:
+def test_unknown_kubernetes_field_is_found(spec: dict[str, Any]) -> None:
     executors = {"exec-evaluate-component": {"nodeSelectorr": {"labels": {"gpu": "true"}}}}
     platform = {"platforms": {"kubernetes": {"deploymentSpec": {"executors": executors}}}}
     with pytest.raises(ExportError, match="kubernetes config of exec-evaluate-component"):

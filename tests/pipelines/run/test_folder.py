@@ -118,9 +118,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert read_record(path) == {"a": 1}
 
 
-def test_a_write_on_a_full_disk_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_on_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -136,7 +134,7 @@ def test_a_write_on_a_full_disk_leaves_nothing_behind(
     assert mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_create_run_on_a_full_disk_leaves_no_folder(
+def test_create_run_on_full_disk_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:

@@ -58,7 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("quantization.cases=[mine:Caes]", "has no 'Caes'. Did you mean 'Case'?"),
     ],
 )
-def test_a_run_is_refused_for_what_is_not_there(here: Path, override: str, message: str) -> None:
+def test_run_is_refused_for_missing_references(here: Path, override: str, message: str) -> None:
     with pytest.raises(QatlineError, match=message):
         check_before_training(load_config(overrides=[override]))
 
