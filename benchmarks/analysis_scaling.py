@@ -1,4 +1,4 @@
-"""CPU time of ``analyze_onnx`` by number of nodes, for graphs of several shapes.
+"""CPU time of ``analyze_onnx`` by number of nodes and graph shape.
 
     python benchmarks/analysis_scaling.py [--nodes 5000 20000 100000]
 
@@ -91,7 +91,7 @@ def fan_out(graph: Graph, nodes: int) -> str:
 
 
 def deep_concat(graph: Graph, nodes: int) -> str:
-    """Dense blocks: each layer reads a Concat of the one before and its input."""
+    """Dense blocks: each layer reads its predecessor's input and output, concatenated."""
     x = "x"
     while len(graph.nodes) < nodes:
         branch = graph.quantized(graph.convolved(graph.quantized(x)))
@@ -100,7 +100,7 @@ def deep_concat(graph: Graph, nodes: int) -> str:
 
 
 def tapped_copies(graph: Graph, nodes: int) -> str:
-    """A chain of Identities of which each is read by an operator, too."""
+    """A chain of Identities, each also read by an operator."""
     x, taps = "x", []
     while len(graph.nodes) < nodes:
         x = graph.add("Identity", x)
@@ -119,7 +119,7 @@ SHAPES: dict[str, Callable[[Graph, int], str]] = {
 
 
 def seconds(shape: Callable[[Graph, int], str], nodes: int) -> float:
-    """Return the CPU time of one analysis of a graph of about ``nodes`` nodes."""
+    """Return the CPU time of one analysis of about ``nodes`` nodes."""
     graph = Graph()
     output = shape(graph, nodes)
     with tempfile.TemporaryDirectory() as folder:

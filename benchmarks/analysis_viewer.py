@@ -1,4 +1,6 @@
-"""Time one frame of the fusion report's graph in headless Chromium, drawn in software.
+"""Time one frame of the fusion report's graph in headless Chromium.
+
+It is drawn in software.
 
     python benchmarks/analysis_viewer.py [--chromium /usr/bin/chromium] [--nodes 1000 5000] [--keep DIR]
 
@@ -47,7 +49,10 @@ addEventListener("load", () => {
 
 
 def residual_graph(nodes: int) -> onnx.ModelProto:
-    """Build quantized residual blocks of five operators until the graph shows about ``nodes`` boxes."""
+    """Build quantized residual blocks until the graph shows ``nodes`` boxes.
+
+    A block has five operators, so the number is about that.
+    """
     made, constants = [], []
 
     def constant(name: str, value: object, dtype: type) -> str:
@@ -107,7 +112,7 @@ def residual_graph(nodes: int) -> onnx.ModelProto:
 
 
 def measure(page: Path, chromium: str) -> dict[str, dict[str, float]]:
-    """Load ``page`` without network and return the times that it wrote into itself."""
+    """Load ``page`` offline and return the times it recorded."""
     with tempfile.TemporaryDirectory() as profile:
         run = subprocess.run(
             [

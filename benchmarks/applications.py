@@ -1,7 +1,8 @@
-"""Every network of keras.applications and backbones of keras_hub through the whole library, with TensorRTQDQCase.
+"""Run keras.applications networks and keras_hub backbones through the whole library.
 
-For each builder, with random weights: plan, apply, calibrate, all quantizers off (bit-identical to
-the original), save and load, clone, one training step, export, parity with ONNX Runtime, analysis.
+The case is TensorRTQDQCase. For each builder, with random weights: plan, apply, calibrate, all
+quantizers off (bit-identical to the original), save and load, clone, one training step, export,
+parity with ONNX Runtime, analysis.
 
     uv run python benchmarks/applications.py                      # all of them, two hours or so on two cores
     uv run python benchmarks/applications.py --only ResNet50 --only VGG16
@@ -35,7 +36,10 @@ SAMPLES = 64
 
 
 def image_size(name: str) -> int:
-    """Return the side of the images for a network: 64, or 96 where the builder asks for 75 pixels or so."""
+    """Return a network's image side, 64 or 96 pixels.
+
+    It is 96 where the builder asks for 75 pixels or so.
+    """
     return 96 if name.startswith(LARGER) else 64
 
 
@@ -72,7 +76,7 @@ def run_case(name: str) -> dict[str, Any]:
 
 
 def run_in_child(name: str, timeout: int) -> dict[str, Any]:
-    """Return the row of one network, computed in a process of its own."""
+    """Return one network's row, computed in its own process."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, __file__, "--child", name, "--out", file.name]
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""One network on its way through the library, stage by stage: what ``applications.py`` runs, and the tests too."""
+"""The stages of one network for ``applications.py`` and the tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATISTICS = 16
 
 
 class Case:
-    """One network on its way through the library; each method is a stage and returns what goes into its row.
+    """One network's stages; each method returns its fields of the row.
 
     Args:
         folder: folder for files that the stages hand on.
@@ -60,7 +60,10 @@ class Case:
         }
 
     def export_float(self) -> dict[str, Any]:
-        """Fit the original's last layer to its own features, export it, and compare with Keras on the random images."""
+        """Fit the original's last layer, export it, and compare with Keras.
+
+        It is fitted to its own features; the comparison is on the random images.
+        """
         from qat_lib import check_parity, export_onnx
 
         head = head_of(self.model)
@@ -96,7 +99,10 @@ class Case:
         return {}
 
     def calibrate(self) -> dict[str, Any]:
-        """Calibrate on at most 16 images, then fit both models' last layer to the quantized features."""
+        """Calibrate on at most 16 images, then fit both last layers.
+
+        Both models' last layers are fitted to the quantized features.
+        """
         from qat_lib import calibrate
 
         calibrate(self.quantized, self.images[:16], method="max", batch_size=8)
@@ -182,7 +188,10 @@ class Case:
         return figures.analysis(analyze_onnx(self.folder / "model.onnx"))
 
     def train(self) -> dict[str, Any]:
-        """Run one training step: the loss is finite and every trainable weight gets a finite gradient."""
+        """Run one training step and check that its values are finite.
+
+        The loss is finite and every trainable weight gets a finite gradient.
+        """
         return figures.training_step(
             self.quantized, self.images[:4], np.arange(4) % self.expected.shape[1]
         )
@@ -195,9 +204,10 @@ STAGES = (
 
 
 def run_stages(case: Case, stages: Sequence[str] = STAGES) -> dict[str, Any]:
-    """Return what the stages say about a network; one that fails is the last, and its error is in the row.
+    """Return the stages' results for a network.
 
-    ``seconds`` are CPU seconds of each stage, which say the same on a busy machine.
+    A stage that fails is the last, and its error is in the row. ``seconds`` are CPU seconds of each
+    stage, which say the same on a busy machine.
     """
     row: dict[str, Any] = {"seconds": {}}
     for stage in stages:

@@ -1,8 +1,9 @@
-"""What the stages of ``applications.py`` found, as figures for a row: outputs, Q/DQ pairs, parity, findings, gradients.
+"""Figures of the stages of ``applications.py`` for a row.
 
-Deep networks with random weights can be chaotic: one activation that rounds to the neighbouring
-INT8 value changes the output. How far that goes is measured beside the parity, by Keras alone, with
-inputs that moved by a float's rounding.
+They concern outputs, Q/DQ pairs, parity, findings and gradients. Deep networks with random weights
+can be chaotic: one activation that rounds to the neighbouring INT8 value changes the output. How
+far that goes is measured beside the parity, by Keras alone, with inputs that moved by a float's
+rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def outputs(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 def pairs(path: Path) -> dict[str, int]:
-    """Count the Q/DQ pairs of a file: activations by QuantizeLinear, weights by lone DequantizeLinear nodes."""
+    """Count a file's Q/DQ pairs of activations and weights.
+
+    Activations count by QuantizeLinear, weights by lone DequantizeLinear nodes.
+    """
     import onnx
 
     nodes = onnx.load(str(path), load_external_data=False).graph.node
@@ -33,7 +37,10 @@ def pairs(path: Path) -> dict[str, int]:
 
 
 def parity(model: Any, path: Path, images: np.ndarray) -> dict[str, Any]:
-    """Return how well a file agrees with the quantized ``model``, and how well Keras with itself."""
+    """Return a file's parity with ``model``, and Keras's with itself.
+
+    The model is the quantized one.
+    """
     from qat_lib import check_parity
 
     report = check_parity(model, path, images, batch_size=16)
@@ -53,7 +60,10 @@ def parity(model: Any, path: Path, images: np.ndarray) -> dict[str, Any]:
 
 
 def analysis(report: Any) -> dict[str, Any]:
-    """Return an analysis as plain data: its summary, what it found by code, and what stays in float."""
+    """Return an analysis as plain data.
+
+    The data is its summary, its findings by code, and the layers in float.
+    """
     codes: dict[str, Counter[str]] = {}
     for finding in report.findings:
         codes.setdefault(finding.severity, Counter())[finding.code] += 1
@@ -66,7 +76,7 @@ def analysis(report: Any) -> dict[str, Any]:
 
 
 def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Return the loss of one training step, and which trainable weights get no finite gradient from it."""
+    """Return a training step's loss and the weights without finite gradient."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:

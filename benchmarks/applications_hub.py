@@ -1,4 +1,4 @@
-"""Backbones of keras_hub for ``applications.py``: networks of custom layers, with weighted layers inside of these.
+"""keras_hub backbones for ``applications.py``: custom layers with weighted layers inside.
 
 They have the depth and width of their smallest published presets or less, random weights and a head
 of Dense.
@@ -90,7 +90,7 @@ def _vit(shape: tuple[int, int, int]) -> Any:
 
 
 def _bert(shape: tuple[int, ...]) -> Any:
-    """A Bert that reads token ids alone: nothing is masked, and there is one segment."""
+    """A Bert of token ids alone, without mask, with one segment."""
     import keras
     import keras_hub
 
@@ -123,7 +123,7 @@ HUB: dict[str, Callable[..., Any]] = {
 
 
 class TextCase(Case):
-    """A network that reads token ids: as many as images have pixels on a side."""
+    """A network of token ids, one per pixel of an image side."""
 
     def build(self) -> dict[str, Any]:
         """Build the network and draw random tokens."""

@@ -1,4 +1,7 @@
-"""What the networks of ``applications.py`` look at: random images, and photographs where they are at hand."""
+"""Inputs of the networks of ``applications.py``: random images and photographs.
+
+Photographs are used where they are at hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ SHARED = Path(
 
 
 def random_images(count: int, size: int, low: float, high: float) -> np.ndarray:
-    """Return images with coarse structure, so that networks tell them apart, of shape (count, size, size, 3)."""
+    """Return images with coarse structure of shape (count, size, size, 3).
+
+    Coarse structure lets networks tell them apart.
+    """
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
@@ -24,7 +30,7 @@ def random_images(count: int, size: int, low: float, high: float) -> np.ndarray:
 
 
 def real_images(count: int, size: int, low: float, high: float) -> np.ndarray | None:
-    """Return photographs of the CIFAR-10 subset, enlarged; None where the file is not at hand."""
+    """Return enlarged photographs of the CIFAR-10 subset, None without its file."""
     import tensorflow as tf
 
     path = SHARED / "cifar10_jpeg_subset.npz"

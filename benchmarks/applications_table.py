@@ -1,4 +1,4 @@
-"""The results of ``applications.py`` as tables, and what is wrong in a row."""
+"""The results of ``applications.py`` as tables, and a row's problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from record import versions
 
 
 def problems(row: dict[str, Any]) -> list[str]:
-    """Return what is wrong in a row; an empty list is what must hold."""
+    """Return a row's problems, which should be none."""
     if "error" in row:
         return [row["error"]]
     parity = row["parity"].values()
@@ -30,7 +30,10 @@ def problems(row: dict[str, Any]) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table, with the findings and reasons spelled out below it."""
+    """Return the rows as a Markdown table.
+
+    The findings and reasons are spelled out below it.
+    """
     head = (
         "network",
         "pixels",
@@ -85,7 +88,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def skipped_table(rows: list[dict[str, Any]]) -> str:
-    """Return the layers that are not quantized, by reason, and the codes of the findings, as a Markdown table."""
+    """Return unquantized layers by reason, and finding codes, as Markdown table."""
     done = [row for row in rows if "error" not in row]
     reasons = sorted({reason for row in done for reason in row["skipped"]})
     lines = [

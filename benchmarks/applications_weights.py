@@ -1,4 +1,4 @@
-"""Weights with which the networks of ``applications.py`` tell images apart, although nothing trains them.
+"""Untrained weights for the networks of ``applications.py`` that distinguish images.
 
 Random weights as Keras makes them give nearly the same output for every image, so that equal labels
 would say nothing. So normalizations get random parameters (some scales negative) and the statistics
@@ -70,7 +70,10 @@ def head_of(model: Any) -> Any:
 
 
 def features(model: Any, tensor: Any, images: np.ndarray) -> np.ndarray:
-    """Return what reaches ``tensor`` of a model, the input of its head: one row of float64 for each image."""
+    """Return a model's values at ``tensor``, the input of its head.
+
+    They are one row of float64 for each image.
+    """
     import keras
 
     from qat_lib.apply.recursion import deep_graphs

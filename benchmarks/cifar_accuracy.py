@@ -1,4 +1,6 @@
-"""Accuracy on photographs: a trained ResNet-20 on CIFAR-10, through the whole pipeline, with both kinds of integers.
+"""Accuracy of a trained ResNet-20 on CIFAR-10 through the pipeline.
+
+It is measured on photographs with both kinds of integers.
 
     uv run python benchmarks/cifar_accuracy.py --data cifar10/cifar10.npz --seeds 0 1 2
 
@@ -41,7 +43,7 @@ ROWS = {
 
 
 def run(seed: int, variant: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Run one variant and return the accuracy of the network and of each engine."""
+    """Run a variant; return the network's and each engine's accuracy."""
     epochs = {
         "training.epochs": arguments.epochs,
         "qat.epochs": arguments.epochs,

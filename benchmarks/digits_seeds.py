@@ -1,4 +1,6 @@
-"""Accuracy of the main job over several seeds: does INT8 cost anything on the digits?
+"""The main job's INT8 accuracy against FP32 over several seeds.
+
+Does INT8 cost anything on the digits?
 
     uv run python benchmarks/digits_seeds.py
     uv run python benchmarks/digits_seeds.py --seeds 0 1 2 3 4 --set qat.learning_rate=1e-4 --json seeds.json
@@ -26,7 +28,10 @@ WORST_DROP = 0.01
 
 
 def run_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
-    """Run the main job with one seed and return the object that ``qatline run --json`` prints."""
+    """Run the main job with one seed; return its JSON result.
+
+    It is the object that ``qatline run --json`` prints.
+    """
     command = [
         sys.executable,
         "-m",
@@ -50,7 +55,10 @@ def run_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the seeds, print the table, and end with 1 if the claim does not hold."""
+    """Run the seeds and print the table; end with 1 on failure.
+
+    The run fails if the claim does not hold.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--output", type=Path, default=Path("runs") / "digits_seeds")

@@ -1,8 +1,9 @@
-"""What ``Engine.infer`` costs over the backend's own API: ResNet-50 in INT8 at batch 1, both in the same run.
+"""Overhead of ``Engine.infer`` over the backend's own API.
 
-Requests alternate one by one between ``Engine.infer`` and the backend's own call on the same engine
-file, so that whatever else the machine does meets both. Printed are the ratios of the medians and,
-less touched by other load, of the 10th percentiles; 1.00 means no cost at all.
+ResNet-50 in INT8 at batch 1 is measured, both in the same run. Requests alternate one by one
+between ``Engine.infer`` and the backend's own call on the same engine file, so that whatever else
+the machine does meets both. Printed are the ratios of the medians and, less touched by other load,
+of the 10th percentiles; 1.00 means no cost at all.
 
     python benchmarks/engine_overhead.py [--backend openvino] [--requests 400] [--threads 0] [--json FILE]
 """
@@ -27,7 +28,7 @@ LIMIT = 1.03
 
 
 def own_call(engine: Engine, path: Path, backend: str) -> Callable[[Any], Any]:
-    """Return the backend's plain Python call on the same engine file, as its documentation writes it."""
+    """Return the backend's documented plain Python call on an engine file."""
     if backend == "openvino":
         import openvino
 

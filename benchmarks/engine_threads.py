@@ -1,8 +1,8 @@
-"""How fairly and how fast one engine serves several threads: each thread sends requests one after the other.
+"""Fairness and throughput of one engine serving several threads.
 
-Turns with one thread and turns with all of them alternate, so that whatever else the machine does
-meets both. Printed are the requests of each thread, the longest that any of them took, and the
-throughput of all threads over that of one.
+Each thread sends requests one after the other. Turns with one thread and turns with all of them
+alternate, so that whatever else the machine does meets both. Printed are the requests of each
+thread, the longest that any of them took, and the throughput of all threads over that of one.
 
     python benchmarks/engine_threads.py [--backend openvino] [--threads 8] [--seconds 60] [--json FILE]
 """
@@ -32,7 +32,7 @@ TURNS = 6
 
 @dataclass
 class Turn:
-    """What happened in one turn: requests of each thread, the longest in seconds, seconds in all."""
+    """One turn: requests per thread, longest request and total in seconds."""
 
     counts: list[int]
     longest: float
@@ -68,7 +68,7 @@ def serve(engine: Engine, threads: int, seconds: float) -> Turn:
 
 
 def measure(engine: Engine, threads: int, seconds: float) -> dict[str, Any]:
-    """Return the figures of ``seconds`` with all threads and as many with one."""
+    """Return ``seconds`` of figures with all threads and with one."""
     serve(engine, threads, 0.2)
     turns = [
         (serve(engine, 1, seconds / TURNS), serve(engine, threads, seconds / TURNS))

@@ -1,9 +1,10 @@
-"""Latency at batch 1 in OpenVINO of networks quantized by qatline, by NNCF and by ONNX Runtime, in one run.
+"""OpenVINO latency at batch 1 after qatline, NNCF or ONNX Runtime.
 
-Quantized graphs are compiled twice: with OpenVINO's defaults, and without its code generator for
-element-wise chains ("snippets"), which takes residual Adds away from convolutions; ``build_engine``
-switches it off for INT8 graphs. The engines of either way answer in turns, so that whatever else
-the machine does hits all of them alike; the figure is the median. Run on a CPU with VNNI or AMX:
+The networks are quantized by each of the three, in one run. Quantized graphs are compiled twice:
+with OpenVINO's defaults, and without its code generator for element-wise chains ("snippets"), which
+takes residual Adds away from convolutions; ``build_engine`` switches it off for INT8 graphs. The
+engines of either way answer in turns, so that whatever else the machine does hits all of them
+alike; the figure is the median. Run on a CPU with VNNI or AMX:
 
     uv run --group bench python benchmarks/export_openvino.py ResNet50 MobileNetV2 EfficientNetB0 --signed
 
@@ -64,7 +65,10 @@ def quantize_nncf(fp32: Path) -> Any:
 
 
 def quantize_onnxruntime(fp32: Path, folder: Path) -> Path:
-    """Return ONNX Runtime's static quantization of ``fp32`` in its default (U8S8, per tensor) form."""
+    """Return ONNX Runtime's default static quantization of ``fp32``.
+
+    It is U8S8, per tensor.
+    """
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -135,7 +139,7 @@ def measure(compiled: dict[str, Any], rounds: int) -> dict[str, float]:
 
 
 def layer_types(engine: Any) -> dict[str, int]:
-    """Return how many nodes of each type and precision the compiled graph runs."""
+    """Return the compiled graph's node counts by type and precision."""
     counts: dict[str, int] = {}
     for node in engine.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()
@@ -185,7 +189,10 @@ def main() -> None:
 def compare(
     network: str, folder: Path, arguments: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Quantize one network with each tool, measure all in turns, print and return the medians of each way."""
+    """Quantize one network with each tool; return the median latencies.
+
+    All are measured in turns, and the medians printed.
+    """
     import keras
 
     import qat_lib

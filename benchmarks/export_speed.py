@@ -1,4 +1,6 @@
-"""Time, memory and size of the export of one network, against tf2onnx alone, each in a process of its own.
+"""Time, memory and size of one network's export against tf2onnx.
+
+Each runs in a process of its own.
 
     uv run python benchmarks/export_speed.py --network ResNet50 [--repeat 3] [--json FILE]
 

@@ -30,7 +30,10 @@ class Score:
     scored: dict[str, int]
 
     def share(self, kind: str) -> float | None:
-        """Return the share of right predictions, 0 to 1; None when nothing was scored."""
+        """Return the share of right predictions, 0 to 1, or None.
+
+        It is None when nothing was scored.
+        """
         return self.right[kind] / self.scored[kind] if self.scored[kind] else None
 
 
@@ -57,7 +60,7 @@ def find_pairs(folder: Path) -> list[tuple[Path, Path]]:
 
 
 def score(name: str, comparison: Comparison) -> Score:
-    """Count the right predictions of one comparison; the comparison lists the wrong ones."""
+    """Count a comparison's right predictions; its mismatches are the wrong ones."""
     scored = {kind: comparison.scored.get(kind, 0) for kind in KINDS}
     right = dict(scored)
     for mismatch in comparison.mismatches:

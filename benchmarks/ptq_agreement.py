@@ -1,4 +1,6 @@
-"""How far INT8 without training is from FP32: a trained MobileNetV2, quantized by three tools in one run.
+"""Agreement of untrained INT8 with FP32: MobileNetV2 in three tools.
+
+The network is trained in FP32; one run quantizes it with each tool, without training.
 
     uv run --group bench python benchmarks/ptq_agreement.py --json benchmarks/results/ptq_agreement.json
 
@@ -39,7 +41,7 @@ WAYS: dict[str, dict[str, bool]] = {
 
 
 def enlarged(part: str, count: int) -> np.ndarray:
-    """Return images of the CIFAR-10 subset at 224 pixels, uint8 ``(count, 224, 224, 3)``."""
+    """Return CIFAR-10 subset images, uint8 ``(count, 224, 224, 3)``."""
     from PIL import Image
 
     with np.load(SHARED / "cifar10_jpeg_subset.npz", allow_pickle=False) as data:
@@ -67,7 +69,7 @@ def crops(count: int, seed: int) -> np.ndarray:
 
 
 def prepared(images: np.ndarray) -> np.ndarray:
-    """Return images as the network takes them, shuffled the same way each time."""
+    """Return network inputs in a fixed shuffled order."""
     order = np.random.default_rng(0).permutation(len(images))
     return (images[order].astype(np.float32) / 255 - MEAN) / SPREAD
 
@@ -89,7 +91,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def distance(logits: np.ndarray, reference: np.ndarray) -> dict[str, float]:
-    """Return the agreement in percent and the mean KL divergence from the reference."""
+    """Return the agreement in percent and mean KL divergence from the reference."""
     p, q = probabilities(reference), probabilities(logits)
     divergence = np.sum(p * (np.log(p + 1e-12) - np.log(q + 1e-12)), axis=1)
     same = logits.argmax(axis=1) == reference.argmax(axis=1)

@@ -1,4 +1,6 @@
-"""Time of ``quantize_model``, and size of its copy, against the number of layers: growing ResNets, then ResNet-152.
+"""``quantize_model`` time and copy size against the number of layers.
+
+The networks are growing ResNets, then ResNet-152.
 
     nice .venv/bin/python benchmarks/quantize_scaling.py [--json
     benchmarks/results/quantize_scaling.json]
@@ -25,7 +27,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def residual_network(blocks: int) -> Any:
-    """Return a network of ``blocks`` residual blocks with two convolutions each, as in CIFAR's ResNets."""
+    """Return a network of ``blocks`` residual blocks, as in CIFAR's ResNets.
+
+    A block has two convolutions.
+    """
     import keras
     from keras import layers
 

@@ -1,4 +1,7 @@
-"""Write a benchmark's figures to a file, with what they were measured on: ``docs/tools/measurements.py`` reads it."""
+"""Write a benchmark's figures and its environment to a file.
+
+``docs/tools/measurements.py`` reads it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ LIBRARIES = ("tensorflow", "keras", "tf2onnx", "onnxruntime", "openvino", "nncf"
 
 
 def write(path: Path, figures: dict[str, Any]) -> None:
-    """Write ``figures`` to ``path`` as JSON, together with the day, the machine and the libraries' versions."""
+    """Write ``figures`` to ``path`` as JSON with their environment.
+
+    That is the day, the machine and the libraries' versions.
+    """
     content = {
         "measured": {
             "day": date.today().isoformat(),

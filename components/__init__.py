@@ -1,1 +1,1 @@
-"""The pipeline's steps: one file each, a plain function and its thin KFP component."""
+"""The pipeline's steps: one function and thin KFP component per file."""

@@ -21,7 +21,7 @@ SECRET_REFERENCES: dict[str, Any] = {"x-secret-references": True}
 
 
 def value_problem(settings: BaseModel) -> tuple[str, str] | None:
-    """Return path and problem of a section's first value that can't be stored.
+    """Return a section's first value that can't be stored: path, problem.
 
     A section inside the section checks its own values.
     """

@@ -1,4 +1,4 @@
-"""The settings of each step: frozen, validated once, with the defaults of the main job.
+"""Each step's settings: frozen, validated, with the main job's defaults.
 
 ``pipelines.config.run_config.RunConfig`` puts them together; a step receives only the sections it reads, which
 is also what its cache key is made of.
@@ -56,7 +56,7 @@ class TrainingSettings(Settings):
 
 
 class QuantizationSettings(Settings):
-    """Which tensors get a Q/DQ pair, and how their first ranges are found."""
+    """Quantized tensors, and the calibration of their first ranges."""
 
     mode: Mode = "full"
     spec: list[dict[str, Any]] | str | None = Field(
@@ -139,7 +139,7 @@ _DerivedExport: Any = create_model("_DerivedExport", __base__=Settings, **_deriv
 
 
 class ExportSettings(_DerivedExport):
-    """Keras to ONNX: the options of the export, and how it is compared with Keras."""
+    """Export to ONNX: its options and its comparison with Keras."""
 
     target: BackendChoice = Field(
         "auto",

@@ -13,7 +13,10 @@ Batch = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class Settings(BaseModel):
-    """Base of every section: immutable, without secrets, and an unknown key is an error."""
+    """Base of every section: immutable, without secrets or unknown keys.
+
+    An unknown key is an error.
+    """
 
     model_config = ConfigDict(
         frozen=True,

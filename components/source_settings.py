@@ -1,4 +1,4 @@
-"""The settings of what a run starts from: the data and the network."""
+"""Settings of a run's inputs: the data and the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Side = Annotated[int, Field(ge=1, le=8_192)]
 
 
 class PreprocessingSettings(Settings):
-    """How raw pixels become the model's input: ``(pixel * scale - mean) / std`` per channel."""
+    """Per-channel preprocessing of raw pixels: ``(pixel * scale - mean) / std``."""
 
     scale: float | None = Field(
         None,
@@ -168,7 +168,7 @@ class ModelSettings(Settings):
 
 
 def _name_problem(name: str, framework: Framework) -> str | None:
-    """Return what was expected instead of a name that no model can have."""
+    """Return what was expected instead of an invalid model name."""
     if framework == "torch" and (
         name.endswith((".keras", ".pt", ".pth")) or name.startswith("keras.applications:")
     ):

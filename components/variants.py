@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Variant(str, Enum):
-    """One variant of the model; its value is the stem of its files."""
+    """A model variant; its value is its files' stem."""
 
     FP32 = "fp32"
     PTQ = "ptq"

@@ -1,4 +1,4 @@
-"""The steps as components of Kubeflow, made from the table of steps and their signatures.
+"""Kubeflow components generated from the step table and signatures.
 
 kfp puts a component's source text into the compiled pipeline. So each component is a function that
 is written here as text: it hands paths and settings on to ``components.runtime.step``. The steps
@@ -117,7 +117,10 @@ def _path(name: str) -> str:
 
 
 def _kind(artifact: str) -> str:
-    """Return the type of an artifact; one that no step makes is refused where the steps are wired."""
+    """Return an artifact's type; ``Artifact`` if no step produces it.
+
+    The wiring of the steps then refuses it.
+    """
     for step in STEPS:
         if step.artifact == artifact:
             return step.kind

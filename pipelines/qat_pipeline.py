@@ -17,7 +17,7 @@ from qat_lib.errors import StepError
 
 
 def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
-    """Return the pipeline; ``prepare`` may set what the pod of each task gets."""
+    """Return the pipeline; ``prepare`` may configure each task's pod."""
 
     @dsl.pipeline(
         name="qatline",

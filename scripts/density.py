@@ -1,4 +1,4 @@
-"""Measure how dense the sources are, and hold them to the house's limits.
+"""Measure source density and enforce the house's limits.
 
     python scripts/density.py            # print the figures; exit 1 where one is past its limit
 
@@ -65,7 +65,7 @@ def figures(counts: Counts) -> dict[str, float]:
 
 
 def doubles(counts: Counts) -> dict[str, list[str]]:
-    """Return the public classes and functions that are defined in more than one module.
+    """Return public classes and functions defined in more than one module.
 
     A name of the PyTorch front end may be the Keras side's too: each face has it once.
     """

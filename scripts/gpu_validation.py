@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Validate the TensorRT path on a machine with an NVIDIA GPU, and write what came out to a file.
+"""Validate the TensorRT path on an NVIDIA GPU; write the results.
+
+The results go to a JSON file.
 
     python scripts/gpu_validation.py [-o gpu_validation.json] [--onnx DIR] [--seconds 3]
 
@@ -55,7 +57,10 @@ def find_tensorrt_here() -> str | None:
 
 
 def has_driver() -> bool:
-    """Return whether an NVIDIA driver is loaded, so that installing TensorRT makes sense."""
+    """Return whether an NVIDIA driver is loaded.
+
+    Without one, installing TensorRT makes no sense.
+    """
     return any(Path(path).exists() for path in ("/proc/driver/nvidia/version", "/dev/nvidiactl"))
 
 
@@ -131,7 +136,10 @@ def write_networks(
 
 
 def widen_weights(source: Path, target: Path) -> None:
-    """Rewrite weights from INT8 + DQ to FP32 + Q + DQ, which stands for the same numbers bit by bit."""
+    """Rewrite weights from INT8 + DQ to FP32 + Q + DQ.
+
+    They stand for the same numbers bit by bit.
+    """
     import numpy as np
     import onnx
     from onnx import helper, numpy_helper
@@ -177,7 +185,10 @@ def widen_weights(source: Path, target: Path) -> None:
 def validate(
     networks: dict[str, Any], directory: Path, *, typed: bool, seconds: float
 ) -> list[dict[str, Any]]:
-    """Build, check and measure every engine; a failure becomes a row with its reason."""
+    """Build, check and measure every engine.
+
+    A failure becomes a row with its reason.
+    """
     from qat_lib.errors import QatlineError
 
     rows = []

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Write the software bills of materials: what the wheel may install, and what each image does install.
+"""Write software bills of materials for the wheel and the images.
+
+The wheel's lists what it may install, an image's what it does install.
 
     python scripts/sbom.py [-o dist/sbom]
 
@@ -29,7 +31,7 @@ def image_extras(dockerfile: str) -> dict[str, list[str]]:
 
 
 def export(target: Path, options: list[str]) -> None:
-    """Write the bill of the locked packages that options of ``uv export`` choose."""
+    """Write the bill of the locked packages chosen by ``uv export`` options."""
     command = [
         "uv",
         "export",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write down the API surface of the TensorRT Python bindings, without TensorRT and without a GPU.
+"""Write the TensorRT Python API surface without TensorRT or a GPU.
 
 A bindings wheel holds one extension module. It needs NVIDIA's libraries by name, but takes only a
 few C functions from them, the factories that the public headers declare (NvInfer*.h,
@@ -53,7 +53,10 @@ def make_snapshot(wheel: Path) -> Surface:
 
 
 def _unpack(wheel: Path, root: Path) -> Path:
-    """Unpack only the extension module; NVIDIA's own libraries, where a wheel holds them, stay where they are."""
+    """Unpack only the extension module.
+
+    NVIDIA's own libraries, where a wheel holds them, stay where they are.
+    """
     with zipfile.ZipFile(wheel) as archive:
         names = [
             name
@@ -66,7 +69,10 @@ def _unpack(wheel: Path, root: Path) -> Path:
 
 
 def _compile_stubs(extension: Path, root: Path) -> list[Path]:
-    """Compile one library for each of NVIDIA's that the extension needs; the first one defines every function."""
+    """Compile a stub of each NVIDIA library the extension needs.
+
+    The first one defines every function.
+    """
     sonames = _NEEDED.findall(_output("readelf", "-dW", str(extension)))
     functions = "".join(
         f"void *{name}(void) {{ return 0; }}\n" for name in _missing_functions(extension)
@@ -81,7 +87,7 @@ def _compile_stubs(extension: Path, root: Path) -> list[Path]:
 
 
 def _missing_functions(extension: Path) -> list[str]:
-    """Return the undefined functions that neither this interpreter nor the C++ runtime provides."""
+    """Return the undefined functions missing from interpreter and C++ runtime."""
     known = [
         ctypes.CDLL(None),
         ctypes.CDLL("libstdc++.so.6"),
@@ -169,7 +175,10 @@ def _signatures(text: str | None) -> list[Surface]:
 
 
 def _parameters(text: str) -> list[list[str]]:
-    """Split a parameter list into [name, type] or [name, type, default], at the commas outside of brackets."""
+    """Split a parameter list into [name, type] or [name, type, default].
+
+    It is split at the commas outside of brackets.
+    """
     parts, depth, current = [], 0, ""
     for character in text:
         depth += (character in "[(<{") - (character in "])>}")
@@ -189,7 +198,10 @@ def _parameters(text: str) -> list[list[str]]:
 
 # ---------------------------------------------------------------------- output
 def dump(surface: Surface) -> str:
-    """Return a snapshot as JSON with one class, enum or function a line, so that differences read well."""
+    """Return a snapshot as JSON with one entity per line.
+
+    A class, enum or function a line makes differences read well.
+    """
     lines = ["{", f' "version": {json.dumps(surface["version"])},']
     lines.append(f' "null_builder": {json.dumps(surface.get("null_builder"))},')
     sections = []
@@ -203,7 +215,10 @@ def dump(surface: Surface) -> str:
 
 
 def differences(old: Surface, new: Surface) -> list[str]:
-    """Return one line per difference: ``-`` only in ``old``, ``+`` only in ``new``, ``~`` changed."""
+    """Return one line per difference.
+
+    ``-`` is only in ``old``, ``+`` only in ``new``, ``~`` changed.
+    """
     before, after = _flat(old), _flat(new)
     lines = []
     for name in sorted(set(before) | set(after)):

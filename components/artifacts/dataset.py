@@ -56,5 +56,5 @@ class Dataset(StepFolder):
         return self.file(f"{split}_y.npy")
 
     def listing_file(self, split: str) -> Path:
-        """Return the JSON list of a part's images and labels, for images in files."""
+        """Return the JSON list of a part's image files and labels."""
         return self.file(f"{split}_files.json")

@@ -102,7 +102,10 @@ class Engines(StepFolder):
         }
 
     def layers(self, variant: Variant) -> list[EngineLayer]:
-        """Return the layers of an engine, as its backend reports them; none where it does not."""
+        """Return an engine's layers as reported by its backend.
+
+        Empty where the backend reports none.
+        """
         from qat_lib.engines.values import EngineLayer
 
         name = f"{variant}{_LAYERS}"

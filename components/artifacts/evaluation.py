@@ -1,4 +1,4 @@
-"""What evaluate hands on: the measurements of each engine, and how it differs from FP32."""
+"""Output of evaluate: each engine's measurements and difference from FP32."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class ResultRow(Record):
     memory_mib: Measured = None
 
     def with_quality(self, *, accuracy: float, top5: float | None) -> ResultRow:
-        """Return the row with what its outputs are worth; ``top5`` is None with few classes."""
+        """Return the row with its accuracy metrics.
+
+        ``top5`` is None with few classes.
+        """
         quality = {"accuracy": accuracy} | ({} if top5 is None else {"top5": top5})
         return self.model_copy(update=quality)
 
@@ -109,7 +112,10 @@ class ClassAccuracy(Record):
 
 
 class Agreement(Record):
-    """A row's outputs beside FP32's: share of equal labels, and differences of probabilities."""
+    """Agreement of a row's outputs with FP32: labels and probabilities.
+
+    The share of equal labels, and the differences of probabilities.
+    """
 
     labels: Measured = None
     largest_difference: Measured = None

@@ -1,4 +1,4 @@
-"""What export_onnx hands on: the ONNX graphs, what was checked of each, and the fusion analysis."""
+"""Output of export_onnx: ONNX graphs, their checks, the fusion analysis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class FindingRecord(Record):
 
     @property
     def is_error(self) -> bool:
-        """Whether the graph is illegal or not what was meant; without a severity it is."""
+        """Whether the graph is illegal or not as intended.
+
+        A finding without a severity counts as an error.
+        """
         return self.severity in ("error", "")
 
 
@@ -75,7 +78,7 @@ class ExportRecord(Record):
     parity: ParityRecord | None = None
 
     def numbers(self) -> dict[str, float]:
-        """Return its main figures by name; what was not measured is left out."""
+        """Return the main figures by name, unmeasured ones omitted."""
         difference = self.parity.largest_difference if self.parity else None
         figures = {
             "bytes": self.bytes,
@@ -87,7 +90,7 @@ class ExportRecord(Record):
 
 
 class LayerPrediction(Record):
-    """What the fusion analysis says of a weighted layer, an Add or a pool."""
+    """Fusion prediction for a weighted layer, an Add or a pool."""
 
     name: Text = ""
     keras_layer: Text = ""
@@ -145,6 +148,6 @@ class Exported(StepFolder):
         return self.read(self.ANALYSIS, Analysis)
 
     def write_analysis(self, text: str, page: str) -> None:
-        """Write the fusion analysis of the candidate, as JSON and as a page."""
+        """Write the candidate's fusion analysis as JSON and HTML."""
         self.file(self.ANALYSIS).write_text(text + "\n", encoding="utf-8")
         self.file(self.ANALYSIS_PAGE).write_text(page, encoding="utf-8")

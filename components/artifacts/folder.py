@@ -1,4 +1,4 @@
-"""The output directory of a step: its JSON files, read as records and written."""
+"""A step's output directory and its JSON files as records."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _schema(kind: Any) -> TypeAdapter[Any]:
 
 
 def _first(error: ValidationError) -> str:
-    """Return what was expected and received, of the first value that is wrong."""
+    """Return the first invalid value: path, expected, received."""
     problem = error.errors(include_url=False)[0]
     place = ".".join(map(str, problem["loc"]))
     message = problem["msg"].removeprefix("Input should be ")

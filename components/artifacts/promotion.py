@@ -1,4 +1,4 @@
-"""What promote hands on: the gate's verdict, the report and, if the engine passed, the champion."""
+"""Output of promote: verdict, report and, if passed, the champion."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Promotion(StepFolder):
 
     @property
     def champion_file(self) -> Path:
-        """Path of the graph that the engine was built from, where it was promoted."""
+        """Path of the engine's source graph, present if it was promoted."""
         return self.file(self.CHAMPION)
 
     def verdict(self) -> Verdict:

@@ -13,7 +13,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Record(BaseModel):
-    """Base of what an artifact's files hold. A key that nothing reads is left out."""
+    """Base of the records in an artifact's files.
+
+    A key that nothing reads is left out.
+    """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, protected_namespaces=())
 
@@ -33,7 +36,10 @@ def _given_text(value: object) -> object:
 
 
 def objects(value: object) -> dict[Any, Any]:
-    """Return the entries of a mapping that are JSON objects or records; none of anything else."""
+    """Return a mapping's entries that are JSON objects or records.
+
+    Empty for anything else than a mapping.
+    """
     items = value.items() if isinstance(value, Mapping) else ()
     return {name: item for name, item in items if isinstance(item, Mapping | Record)}
 

@@ -1,1 +1,1 @@
-"""Where images come from, how they are checked and how they are split."""
+"""Image sources, their checks and their splits."""

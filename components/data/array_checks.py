@@ -27,7 +27,9 @@ class Part:
 
 
 def check_part(name: str, x: Array, y: Array) -> Part:
-    """Check shape, data type and length of one part, and the labels for whole non-negative numbers.
+    """Check one part's shape, data type, length and labels.
+
+    Labels must be whole non-negative numbers.
 
     Raises:
         DataError: the first thing that is wrong.
@@ -61,7 +63,7 @@ def check_part(name: str, x: Array, y: Array) -> Part:
 
 
 def check_together(parts: Mapping[str, Part], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Check what concerns all parts: one shape and data type, one set of classes.
+    """Check all parts together: one shape, data type and class set.
 
     Return the classes' names.
 

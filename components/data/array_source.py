@@ -67,7 +67,10 @@ class ArraySource:
         return None if self.image_shape == self.parts["train"].x.shape[1:] else "bilinear"
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 over names, shapes, data types and contents of all parts."""
+        """Return the SHA-256 of all parts.
+
+        It covers their names, shapes, data types and contents.
+        """
         digest = hashlib.sha256()
         for name, part in sorted(self.parts.items()):
             digest.update(f"{name} {part.x.dtype.str} {part.x.shape}\n".encode())

@@ -34,9 +34,10 @@ class FolderListing:
 
 
 def list_images(root: Path, wanted: list[str] | None) -> FolderListing:
-    """List the images of the classes ``wanted``, or of every sub-folder of ``root``.
+    """List images of the ``wanted`` classes, or of every sub-folder.
 
-    Links to files and folders are followed. A file with several names is listed once.
+    The sub-folders are those of ``root``. Links to files and folders are followed. A file with
+    several names is listed once.
 
     Raises:
         DataError: no folder, fewer than two classes, a class without images, a link to a folder
@@ -87,7 +88,7 @@ def _classes(root: Path, wanted: list[str] | None) -> tuple[str, ...]:
 
 @dataclass
 class _Walk:
-    """Walks the classes one after the other and remembers under which name it met each file."""
+    """Walks the classes in order and records each file's first name."""
 
     root: Path
     images: list[tuple[str, int]] = field(default_factory=list)

@@ -90,7 +90,7 @@ class FolderSource:
 def read_folder(
     root: Path, settings: DataSettings, progress: Progress, *, seed: int
 ) -> FolderSource:
-    """List the images below ``root`` and decode each once to find broken ones.
+    """List the images below ``root`` and decode each to find broken ones.
 
     With ``limit`` the images are chosen before they are decoded, so a quick trial on a large folder
     is quick; the fingerprint is then that of the chosen images.
@@ -154,7 +154,7 @@ _Checked = tuple[tuple[int, ...], bytes] | DataError
 def _decode_all(
     root: Path, listed: list[tuple[str, int]], settings: DataSettings
 ) -> Iterator[tuple[str, int, _Checked]]:
-    """Decode in threads, block by block, so that a million images don't queue up."""
+    """Decode in threads, in blocks that bound the queue of images."""
 
     def check(item: tuple[str, int]) -> _Checked:
         path = root / item[0]

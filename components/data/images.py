@@ -120,7 +120,7 @@ def _too_large(name: str, received: str) -> DataError:
 
 @contextmanager
 def room_for_file(path: Path) -> Iterator[None]:
-    """Wait until no other large image is in memory, if this file is large.
+    """Before a large file, wait for other large images to finish.
 
     Read and decode it in the block.
     """

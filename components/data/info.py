@@ -50,7 +50,7 @@ class DatasetInfo:
         )
 
     def _check(self) -> None:
-        """See that what was read from a file has the types that it should.
+        """Check the types of values read from a file.
 
         Raises:
             TypeError: a value has another type.

@@ -1,4 +1,4 @@
-"""Inputs with labels from ``.npz`` and ``.npy`` files, as a model takes them: no preprocessing."""
+"""Labelled model inputs from ``.npz`` and ``.npy`` files, without preprocessing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Labelled:
 
 @dataclass(frozen=True, kw_only=True)
 class AsFloat:
-    """The preprocessing of data that is a model's input already: float32, else unchanged.
+    """Preprocessing of data that is already model input: cast to float32.
 
     Attributes:
         image_shape: shape of one sample.
@@ -98,7 +98,7 @@ def _read(
     scratch: Path,
     parts: dict[str, Sequence[tuple[str, str]]],
 ) -> dict[str, Labelled]:
-    """Return those of ``parts`` that the files hold; the first must be there."""
+    """Return the ``parts`` that the files hold; the first is required."""
     if not data.is_file():
         raise DataError(f"Expected a .npz or .npy file at {data}; there is no such file.")
     first = next(iter(parts))

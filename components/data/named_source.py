@@ -15,7 +15,7 @@ from qat_lib.errors import DataError
 
 
 def read_digits(settings: DataSettings) -> ArraySource:
-    """Return scikit-learn's scanned digits: uint8 ``(1797, 8, 8, 1)``, values 0 to 16.
+    """Return scikit-learn's digits: uint8 ``(1797, 8, 8, 1)``, values 0 to 16.
 
     Raises:
         DataError: scikit-learn is not installed.
@@ -37,7 +37,7 @@ def read_digits(settings: DataSettings) -> ArraySource:
 
 
 def read_keras_dataset(settings: DataSettings) -> ArraySource:
-    """Return a data set of ``keras.datasets``, from the network or from Keras's cache.
+    """Return a ``keras.datasets`` data set, downloaded or from Keras's cache.
 
     Raises:
         DataError: there is none of that name, it can't be fetched, or it does not hold images and

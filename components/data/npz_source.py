@@ -1,4 +1,4 @@
-"""A ``.npz`` file of images and labels, read without holding it in memory."""
+"""Read a ``.npz`` file of images and labels, memory-mapped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_SAMPLES = 1 << 24
 
 
 def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
-    """Unpack the arrays of a ``.npz`` file into ``scratch`` and open them there as memory maps.
+    """Unpack a ``.npz`` file's arrays into ``scratch`` as memory maps.
 
     Recognized names: ``x_train``/``y_train`` (or ``train_images``/``train_labels``, ``x``/``y``,
     ``images``/``labels``), and optionally ``x_val``/``y_val`` and ``x_test``/``y_test``.
@@ -74,7 +74,7 @@ def read_npz(path: Path, scratch: Path, settings: DataSettings) -> ArraySource:
 
 
 def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
-    """Unpack the arrays of known names of a ``.npz`` file; return them as memory maps.
+    """Unpack a ``.npz`` file's arrays of known names as memory maps.
 
     Where none has a known name, the names that are there are returned with empty arrays.
 
@@ -106,7 +106,7 @@ def unpack_npz(path: Path, scratch: Path) -> dict[str, Array]:
 def find_pair(
     part: str, names: Sequence[tuple[str, str]], arrays: Mapping[str, Array], path: Path
 ) -> tuple[str, str] | None:
-    """Return the names of the first pair of images and labels that is there, or None.
+    """Return the first pair of image and label names found, or None.
 
     Raises:
         DataError: one of the two is missing.
@@ -138,7 +138,7 @@ def _open_arrays(archive: zipfile.ZipFile, path: Path, scratch: Path) -> dict[st
 
 
 def _check_header(archive: zipfile.ZipFile, member: str, path: Path) -> None:
-    """See that an array is what its header says, before the file is unpacked."""
+    """Check an array's size against its header before unpacking."""
     with archive.open(member) as stream:
         try:
             header = read_header(stream, archive.getinfo(member).file_size)

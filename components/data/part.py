@@ -14,7 +14,7 @@ Labels = npt.NDArray[np.int64]
 
 
 class Split(Protocol):
-    """One part of a data set: all labels, and raw pixels on demand."""
+    """A part of a data set: labels, and raw pixels on demand."""
 
     @property
     def labels(self) -> Labels:

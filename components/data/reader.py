@@ -1,4 +1,4 @@
-"""Read a prepared data set: the one reader of training, calibration, parity and evaluation.
+"""The prepared data set's reader for training, calibration, parity and evaluation.
 
 Pixels are decoded by Pillow or mapped from disk, and preprocessed by NumPy, whether they end in a
 ``tf.data`` pipeline or in a plain array, so that the engine is fed what the model was trained on.
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class ArraySplit:
-    """A part that lies in two ``.npy`` files; the images are mapped, not loaded."""
+    """A part in two ``.npy`` files; the images are memory-mapped."""
 
     def __init__(self, dataset: Dataset, split: str) -> None:
         self._x = _load_array(dataset.images_file(split))
@@ -65,7 +65,7 @@ class ArraySplit:
 
 
 class FileSplit:
-    """A part whose images stay in their files; they are decoded by a few threads."""
+    """A part of image files, decoded by a few threads."""
 
     def __init__(
         self, dataset: Dataset, split: str, info: DatasetInfo, preprocessing: Preprocessing
@@ -143,9 +143,9 @@ def load_split(
 def numpy_batches(
     dataset: Path, split: str, batch_size: int
 ) -> Iterator[tuple[FloatBatch, Labels]]:
-    """Yield ``(x, y)`` of one part in its order; the last batch may be smaller.
+    """Yield ``(x, y)`` batches of a part in order.
 
-    Imports no TensorFlow.
+    The last batch may be smaller. Imports no TensorFlow.
 
     ``x`` is the model's input, float32 ``(batch, height, width, channels)``; ``y`` is int64
     ``(batch,)``.

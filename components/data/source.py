@@ -1,4 +1,4 @@
-"""What every source of images offers, and how its samples are dealt out to the parts."""
+"""Interface of image sources, and the assignment of samples to parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from components.settings import DataSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Samples of a source: the part that they are in, and their indices within it."""
+    """Samples of a source: their part and their indices in it."""
 
     part: str
     indices: Indices
@@ -43,7 +43,7 @@ class Source(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Data type of the pixels as they are handed on: ``uint8`` or ``float32``."""
+        """Data type of the returned pixels: ``uint8`` or ``float32``."""
 
     @property
     def scale(self) -> float:
@@ -59,7 +59,7 @@ class Source(Protocol):
 
     @property
     def root(self) -> str | None:
-        """The folder in which the images stay, or None when ``write`` copies them."""
+        """The folder that keeps the images; None if ``write`` copies them."""
 
     @property
     def broken(self) -> int:

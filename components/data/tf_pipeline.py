@@ -74,7 +74,10 @@ def build_dataset(
 
 
 def _augment(x: Any, seed: Any, shape: tuple[int, ...], *, flip: bool) -> Any:
-    """Shift, and with ``flip`` mirror, each image of a batch by its own random amount."""
+    """Shift each image of a batch by its own random offset.
+
+    With ``flip`` each one is also mirrored at random.
+    """
     seeds = tf.random.split(tf.cast(seed, tf.int32), num=3)
     for axis, size in ((1, shape[0]), (2, shape[1])):
         reach = max(1, size // 8)

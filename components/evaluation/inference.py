@@ -1,4 +1,4 @@
-"""Run engines over a data set, in the layout and batches that each takes.
+"""Run engines over a data set in their layout and batch size.
 
 The outputs are collected.
 """
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class Classifier:
-    """An engine that takes images as the reader gives them: float32, NHWC, any number of samples.
+    """An engine for the reader's images: float32, NHWC, any sample count.
 
     Args:
         engine: an engine with one input, NHWC or NCHW.

@@ -17,7 +17,7 @@ _BINS = 15
 
 
 def accuracy(outputs: Floats, labels: Labels) -> float:
-    """Return the share of samples whose largest output is the label, in [0, 1].
+    """Return the top-1 accuracy in [0, 1].
 
     Args:
         outputs: logits or probabilities, (samples, classes).
@@ -27,7 +27,7 @@ def accuracy(outputs: Floats, labels: Labels) -> float:
 
 
 def top_k_accuracy(outputs: Floats, labels: Labels, k: int) -> float:
-    """Return the share of samples whose label is among the ``k`` largest outputs."""
+    """Return the top-``k`` accuracy in [0, 1]."""
     best = np.argpartition(outputs, -k, axis=1)[:, -k:]
     return float((best == labels[:, None]).any(axis=1).mean())
 
@@ -77,7 +77,9 @@ def probabilities(outputs: Floats) -> Floats:
 
 
 def calibration_error(outputs: Floats, labels: Labels) -> float:
-    """Return the expected calibration error in [0, 1]: 15 bins of equal width.
+    """Return the expected calibration error in [0, 1].
+
+    It has 15 bins of equal width.
 
     Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3.
     """

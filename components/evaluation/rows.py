@@ -31,12 +31,15 @@ def reference_title(framework: str | None) -> str:
 
 
 def row_title(name: str, backend: str | None = None) -> str:
-    """Return the title of a row that was measured with ``backend``; of an unknown one the name."""
+    """Return the title of a row measured with ``backend``.
+
+    The title of an unknown row is its name.
+    """
     return reference_title(backend) if name == REFERENCE else ROWS.get(name, name)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return the names of rows as they are shown: the known ones first, then any other."""
+    """Return row names in display order: known rows first, then others."""
     found = list(names)
     known = [name for name in ROWS if name in found]
     return known + [name for name in found if name not in ROWS]

@@ -20,7 +20,7 @@ _LEAST_PIXELS = 96
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLabels:
-    """The class of a sample, and those that FP32 and the engine give it."""
+    """A sample's true class, and the predictions of FP32 and engine."""
 
     true: str
     fp32: str
@@ -28,7 +28,7 @@ class SampleLabels:
 
 
 class WorstSamples:
-    """Keep the samples with the largest differences while a data set streams by.
+    """Keep the samples with the largest differences in a streamed set.
 
     Args:
         count: how many to keep.
@@ -41,7 +41,7 @@ class WorstSamples:
     def add(
         self, differences: Array, images: Array, labels: Sequence[SampleLabels], first_index: int
     ) -> None:
-        """Offer a batch: differences (n,), images (n, h, w, c), and the labels of each sample."""
+        """Add a batch: differences (n,), images (n, h, w, c), sample labels."""
         for i in np.argsort(differences)[::-1][: self._count]:
             item = (float(differences[i]), -(first_index + int(i)), labels[i], images[i])
             if len(self._heap) < self._count:
@@ -70,7 +70,7 @@ class WorstSamples:
 
 
 def write_picture(path: Path, image: Array) -> None:
-    """Write an image (h, w, 1 or 3) as PNG, normalized to its range.
+    """Write an image (h, w, 1 or 3) as range-normalized PNG.
 
     Small ones are enlarged.
     """

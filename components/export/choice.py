@@ -17,7 +17,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportChoice:
-    """The target of the graphs, and whether an FP16 graph is written beside them."""
+    """The graphs' target, and whether an FP16 graph is written."""
 
     target: str
     fp16: bool
@@ -90,7 +90,7 @@ def choose_unsigned(
 
 
 def target_problem(target: str, backend: str) -> str | None:
-    """Return, in words, why the export's target does not fit the engine's backend."""
+    """Return why the export target does not fit the backend, or None."""
     if (target, backend) != ("openvino", "tensorrt"):
         return None
     return (
@@ -100,7 +100,7 @@ def target_problem(target: str, backend: str) -> str | None:
 
 
 def sign_problem(unsigned: str, target: str, backend: str) -> str | None:
-    """Return, in words, why the signedness does not fit the target or the backend."""
+    """Return why the signedness does not fit target or backend, or None."""
     if unsigned != "always" or "tensorrt" not in (target, backend):
         return None
     where = "engine.backend" if backend == "tensorrt" else "export.target"

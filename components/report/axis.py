@@ -1,4 +1,4 @@
-"""A linear axis: round tick values, and the way from a value to a coordinate."""
+"""A linear axis: round ticks and the value-to-coordinate mapping."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Axis:
         )
 
     def label(self, tick: float) -> str:
-        """Return a tick's text with the digits that tell it from its neighbours."""
+        """Return a tick's text with enough digits to be distinct."""
         if self.log:
             return f"{tick:g}"
         step = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0

@@ -63,7 +63,7 @@ def _verification(findings: Sequence[FindingRecord] | None) -> str:
 
 
 def finding_rows(run: RunData) -> list[FindingRow]:
-    """Return the findings of the verification and of the fusion analysis, errors first."""
+    """Return the verification's and fusion analysis's findings, errors first."""
     rows = []
     for variant, record in run.export.items():
         rows += [_finding(variant, finding) for finding in record.verification or ()]

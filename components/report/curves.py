@@ -1,4 +1,4 @@
-"""Training curves: the baseline's epochs, then those of the fine-tuning, on one time line."""
+"""Training curves: baseline epochs, then fine-tuning epochs on one axis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A drawn chart with what its caption and its table of numbers need."""
+    """A drawn chart with the data of its caption and table."""
 
     title: str
     picture: Markup
@@ -48,7 +48,7 @@ class Chart:
 
 
 def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Chart]:
-    """Return the charts of accuracy and loss, as far as there are numbers."""
+    """Return the accuracy and loss charts for which numbers exist."""
     charts = []
     for title, figures in (("Accuracy", _accuracies), ("Loss", _losses)):
         found = []
@@ -63,9 +63,9 @@ def training_charts(baseline: Sequence[Epoch], qat: Sequence[Epoch]) -> list[Cha
 
 
 def kept_epoch(qat: Sequence[Epoch]) -> str:
-    """Return a sentence on the epoch of the fine-tuning whose weights the QAT model has.
+    """Return a sentence on the fine-tuning epoch that QAT kept.
 
-    Empty where none says it.
+    The QAT model has the weights of that epoch. Empty where none says it.
     """
     kept = [index for index, epoch in enumerate(qat) if epoch.kept]
     if not kept:

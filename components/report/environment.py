@@ -24,7 +24,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """Lists of (name, value), ready to be shown; a list may be empty."""
+    """Lists of displayable (name, value) pairs; a list may be empty."""
 
     versions: Pairs
     machine: Pairs

@@ -35,7 +35,7 @@ class ConfusionCell:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRow:
-    """One class: accuracy in FP32 and INT8, and the change in percentage points."""
+    """One class: FP32 and INT8 accuracy, change in percentage points."""
 
     name: str
     count: str
@@ -48,7 +48,7 @@ class ClassRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One picture of the test part as a data URL, and what was said about it."""
+    """One test picture as a data URL, with its class texts."""
 
     source: str
     caption: str
@@ -56,7 +56,7 @@ class Sample:
 
 
 def confusion_rows(run: RunData) -> list[list[ConfusionCell]]:
-    """Return the matrix of the INT8 engine, a row for each true class.
+    """Return the INT8 engine's confusion matrix, one row per true class.
 
     Empty when it is missing or too large.
     """

@@ -39,7 +39,7 @@ _MOST_NODES = 3000
 
 @dataclass
 class _Builder:
-    """State of one pass over the nodes, which ONNX keeps in topological order."""
+    """State of one pass over the nodes in ONNX's topological order."""
 
     constants: dict[str, Any]
     identities: Identities
@@ -55,7 +55,7 @@ class _Builder:
 
 
 def read_view(path: Path) -> GraphView | None:
-    """Read an ONNX file into a view; None if it is too large.
+    """Read an ONNX file into a view; None if too large.
 
     Raises:
         ValueError: the file is no ONNX model, or its graph is not ordered.
@@ -167,7 +167,7 @@ def _dequantize(builder: _Builder, node: Any, number: Callable[[str], Any]) -> N
 
 
 def _fold(builder: _Builder, node: Any) -> bool:
-    """Fold an activation function into the layer before it if that has no other reader."""
+    """Fold an activation function into its producer if it's the only reader."""
     label = _FOLDED.get(node.op_type)
     key = builder.producer.get(node.input[0]) if label and node.input else None
     if key is None or builder.readers.get(node.input[0], 0) != 1 or node.input[0] in builder.pairs:

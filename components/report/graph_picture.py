@@ -176,7 +176,7 @@ def _short(value: str, most: int) -> str:
 
 
 def engine_precisions(layers: Iterable[EngineLayer]) -> dict[str, str]:
-    """Return the precision that an engine runs each ONNX node in, by the node's name."""
+    """Return an engine's precision of each ONNX node by name."""
     found = {}
     for layer in layers:
         if layer.precision:

@@ -12,14 +12,14 @@ from components.report.numbers import significant
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A Q/DQ pair: name in the graph, largest magnitude, and whether its integers are unsigned."""
+    """A Q/DQ pair: graph name, largest magnitude, signedness of its integers."""
 
     name: str
     amax: float | None
     unsigned: bool = False
 
     def range(self, digits: int = 3) -> str:
-        """Return the range in words, such as ``±2.5`` or ``0…6``; empty where it is not known."""
+        """Return the range as ``±2.5`` or ``0…6``; empty if unknown."""
         if self.amax is None:
             return ""
         return f"{'0…' if self.unsigned else '±'}{significant(self.amax, digits)}"

@@ -15,7 +15,7 @@ _BASE, _BARS, _PAD = 36.0, 44, 4.0
 
 
 def rebin(histogram: RangeHistogram, high: float, bins: int = _BARS) -> list[float]:
-    """Return the counts of magnitudes over [0, high] in ``bins`` bars of equal width.
+    """Return the counts of magnitudes in ``bins`` equal bars over [0, high].
 
     Args:
         histogram: Its edges ascend; negative ones count by their magnitude.
@@ -42,7 +42,7 @@ def _spread(bars: list[float], count: float, low: float, high: float, width: flo
 
 
 def clipped_share(histogram: RangeHistogram, amax: float) -> float | None:
-    """Return the share of values beyond ``amax``, or None for an empty histogram."""
+    """Return the share of values beyond ``amax``; None without a histogram."""
     counts, edges = histogram.counts, histogram.edges
     total = float(sum(counts))
     if total <= 0 or len(edges) != len(counts) + 1:
@@ -101,7 +101,7 @@ def activation_picture(
 
 
 def weight_picture(calibrated: Sequence[float], trained: Sequence[float]) -> Markup:
-    """Return one bar per channel: the trained range, with a tick at the calibrated one."""
+    """Return one bar per channel: trained range, tick at the calibrated one."""
     final = list(trained or calibrated)
     high = max([*final, *calibrated], default=0.0)
     if high <= 0:

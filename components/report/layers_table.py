@@ -14,7 +14,7 @@ from components.report.sources import RunData
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One weighted layer; ``share`` is its part of the multiply-accumulates, from 0 to 1."""
+    """One weighted layer; ``share`` is its fraction (0 to 1) of MACs."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class LayerRow:
 
 
 def layer_rows(run: RunData) -> list[LayerRow]:
-    """Return a row for each weighted layer of the analysis, in the order of the graph."""
+    """Return one row per weighted layer, in graph order."""
     engine = engine_precisions(run.layers)
     rows = []
     for layer in run.analysis.layers:

@@ -1,4 +1,4 @@
-"""Numbers as people read them. Whatever is no finite number is a dash."""
+"""Human-readable numbers; a non-finite or missing number is a dash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MINUS = "−"
 
 
 def finite(value: object) -> float | None:
-    """Return ``value`` as a float if it is a finite number, else None."""
+    """Return ``value`` as a float if finite, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -22,7 +22,7 @@ def percent(value: object, digits: int = 2) -> str:
 
 
 def points(value: object) -> str:
-    """Return a difference of two shares in percentage points, always with its sign.
+    """Return a difference of two shares in signed percentage points.
 
     0.0028 -> ``+0.28 pp``.
     """
@@ -46,7 +46,10 @@ def size(value: object) -> str:
 
 
 def milliseconds(value: object) -> str:
-    """Return a latency in milliseconds, or below 0.01 in microseconds, with three digits."""
+    """Return a latency in milliseconds with three digits.
+
+    Below 0.01 ms it is in microseconds.
+    """
     number = finite(value)
     if number is None:
         return DASH
@@ -81,7 +84,10 @@ def significant(value: object, digits: int = 3) -> str:
 
 
 def seconds(value: object) -> str:
-    """Return a duration: 4.23 -> ``4.2 s``, 95 -> ``1 min 35 s``."""
+    """Return a readable duration, ``4.2 s`` or ``1 min 35 s``.
+
+    4.23 -> ``4.2 s``, 95 -> ``1 min 35 s``.
+    """
     number = finite(value)
     if number is None:
         return DASH

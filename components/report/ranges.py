@@ -1,4 +1,4 @@
-"""The range of each quantizer: what calibration saw and set, and what fine-tuning made of it."""
+"""Each quantizer's range: observed, calibrated and fine-tuned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from components.report.sources import RunData
 
 @dataclass(frozen=True, kw_only=True)
 class RangeRow:
-    """One quantizer, ready to be shown; the texts are formatted, the picture may be empty."""
+    """One quantizer's row: formatted texts and a picture, possibly empty."""
 
     name: str
     tensor: str
@@ -32,7 +32,7 @@ _NO_RANGE = QuantizerRange()
 
 
 def range_rows(run: RunData) -> tuple[list[RangeRow], list[RangeRow]]:
-    """Return the rows of activations and those of weights, in the plan's order."""
+    """Return activation rows and weight rows in the plan's order."""
     planned = [entry.name for entry in run.plan.quantizers]
     measured = {**run.ptq_ranges, **run.qat_ranges}
     activations, weights = [], []
@@ -85,7 +85,7 @@ def _weight(name: str, before: QuantizerRange | None, after: QuantizerRange | No
 
 
 def _channels(found: QuantizerRange | None) -> list[float]:
-    """Return the range of each channel; one of a tensor with one range."""
+    """Return each channel's range; one value if per-tensor."""
     if found is None or found.amax is None:
         return []
     return [found.amax] if isinstance(found.amax, float) else list(found.amax)

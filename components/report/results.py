@@ -15,7 +15,7 @@ from components.report.sources import RunData
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A formatted value and the length of its bar, 0 to 1 or None."""
+    """A formatted value and its bar length, 0 to 1 or None."""
 
     text: str
     bar: float | None = None
@@ -33,7 +33,7 @@ class ResultLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One headline figure: a value, what it is, and what it is compared with."""
+    """One headline figure: value, meaning and comparison."""
 
     title: str
     value: str
@@ -42,7 +42,7 @@ class Figure:
 
 
 def result_lines(run: RunData) -> list[ResultLine]:
-    """Return the rows that were measured: the known ones first, then any other."""
+    """Return the measured rows: known rows first, then others."""
     rows = run.measurements.rows
     reference = run.measurements.row(REFERENCE).accuracy
     peaks = _peaks(rows)
@@ -55,14 +55,14 @@ def result_lines(run: RunData) -> list[ResultLine]:
 
 
 def throughput_batch(run: RunData) -> str:
-    """Return the batch size of the throughput column, or "" where no row says it."""
+    """Return the throughput column's batch size; "" if no row has one."""
     measured = [row for row in run.measurements.rows.values() if row.throughput is not None]
     sizes = {row.batch_size for row in measured if row.batch_size is not None}
     return "/".join(str(size) for size in sorted(sizes))
 
 
 def headline(run: RunData) -> list[Figure]:
-    """Return the figures that a reader wants first; one that was not measured is left out."""
+    """Return the headline figures, unmeasured ones omitted."""
     row, reference = run.measurements.row(CANDIDATE), run.measurements.row(REFERENCE)
     engine = run.measurements.row(FP32_ENGINE)
     figures = [

@@ -130,7 +130,7 @@ def read_run(folders: ReportFolders) -> RunData:
 
 
 def _plan(reader: _Reader, exported: Exported, qat: FineTuned, ptq: Quantized) -> QuantizationPlan:
-    """Return the plan of the last step that has one that can be read."""
+    """Return the readable plan of the latest step that has one."""
     for folder in (exported, qat, ptq):
         found = reader.read("the plan", folder, folder.PLAN, folder.plan, None)
         if found is not None:

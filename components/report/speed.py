@@ -14,7 +14,10 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedRow:
-    """One engine: a median latency and a throughput for each batch size, and its memory."""
+    """One engine: latency and throughput per batch size, and memory.
+
+    The latency is the median.
+    """
 
     title: str
     cells: tuple[tuple[str, str], ...]

@@ -32,7 +32,7 @@ def text(x: float, y: float, content: object, **attributes: object) -> Markup:
 def picture(
     across: float, down: float, *children: object, label: str, **attributes: object
 ) -> Markup:
-    """Return an ``svg`` of ``across`` x ``down`` units with ``label`` for screen readers."""
+    """Return an ``across`` x ``down`` ``svg``; ``label`` is for screen readers."""
     return element(
         "svg",
         *children,

@@ -1,1 +1,1 @@
-"""What every step shares: artifacts and their cache, progress events, data reading, tracking."""
+"""Shared by every step: artifact cache, progress events, data reading, tracking."""

@@ -72,7 +72,7 @@ def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def secret_problem(name: str, value: Any) -> str | None:
-    """Return, in words, which secret a config value holds and where it belongs.
+    """Return which secret a config value holds and where it belongs.
 
     None if it holds none.
 
@@ -180,7 +180,10 @@ def _advice(uri: str, name: str) -> str:
 
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return the values of secret variables, the longest first; a path to a secret is none."""
+    """Return secret variables' values, longest first.
+
+    A path to a secret is none.
+    """
     found = {
         value
         for name, value in environment.items()

@@ -23,7 +23,7 @@ _TEXTS = (
 
 
 def as_storage_error(error: BaseException, place: Path) -> StorageError:
-    """Translate an error of the file system; a full disk gets its own message."""
+    """Translate a file system error; a full disk has its own message."""
     if isinstance(error, StorageError):
         return error
     if not is_disk_full(error):
@@ -40,7 +40,7 @@ def as_storage_error(error: BaseException, place: Path) -> StorageError:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether ``error`` or one of its causes says that the disk is full."""
+    """Whether ``error`` or one of its causes reports a full disk."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

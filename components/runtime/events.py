@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress(Protocol):
-    """How a step function reports: what it is at, and what the user should know."""
+    """Progress and warnings of a step function."""
 
     def update(self, phase: str, current: int, total: int, **metrics: float) -> None:
         """Report that ``current`` of ``total`` units of ``phase`` are done, with metrics."""
@@ -41,7 +41,7 @@ class Progress(Protocol):
 
 
 class NullProgress:
-    """Progress for which nobody waits: a test, or a step function called by hand."""
+    """Progress without a listener, for tests and direct calls."""
 
     def update(self, phase: str, current: int, total: int, **metrics: float) -> None:
         """Do nothing."""
@@ -63,7 +63,10 @@ class EventProgress:
         self._sent = 0.0
 
     def update(self, phase: str, current: int, total: int, **metrics: float) -> None:
-        """Append a ``progress`` event, unless the last one is less than 0.1 s old."""
+        """Append a ``progress`` event, at most one per 0.1 s.
+
+        The first and last of a phase are always written.
+        """
         now = time.monotonic()
         if phase == self._phase and current < total and now - self._sent < _LEAST_INTERVAL:
             return
@@ -85,11 +88,11 @@ class EventProgress:
 
 
 def emit(event: str, step: str, **fields: Any) -> None:
-    """Append one event to the file named by ``QATLINE_EVENTS``; do nothing when it is unset.
+    """Append one event to the file ``QATLINE_EVENTS``, if set.
 
-    An event that can't be written (a full disk, say) is dropped with a line in the log: reporting
-    must not end the work that it reports on. Secrets are masked; numbers that are not finite become
-    null, as JSON has none.
+    The variable holds the file's path. An event that can't be written (a full disk, say) is dropped
+    with a line in the log: reporting must not end the work that it reports on. Secrets are masked;
+    numbers that are not finite become null, as JSON has none.
     """
     path = os.environ.get(EVENTS_VARIABLE)
     if not path:

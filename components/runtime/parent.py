@@ -1,4 +1,4 @@
-"""A step dies with the launcher that started it, however that one ends.
+"""End a step when its launcher ends, for whatever reason.
 
 Between the launcher and the step's process KFP puts a shell, which outlives a launcher that is
 killed with SIGKILL: the step would go on alone, and a resumed run would meet it. So the step
@@ -26,10 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 def die_with_launcher() -> None:
-    """Make this process die when its launcher does; do nothing outside a KFP executor.
+    """End this process when its launcher ends.
 
-    The launcher is the process named in ``QATLINE_LAUNCHER_PID``, else the nearest ancestor that is
-    no shell. If it is gone already, the process ends at once.
+    Outside a KFP executor nothing is done. The launcher is the process named in
+    ``QATLINE_LAUNCHER_PID``, else the nearest ancestor that is no shell. If it is gone already, the
+    process ends at once.
     """
     if not os.environ.get(KFP_EXECUTOR_VARIABLE):
         return

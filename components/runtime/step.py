@@ -65,7 +65,7 @@ def run_component(
     metrics_artifact: MetricsArtifact | None = None,
     page: str = "",
 ) -> dict[str, float]:
-    """Run the step ``step``, or reuse what an equal run left in the store.
+    """Run the step ``step``, or reuse an equal run's stored result.
 
     Args:
         step: name of the step; its function is ``components.<step>.<step>``.
@@ -104,7 +104,7 @@ def run_component(
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """One execution, ready to go: what is called with what, and the key of the result."""
+    """One prepared execution: function, arguments, and the result's key."""
 
     definition: StepDefinition
     sections: Mapping[str, Settings]
@@ -160,9 +160,9 @@ def _reuse_or_execute(call: _Call, output: Path) -> Manifest:
 
 
 def _through_store(call: _Call, store: StepStore, progress: EventProgress) -> tuple[Manifest, str]:
-    """Return the stored result, or compute it while other runs that want it wait.
+    """Return the stored result, or compute it under its lock.
 
-    The text says which of the two it was.
+    Other runs of the same key wait for it. The text says which of the two it was.
     """
     if found := store.find(call.step, call.key, warn=progress.warn):
         return found, "reused"
@@ -175,7 +175,10 @@ def _through_store(call: _Call, store: StepStore, progress: EventProgress) -> tu
 
 
 def _execute(call: _Call, final: Path, progress: EventProgress) -> Manifest:
-    """Call the step function in a directory beside ``final``, publish it there, and track it."""
+    """Call the step function beside ``final``, publish the result, track it.
+
+    The function writes into a directory of its own.
+    """
     with step_run(call.step, warn=progress.warn) as tracker, _work(final) as work:
         log_settings(tracker, call.sections, seed=call.seed, key=call.key)
         started = time.monotonic()
@@ -216,7 +219,7 @@ def _work(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def _told(step: str, output: Path) -> Iterator[None]:
-    """Tell the launcher why the step fails, after the step's own files are gone.
+    """Report a step's failure after its own files are removed.
 
     The disk may have been full.
     """

@@ -32,7 +32,7 @@ class StepDefinition:
     reduce: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
     def parse(self, settings: Mapping[str, Any]) -> dict[str, Settings]:
-        """Validate the sections that this step reads; a section that is not given has its defaults.
+        """Validate the step's sections; a missing section has its defaults.
 
         Of each section only what the result depends on is kept.
 

@@ -69,7 +69,7 @@ def call_with(
     *,
     any_keyword: bool = False,
 ) -> Any:
-    """Call a function with those of ``given`` that it names, and with all of ``options``.
+    """Call a function with its parameters from ``given``, and all ``options``.
 
     Args:
         setting: key of the config, for the message.

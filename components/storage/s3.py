@@ -26,7 +26,7 @@ _PART_BYTES = 16 << 20
 
 
 def s3_client() -> Any:
-    """Return a boto3 client that retries in the standard mode and does not wait for ever.
+    """Return a boto3 client with standard retries and timeouts.
 
     Raises:
         ConfigError: the address of the server, in an environment variable, holds credentials.
@@ -53,13 +53,13 @@ def s3_client() -> Any:
 
 
 class S3Storage:
-    """Objects of S3 as files; the tag is the ETag. The client is passed in."""
+    """S3 objects as files, tagged by ETag; the client is injected."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def describe(self, location: str) -> StoredFile | None:
-        """Return size and ETag of an object, or None when there is none."""
+        """Return an object's size and ETag; None if it is missing."""
         from botocore.exceptions import ClientError
 
         bucket, key = split_location(location)
@@ -75,7 +75,10 @@ class S3Storage:
         )
 
     def get(self, location: str, target: Path) -> StoredFile:
-        """Download an object, a large one in parallel parts, and check size and content tag."""
+        """Download an object and check its size and content tag.
+
+        A large one comes in parallel parts.
+        """
         bucket, key = split_location(location)
         before = self._existing(location)
         with _translated(location):

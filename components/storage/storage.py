@@ -31,10 +31,10 @@ CACHE_VARIABLE = "QATLINE_CACHE"
 
 
 class LocalStorage:
-    """Files below folders of this machine; the tag is the SHA-256 of the content."""
+    """Files in local folders, tagged by the SHA-256 of their content."""
 
     def describe(self, location: str) -> StoredFile | None:
-        """Return size and SHA-256 of a file, or None when there is none."""
+        """Return a file's size and SHA-256; None if it is missing."""
         path = Path(location)
         if not path.is_file():
             return None

@@ -1,4 +1,4 @@
-"""What every storage has in common: stored files, and what a storage does."""
+"""Stored files, and the interface of every storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """A stored file: location, size in bytes, and a tag of its content."""
+    """A stored file: location, size in bytes, and content tag."""
 
     location: str
     size: int
@@ -26,7 +26,7 @@ class Storage(Protocol):
         """Return what is stored there, or None."""
 
     def get(self, location: str, target: Path) -> StoredFile:
-        """Copy to the local file ``target``, which appears whole or not at all."""
+        """Copy to the local file ``target`` atomically: whole or not at all."""
 
     def put(self, source: Path, location: str) -> StoredFile:
         """Store the local file ``source``, replacing what was there."""

@@ -46,9 +46,10 @@ _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")
 
 
 def code_digest(settings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of our sources and of the user's modules that ``settings`` name.
+    """Return the SHA-256 of our sources and the user's modules.
 
-    A user's module brings along the modules of the user's that it imports.
+    The user's modules are those that ``settings`` name. A user's module brings along the modules of
+    the user's that it imports.
 
     Raises:
         ConfigError: such a module can't be found.
@@ -92,7 +93,7 @@ def library_versions() -> dict[str, str | None]:
 
 
 def settings_files(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return a content digest for each file, folder or object that the settings point to.
+    """Return a content digest per file, folder or object in the settings.
 
     A file is hashed. Of a folder the names, sizes and modification times are. Of an ``s3://``
     object the ETag and the size are asked for. What does not exist is left out: the step says what
@@ -129,7 +130,10 @@ def file_digest(path: Path) -> str:
 
 
 def listing_digest(folder: Path) -> str:
-    """Return the SHA-256 over path, size and modification time of every file below ``folder``."""
+    """Return a SHA-256 of every file's path, size and modification time.
+
+    The files are those below ``folder``.
+    """
     digest = hashlib.sha256()
     try:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -143,7 +147,7 @@ def listing_digest(folder: Path) -> str:
 
 
 def machine_identity() -> str:
-    """Describe the processor, the GPUs and their driver: what an engine is built for."""
+    """Describe what an engine is built for: processor, GPUs and driver."""
     texts = [platform.machine()]
     for path, wanted in (
         (Path("/proc/cpuinfo"), ("model name", "flags", "Features", "CPU part")),
@@ -197,7 +201,7 @@ def _module_references(value: Any) -> Iterator[str]:
 
 
 def _user_sources(modules: Iterable[str]) -> list[Path]:
-    """Return the user's source files of the given modules and of all that they import."""
+    """Return the user's source files of modules and their imports."""
     waiting, seen, files = {name.partition(".")[0] for name in modules}, set[str](), set[Path]()
     named = frozenset(waiting)
     while waiting:

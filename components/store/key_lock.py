@@ -1,4 +1,4 @@
-"""Only one process at a time computes a result; the others wait for it.
+"""One process at a time computes a result; the others wait.
 
 The lock is the operating system's: it drops it when its holder ends, however that happens, so a
 process that was killed keeps nobody waiting.
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def this_process() -> str:
-    """Return the name of this process: its run, if any, and its id."""
+    """Return this process's name: its run, if any, and its id."""
     process = f"process {os.getpid()} on {socket.gethostname()}"
     run = os.environ.get(RUN_VARIABLE)
     return f"run {run} ({process})" if run else process
@@ -33,7 +33,7 @@ def this_process() -> str:
 
 @contextmanager
 def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file ``path``, which exists only as long as somebody wants it.
+    """Hold the lock file ``path``; it is deleted on release.
 
     Args:
         path: the lock file; its folder is made.
@@ -82,7 +82,7 @@ def _acquire(path: Path, waiting: Callable[[str], None]) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Try to lock a file; where the file system has no locks, let everybody in."""
+    """Try to lock a file; succeed if the file system lacks locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What makes a directory finished: a manifest that agrees with what lies on disk."""
+"""A finished directory has a manifest that matches its files."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def describe(
     settings: Mapping[str, Any] | None = None,
     seconds: float = 0.0,
 ) -> Manifest:
-    """Hash every file below ``directory`` and return the manifest that belongs to it.
+    """Hash every file below ``directory`` and return its manifest.
 
     Raises:
         StorageError: something in it is not a plain file, or can't be read.

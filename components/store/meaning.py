@@ -1,4 +1,4 @@
-"""What a file means, apart from when and by which process it was written.
+"""A file's meaning, independent of the time and process of writing.
 
 Two executions of a step that compute the same write files that differ: Keras notes the time of
 saving and the memory addresses of shared objects in its archives, histories hold run times. A step
@@ -24,10 +24,11 @@ _SHARED = "shared_object_id"
 
 
 def meaning_digest(path: Path) -> str | None:
-    """Return the SHA-256 of a file's meaning; None where it is its content.
+    """Return the SHA-256 of a file's meaning.
 
-    A JSON file counts without run times and dates, a ``.keras`` archive by the name and meaning of
-    each member. Nothing is loaded or unpacked: a compressed or oversized archive counts as it is.
+    None where its meaning is its content. A JSON file counts without run times and dates, a
+    ``.keras`` archive by the name and meaning of each member. Nothing is loaded or unpacked: a
+    compressed or oversized archive counts as it is.
 
     Raises:
         OSError: the file can't be read.

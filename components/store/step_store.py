@@ -40,7 +40,7 @@ def step_key(
     versions: Mapping[str, str | None],
     machine: str | None = None,
 ) -> str:
-    """Return the key of one execution: SHA-256 over all that its result depends on.
+    """Return one execution's key: SHA-256 of all that determines the result.
 
     Args:
         step: name of the step.
@@ -67,7 +67,10 @@ def step_key(
 
 
 class StepStore:
-    """The store below one folder. Safe to share between processes of one machine."""
+    """A store of step results in one folder.
+
+    It is safe to share between processes of one machine.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +82,7 @@ class StepStore:
         return cls(Path(root)) if root else None
 
     def path(self, step: str, key: str) -> Path:
-        """Return where the entry of this key lies, whether it exists or not."""
+        """Return the entry path of a key, existing or not."""
         return self.root / step / key
 
     def find(

@@ -46,9 +46,10 @@ def database_path(uri: str) -> Path | None:
 
 @contextmanager
 def prepared_database(path: Path) -> Iterator[None]:
-    """Hold the lock of the database at ``path``, with a complete database there.
+    """Hold the lock of a complete database at ``path``.
 
-    A file without any run that is not complete is replaced. One that holds runs is never touched.
+    A missing one is created first. A file without any run that is not complete is
+    replaced. One that holds runs is never touched.
 
     Raises:
         TrackingError: the place holds something that this MLflow can't use.

@@ -35,7 +35,7 @@ _METRICS_A_BATCH = 1000
 
 
 class MlflowWriter:
-    """What is written to any MLflow run, a step's or the whole pipeline's.
+    """Writer for any MLflow run, a step's or the whole pipeline's.
 
     Texts are scrubbed of secrets; large lists go in batches.
 
@@ -79,7 +79,7 @@ class MlflowWriter:
             self._client.log_artifact(self.run_id, str(path), artifact_path=folder or None)
 
     def log_dataset(self, info: DatasetInfo) -> None:
-        """Record the data set with its fingerprint as an input of the run."""
+        """Record the fingerprinted data set as the run's input."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = scrub(info.source)
@@ -116,7 +116,7 @@ class MlflowWriter:
 
 
 class MlflowRun(MlflowWriter):
-    """One step's MLflow run: opened by ``open_run``, a ``StepTracker`` while it is open."""
+    """One step's MLflow run; ``open_run`` opens it as a ``StepTracker``."""
 
     def __init__(self, mlflow: Any, run_id: str) -> None:
         super().__init__(mlflow.MlflowClient(), run_id)
@@ -217,7 +217,7 @@ def _context_tags() -> dict[str, str]:
 
 
 def _signature(model: Any) -> Any:
-    """Read the signature off the graph: names, types and shapes of its inputs and outputs.
+    """Return the graph's signature: input and output names, types and shapes.
 
     -1 for a free dimension.
     """

@@ -90,7 +90,10 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn MLflow's errors and those of its libraries into a TrackingError without secrets."""
+    """Translate errors of MLflow and its libraries into a TrackingError.
+
+    Secrets are removed.
+    """
     try:
         yield
     except QatlineError:
@@ -107,7 +110,7 @@ def _complete(uri: str) -> AbstractContextManager[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error says, without the SQL and the links that SQLAlchemy puts below it."""
+    """Return an error's message without SQLAlchemy's SQL and links."""
     if is_disk_full(error):
         return f"the disk is full. {AFTER_FULL}"
     text = re.split(r"\n\[SQL: |\n\(Background on this error", str(error))[0]

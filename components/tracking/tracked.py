@@ -28,7 +28,10 @@ MAX_PARAM = 500
 def log_settings(
     tracker: StepTracker, sections: Mapping[str, Settings], *, seed: int, key: str
 ) -> None:
-    """Record settings and seed as flat params; key, versions and git state as tags."""
+    """Record settings and seed as flat params, metadata as tags.
+
+    The tags hold the key, versions and git state.
+    """
     params: dict[str, Any] = {"run.seed": seed}
     for name, section in sections.items():
         params.update(flatten(section.model_dump(mode="json"), name))
@@ -37,7 +40,9 @@ def log_settings(
 
 
 def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Manifest) -> None:
-    """Record metrics and files of a finished output directory, as the table of the steps says.
+    """Record a finished output directory's metrics and files.
+
+    The table of the steps says which.
 
     Raises:
         StepError: a file that should be JSON is not.
@@ -105,7 +110,7 @@ def environment_tags() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """Return the output of a git command, or "" where there is no git or no repository."""
+    """Return a git command's output, or "" without git or a repository."""
     try:
         done = subprocess.run(
             ["git", *arguments], capture_output=True, text=True, timeout=5, check=False
@@ -128,7 +133,10 @@ def _read_json(path: Path) -> Any:
 
 
 def _named(value: Any, names: tuple[str, ...]) -> dict[str, str]:
-    """Return the values below the given keys of a JSON object, flat and as text, without nulls."""
+    """Return a JSON object's values below the keys, flattened to text.
+
+    Nulls are left out.
+    """
     chosen = (
         {name: value[name] for name in names if name in value} if isinstance(value, Mapping) else {}
     )

@@ -65,10 +65,10 @@ class StepTracker(Protocol):
         """Record an ONNX model with the signature of its graph."""
 
     def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model under ``model`` and give that version the alias ``champion``.
+        """Register an ONNX model under ``model`` with the alias ``champion``.
 
-        A champion with the same ``digest`` (SHA-256 of the file) stays: a run that reuses its steps
-        makes no version.
+        The alias points to the new version. A champion with the same ``digest`` (SHA-256 of the
+        file) stays: a run that reuses its steps makes no version.
         """
 
     def log_dataset(self, info: DatasetInfo) -> None:
@@ -173,7 +173,9 @@ def tracking_mode(environment: Mapping[str, str] | None = None) -> str:
 
 @contextmanager
 def step_run(step: str, *, warn: Callable[[str], None]) -> Iterator[StepTracker]:
-    """Open a step's tracking run; end it FINISHED, or FAILED on an exception.
+    """Open a step's tracking run; end it FINISHED or FAILED.
+
+    An exception ends it FAILED.
 
     Args:
         step: name of the step, which is the name of a new run.

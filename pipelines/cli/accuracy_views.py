@@ -37,7 +37,7 @@ def show_finetuning(output: Path, history: Sequence[Epoch], kept: Epoch) -> None
 
 
 def show_evaluation(found: FileEvaluation) -> None:
-    """Show the accuracy of one model, and its latency if it was measured."""
+    """Show a model's accuracy and, if measured, its latency."""
     console = Console(highlight=False)
     console.print(
         f"{escape(str(found.model))}: {found.backend}, {found.samples} samples, "

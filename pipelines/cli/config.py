@@ -1,4 +1,4 @@
-"""``qatline config``: look at a config, or get its schema for an editor."""
+"""``qatline config``: show a config or its JSON schema."""
 
 from __future__ import annotations
 

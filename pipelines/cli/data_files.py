@@ -1,4 +1,4 @@
-"""Data that the commands on single files read: checked against the model that takes it."""
+"""Load data for single-file commands and check it against the model."""
 
 from __future__ import annotations
 

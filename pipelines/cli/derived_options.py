@@ -13,7 +13,7 @@ from qat_lib.export.options import ExportOptions, OptionField, option_fields
 
 
 def with_export_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of ``ExportOptions`` that has one.
+    """Add a command-line option for each exposed ``ExportOptions`` field.
 
     Args:
         function: the command. In place of its parameter ``options`` the options stand; it gets a

@@ -1,4 +1,4 @@
-"""What a user sees when something goes wrong: one message on stderr and an exit code."""
+"""Report errors to users: one message on stderr, one exit code."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BUG = "This is a bug in qatline. Run again with --debug and report what it show
 
 @contextmanager
 def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
-    """Turn an exception into its message and exit code; show the traceback only with ``debug``.
+    """Turn an exception into its message and exit code.
 
-    With ``as_json`` the object ``{"error": {...}}`` also goes to stdout, so that a caller that
-    parses stdout always finds one object there.
+    The traceback is shown only with ``debug``. With ``as_json`` the object ``{"error": {...}}``
+    also goes to stdout, so that a caller that parses stdout always finds one object there.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def reported(*, debug: bool = False, as_json: bool = False) -> Iterator[None]:
 
 
 def _known(error: Exception) -> QatlineError | None:
-    """Return the error as one that the user can act on; None for a defect of ours."""
+    """Return an error the user can act on; None for a bug."""
     if isinstance(error, QatlineError):
         return error
     if isinstance(error, ImportError) and (hint := missing_hint(error)) is not None:

@@ -35,7 +35,10 @@ def evaluate_command(
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure the accuracy of a Keras model, an ONNX file (in ONNX Runtime) or an engine."""
+    """Measure the accuracy of a Keras model, ONNX file or engine.
+
+    An ONNX file runs in ONNX Runtime.
+    """
     with reported(debug=debug, as_json=json_):
         from components.data.labelled import TEST_PAIRS, read_labelled
         from pipelines.cli import accuracy_views

@@ -1,4 +1,7 @@
-"""A model of any kind on labelled data, by the code of the step evaluate."""
+"""Evaluate any kind of model on labelled data.
+
+The code is that of the step evaluate.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,10 @@ def _keras_outputs(model: Path, part: Labelled, data: Path, batch_size: int) -> 
 
 @contextmanager
 def _opened(model: Path, batch_size: int) -> Iterator[Engine]:
-    """Open an engine; one that ONNX Runtime makes of an ONNX file is gone afterwards."""
+    """Open an engine, built temporarily for an ONNX file.
+
+    ONNX Runtime builds it; it is deleted when the block ends.
+    """
     from qat_lib.engines import BuildSpec, build_engine, load_engine
 
     if model.suffix != ".onnx":

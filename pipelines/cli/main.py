@@ -69,7 +69,10 @@ def run(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run the whole pipeline on this machine: train, quantize, fine-tune, export, build, evaluate, promote."""
+    """Run the whole pipeline on this machine.
+
+    The steps are train, quantize, fine-tune, export, build, evaluate and promote.
+    """
     with reported(debug=debug, as_json=json_):
         from pipelines.cli import run as runner
 
@@ -111,7 +114,10 @@ def resume(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Resume an interrupted run; a config that is given must be the one of the run."""
+    """Resume an interrupted run.
+
+    A given config must match the run's.
+    """
     with reported(debug=debug, as_json=json_):
         from pipelines.cli import run as runner
 

@@ -1,7 +1,7 @@
-"""Commands on single files: export, verify and analyze; the others are registered here, too.
+"""Single-file commands: export, verify and analyze.
 
-Each is a thin layer over one function of ``qat_lib``; the functions for the screen are in
-``model_views``.
+The other single-file commands are registered here, too. Each is a thin layer over one function of
+``qat_lib``; the functions for the screen are in ``model_views``.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ def verify_file(
     json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Check an ONNX file's quantizers against its plan, and its graph against TensorRT's parser rules."""
+    """Check an ONNX file against its plan and TensorRT's parser rules.
+
+    The quantizers are checked against the plan, the graph against the parser rules.
+    """
     with reported(debug=debug, as_json=json_):
         from pipelines.cli import model_views
         from qat_lib.analysis.findings import fail_on as gate

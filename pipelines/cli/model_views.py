@@ -30,7 +30,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def read_inputs(path: Path) -> Any:
-    """Return the array of a ``.npy`` file of model inputs, mapped from disk.
+    """Return the model inputs of a ``.npy`` file, memory-mapped.
 
     Raises:
         DataError: The file is missing or is no array of numbers.
@@ -47,7 +47,7 @@ def read_inputs(path: Path) -> Any:
 
 
 def write_file(path: Path, text: str, *, make_folder: bool = False) -> None:
-    """Write a text file that the user asked for; with ``make_folder`` its folder need not exist.
+    """Write a requested text file; ``make_folder`` creates its folder.
 
     Raises:
         ConfigError: It can't be written there.
@@ -150,7 +150,7 @@ def _plural(severity: str, count: int) -> str:
 def show_analysis(
     report: FusionReport, comparison: Comparison | None, *, all_findings: bool
 ) -> None:
-    """Show a prediction and, if there is one, how it scores against an engine."""
+    """Show a prediction and, given an engine, its score."""
     from qat_lib.analysis.table import render
 
     console = _console()
@@ -249,7 +249,10 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 
 def plain_table(*headings: str, text: bool = False) -> Table:
-    """Return an empty table; all columns but the first hold numbers, unless it is of text."""
+    """Return an empty table; columns after the first are numeric.
+
+    With ``text``, they hold text.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
         table.add_column(

@@ -1,4 +1,4 @@
-"""The options that several commands have, each declared once, and what ``--json`` prints.
+"""Options shared by several commands, and the ``--json`` output.
 
 An option means the same wherever it stands. Only typer and the standard library are imported.
 """
@@ -95,7 +95,7 @@ LabelsOption = Annotated[
 
 
 def runs_folder(runs_dir: Path | None, output: Path | None) -> Path | None:
-    """Return the folder of the runs from ``--runs-dir`` or its old name ``--output``.
+    """Return the runs folder from ``--runs-dir`` or the deprecated ``--output``.
 
     Raises:
         ConfigError: Both are given.

@@ -1,4 +1,4 @@
-"""Show a run while it works: a live display in a terminal, plain lines elsewhere."""
+"""Show a run's progress: live in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_INTERVAL = 5.0  # seconds between two lines of one phase
 
 
 class ProgressView(Protocol):
-    """Where the progress of a run is shown; used as a context manager."""
+    """Progress display of a run; used as a context manager."""
 
     def __enter__(self) -> ProgressView: ...
 
@@ -38,7 +38,10 @@ class ProgressView(Protocol):
 
 
 def make_view(stream: TextIO | None = None, *, quiet: bool = False) -> ProgressView:
-    """Return the view that suits a stream: silent, live (a terminal) or line-wise."""
+    """Return the view for a stream: silent, live or line-wise.
+
+    The live view needs a terminal.
+    """
     if quiet:
         return SilentView()
     console = Console(file=stream or sys.stdout, highlight=False)
@@ -68,7 +71,7 @@ class SilentView:
 
 
 class LineView(SilentView):
-    """One line when a step starts and ends, and every five seconds in between."""
+    """One line per step start, step end and five-second interval."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -105,7 +108,7 @@ class LineView(SilentView):
 
 
 class LiveView:
-    """Finished steps as lines, the running one as a live line with a bar."""
+    """Finished steps as lines, the running step as a progress bar."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -128,7 +131,7 @@ class LiveView:
         self._live.__exit__(kind, error, trace)
 
     def show(self, event: Mapping[str, Any], progress: RunProgress) -> None:
-        """Keep the state for the next refresh and print what stays on the screen."""
+        """Keep the state for the next refresh; print the permanent lines."""
         self._progress = progress
         kind, name = event.get("event"), str(event.get("step") or "")
         if kind == "step_finished":

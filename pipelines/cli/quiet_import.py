@@ -1,4 +1,7 @@
-"""Import TensorFlow without what its C++ side writes to stderr before its log levels count."""
+"""Import TensorFlow without its early C++ log on stderr.
+
+TensorFlow writes it before its log levels take effect.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import tempfile
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow and Keras; what they write to stderr is shown only if the import fails."""
+    """Import TensorFlow and Keras; show their stderr only on failure."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     stderr = os.dup(2)

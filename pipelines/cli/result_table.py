@@ -120,12 +120,18 @@ def _show_places(console: Console, result: RunResult) -> None:
 
 
 def ui_command(run_dir: Path) -> str:
-    """Return the command that opens MLflow's UI on a run, as this process was started."""
+    """Return the command that opens MLflow's UI on a run.
+
+    It starts with ``uv run`` if this process was started so.
+    """
     return f"{'uv run ' if os.environ.get('UV') else ''}qatline ui {short_path(run_dir)}"
 
 
 def short_path(path: Path) -> Path:
-    """Return a path below the working directory as relative to it, another one as it is."""
+    """Return a path relative to the working directory if below it.
+
+    Another path is returned unchanged.
+    """
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
@@ -147,7 +153,7 @@ def format_size(count: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return seconds as people say them: ``2 min 5 s``, ``1 h 3 min``."""
+    """Return a readable duration such as ``2 min 5 s``."""
     if seconds >= 3600:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours} h {minutes} min"

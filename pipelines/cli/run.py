@@ -84,7 +84,7 @@ def run_command(
 
 
 def resume_command(choice: ConfigChoice, *, run_id: str | None, as_json: bool, quiet: bool) -> None:
-    """Resume a run, the latest unfinished one if none is named, and show the result.
+    """Resume a run, by default the latest unfinished; show the result.
 
     Raises:
         ConfigError: There is no such run, or the choice names another config than the run's.
@@ -113,7 +113,7 @@ def _show(console: Console, outcome: RunOutcome, *, as_json: bool) -> None:
 
 
 def _check_environment(config: RunConfig) -> None:
-    """Refuse before the first step what a step, or the launcher, would refuse."""
+    """Refuse early what a step or the launcher would refuse."""
     tracking_mode()
     read = os.environ.get(MODE_VARIABLE) != "off" and config.tracking.uri is None
     check_variables(*S3_ENDPOINT_VARIABLES, *((URI_VARIABLE,) if read else ()))

@@ -24,7 +24,7 @@ RunOrLatest = Annotated[
 def list_(
     runs_dir: RunsDirOption = None, json_: JsonOption = False, debug: DebugOption = False
 ) -> None:
-    """List the runs, the oldest first, with the accuracy of the INT8 engine."""
+    """List the runs, oldest first, with the INT8 engine's accuracy."""
     with reported(debug=debug, as_json=json_):
         from pipelines.cli.runs_view import show_runs
         from pipelines.run.overview import list_runs

@@ -31,7 +31,7 @@ _NONE = "-"
 
 
 def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
-    """Print a line for each run, then what is wrong with damaged ones."""
+    """Print one line per run, then the problems of damaged runs."""
     console = Console(highlight=False)
     if not runs:
         console.print(Text(f"No runs in {folder}."), soft_wrap=True)

@@ -17,7 +17,7 @@ from qat_lib.files.whole_files import write_text
 
 
 def compile_pipeline(config: RunConfig, output: Path) -> None:
-    """Write ``output``: the main pipeline, with ``config`` as the defaults of its parameters.
+    """Write the main pipeline to ``output`` with ``config`` as parameter defaults.
 
     The file is checked against the schemas of the IR and of its executors, which kfp's own compiler
     does not do.
@@ -35,7 +35,9 @@ def compile_pipeline(config: RunConfig, output: Path) -> None:
 
 
 def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
-    """Return the compiled main pipeline as YAML text, the same text for the same config.
+    """Return the compiled main pipeline as YAML text.
+
+    The same config gives the same text.
 
     Args:
         config: The defaults of the parameters. Its tracking server reaches the steps as environment

@@ -1,8 +1,9 @@
-"""Send the pipeline to a Kubeflow Pipelines server: runs, and schedules that are applied by name.
+"""Send runs and schedules to a Kubeflow Pipelines server.
 
-The server knows a pipeline ``qatline`` with one version per content: the same code and config give
-the same version, so sending it twice uploads it once. A schedule can't be changed in place there;
-``apply_schedule`` compares, and replaces it only where something differs.
+Schedules are created or updated by name. The server knows a pipeline ``qatline`` with one version
+per content: the same code and config give the same version, so sending it twice uploads it once. A
+schedule can't be changed in place there; ``apply_schedule`` compares, and replaces it only where
+something differs.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class Cluster:
         return str(self._client.create_experiment(name, namespace=self._namespace).experiment_id)
 
     def _version(self, text: str) -> tuple[str, str]:
-        """Return the ids of the pipeline and of the version with this content.
+        """Return the pipeline's id and the version id of this content.
 
         Upload what is missing.
         """

@@ -54,7 +54,7 @@ def for_pods(config: RunConfig) -> RunConfig:
 
 
 def request(task: Any, resources: StepResources) -> None:
-    """Set the resources of a kfp task's pod; the cluster decides the rest."""
+    """Set a kfp task's pod resources; the cluster decides the rest."""
     from kfp import kubernetes
 
     quantities = {

@@ -1,4 +1,4 @@
-"""The ``cluster`` section: what the pod of each step asks a cluster for.
+"""The ``cluster`` section: resource requests of each step's pod.
 
 It concerns the place where the pipeline runs and nothing of what a step computes, so it is no
 parameter of the pipeline and part of no cache key; a run on this machine does not look at it.
@@ -25,7 +25,10 @@ _UNITS: dict[str, Decimal] = {
 
 
 def _cpu(value: Any) -> str:
-    """Return a number of CPUs as Kubernetes writes it; YAML makes a number of ``4`` and ``0.5``."""
+    """Return a number of CPUs in Kubernetes notation.
+
+    YAML parses ``4`` and ``0.5`` as numbers.
+    """
     if not re.fullmatch(r"\d+m|\d+(\.\d{1,3})?", str(value)) or not _amount(str(value)):
         raise ValueError(
             f"expected a number of CPUs above 0, such as 4, 0.5 or 500m, received {value!r}"
@@ -106,7 +109,7 @@ class Toleration(Settings):
 
 
 class StepResources(Settings):
-    """What one step's pod asks for; a key that is left out takes the section's."""
+    """Pod resources of one step; a missing key defaults to the section's."""
 
     cpu: Cpu | None = Field(None, description="CPU request, such as 4 or 500m.")
     cpu_limit: Cpu | None = Field(None, description="CPU limit.")
@@ -136,7 +139,7 @@ class StepResources(Settings):
 
     @property
     def accelerator(self) -> str | None:
-        """The type of the accelerators that the pod gets, None where it gets none."""
+        """The pod's accelerator type; None without accelerators."""
         return self.accelerator_type if self.accelerator_count else None
 
 
@@ -149,7 +152,7 @@ ClusterSteps = create_model(
 
 
 class ClusterSettings(StepResources):
-    """Resources of the pods; each step in ``steps`` takes the same keys, for itself.
+    """Pod resources, overridable for each step in ``steps`` with the same keys.
 
     They apply to a compiled pipeline.
     """
@@ -160,7 +163,7 @@ class ClusterSettings(StepResources):
     steps: ClusterSteps = Field(default_factory=ClusterSteps)
 
     def of(self, step: str) -> StepResources:
-        """Return what the pod of ``step`` asks for: its own keys over the section's."""
+        """Return the pod resources of ``step``: its keys override the section's."""
         own: StepResources = getattr(self.steps, step) or StepResources()
         missing = [name for name in StepResources.model_fields if getattr(own, name) is None]
         return own.model_copy(update={name: getattr(self, name) for name in missing})

@@ -16,7 +16,7 @@ _LONGEST = 200  # characters of a value in a message
 
 
 def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str) -> None:
-    """Raise a ConfigError that names each unknown key and the nearest known one."""
+    """Raise a ConfigError with each unknown key and its nearest match."""
     known = list(known_paths(model))
     problems = []
     for path in _unknown(values, model, prefix=""):
@@ -26,7 +26,7 @@ def check_keys(values: Mapping[str, Any], model: type[BaseModel], *, source: str
 
 
 def known_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key of a settings model, sections included."""
+    """Yield the dotted path of every settings key, sections included."""
     for name, field in model.model_fields.items():
         yield prefix + name
         section = _section(field.annotation)
@@ -35,7 +35,7 @@ def known_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def describe_problems(error: ValidationError, source: str) -> str:
-    """Return one line per wrong value: its path, what was expected, what was received."""
+    """Return one line per invalid value: path, expected, received."""
     expected: dict[str, list[str]] = {}
     received: dict[str, str] = {}
     for item in error.errors(include_url=False):
@@ -62,13 +62,13 @@ def describe_problems(error: ValidationError, source: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message shows it: without secrets, and not page after page of it."""
+    """Return a value for a message, truncated and without secrets."""
     text = scrub(repr(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 
 def _names_a_type(part: int | str) -> bool:
-    """Whether a part of an error's location is a member of a union rather than a key."""
+    """Whether an error location's part is a union member, not a key."""
     return isinstance(part, str) and (
         part in ("str", "int", "float", "bool") or part.startswith(("list[", "dict["))
     )

@@ -1,4 +1,4 @@
-"""The paths in a config: relative ones become absolute; weights may lie beside the data."""
+"""Resolve a config's relative paths; weights may lie beside the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Config keys that have a new name: the old one works for one release."""
+"""Renamed config keys: the old name works for one release."""
 
 from __future__ import annotations
 

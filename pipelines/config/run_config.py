@@ -99,7 +99,7 @@ class RunConfig(Settings):
         return self
 
     def _check_batches(self) -> None:
-        """Refuse batches of which one alone takes more memory than a machine has."""
+        """Refuse a batch that exceeds a machine's memory on its own."""
         if self.data.image_size is None:
             return
         height, width = self.data.image_size

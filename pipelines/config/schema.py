@@ -11,7 +11,7 @@ SCHEMA_URL = "https://json-schema.org/draft/2020-12/schema"
 
 
 def config_schema() -> dict[str, Any]:
-    """Return the JSON schema of a config file: a RunConfig and its ``profiles``.
+    """Return a config file's JSON schema: RunConfig and ``profiles``.
 
     Point an editor at it with a first line such as
     ``# yaml-language-server: $schema=run-config.schema.json``.

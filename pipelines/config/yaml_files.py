@@ -1,4 +1,4 @@
-"""Read the YAML of a config: a file, or the value of ``--set``."""
+"""Parse the YAML of a config file or a ``--set`` value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_config(text: str, source: str) -> Any:
 
 
 def read_yaml_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file whose top level is a mapping; empty files count.
+    """Read a YAML file with a top-level mapping or no content.
 
     Raises:
         ConfigError: The file can't be read, is not YAML, or holds something else.

@@ -1,4 +1,4 @@
-"""Gather what the steps left behind: links to their outputs, and the result of the run."""
+"""Collect the outputs of the steps and the run's result."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
 
 
 def finished_steps(folder: RunFolder, *, since: int) -> list[FinishedStep]:
-    """Return each step whose end stands after byte ``since`` of the event file."""
+    """Return the steps finished after byte ``since`` of the event file."""
     found = []
     for event in EventTail(path=folder.events_file, offset=since).read():
         if event.get("event") == "step_finished":

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their configs, and what came of it.
+"""Compare runs: config differences and results side by side.
 
 Everything comes from MLflow.
 """
@@ -79,7 +79,7 @@ class _TrackedRun:
 
 
 def _figures(runs: Sequence[_TrackedRun]) -> Iterator[tuple[str, Callable[[_TrackedRun], str]]]:
-    """Yield the name of each figure that a run has, and how a run shows it."""
+    """Yield each available metric's name and its formatting function."""
     measured = {name for run in runs for name in run.rows if run.row(name).accuracy is not None}
     shown = [name for name in ROWS if name in measured]
     for name in shown:
@@ -92,7 +92,7 @@ def _figures(runs: Sequence[_TrackedRun]) -> Iterator[tuple[str, Callable[[_Trac
 
 
 def _reference(runs: Sequence[_TrackedRun]) -> str:
-    """Return the title of the reference: that of all runs, or both where they differ."""
+    """Return the reference's title; both titles if the runs differ."""
     titles = {reference_title(run.params.get("model.framework")) for run in runs}
     return " or ".join(sorted(titles))
 
@@ -127,6 +127,6 @@ def _open(folder: RunFolder) -> _TrackedRun:
 
 
 def _differing(runs: Sequence[_TrackedRun]) -> list[str]:
-    """Return the names of the params that are not the same in all runs."""
+    """Return the names of params that differ between the runs."""
     names = {name for run in runs for name in run.params} - _IGNORED
     return [name for name in sorted(names) if len({run.params.get(name) for run in runs}) > 1]

@@ -23,7 +23,7 @@ class EventTail:
         return cls(path=path, offset=file_size(path))
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the new events; a line that a killed process left half-written is skipped."""
+        """Yield new events; skip a half-written line of a killed process."""
         if not self.path.exists():
             return
         with self.path.open("rb") as stream:

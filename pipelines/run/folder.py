@@ -1,4 +1,4 @@
-"""One run's folder: what is in it, who holds it, and which run to resume.
+"""A run's folder: contents, lock, and the run to resume.
 
 <output>/<run_id>/
     config.yaml         the whole config, every default written out
@@ -86,7 +86,7 @@ class RunFolder:
         return self.path / "steps"
 
     def attempt_dir(self, attempt: int) -> Path:
-        """Return where one attempt at the run, counted from 1, has its steps' outputs."""
+        """Return the step output folder of one attempt, counted from 1."""
         return self.steps_dir / f"{attempt:03d}"
 
     @property
@@ -98,7 +98,7 @@ class RunFolder:
         return self.path / "report.html"
 
     def store_dir(self, *, shared: bool) -> Path:
-        """Return the step store: the one beside the runs, or this run's own (``--no-cache``)."""
+        """Return the shared step store, or the run's own with ``--no-cache``."""
         return (self.path.parent if shared else self.path) / "store"
 
     def config(self) -> RunConfig:
@@ -106,7 +106,7 @@ class RunFolder:
         return build_config(read_yaml_mapping(self.config_file), source=str(self.config_file))
 
     def check_same_config(self, config: RunConfig) -> None:
-        """Check that a config is the one that this run was started with.
+        """Check that a config matches the one that started this run.
 
         Raises:
             ConfigError: It differs; the first key that does is named.
@@ -239,7 +239,7 @@ def run_folders(output: Path) -> list[RunFolder]:
 
 
 def find_run(output: Path, run_id: str | None) -> RunFolder:
-    """Return the run to resume: the named one, or the latest unfinished one.
+    """Return the named run, or the latest unfinished one, to resume.
 
     Args:
         output: The folder of the runs.

@@ -1,4 +1,4 @@
-"""The launcher: one process that runs one pipeline with kfp.local, step by step.
+"""The launcher: run one pipeline with kfp.local in its own process.
 
 ``python -m pipelines.run.launch RUN_DIR`` is started by ``pipelines.run.local``, which shows what happens
 here. It is a process of its own because kfp prints to stdout and leaves ``print`` patched, and
@@ -41,7 +41,7 @@ from qat_lib.errors import QatlineError, StepError
 
 
 class StepStoppedError(StepError):
-    """A step's process ended with an error; what it was, the step's own error event says."""
+    """A step's process failed; its own error event has the reason."""
 
     def __init__(self, step: str) -> None:
         super().__init__(f"step {step} stopped")
@@ -49,7 +49,7 @@ class StepStoppedError(StepError):
 
 
 def launch_folder(arguments: list[str]) -> int:
-    """Run the pipeline of one run folder; return the exit code of the process."""
+    """Run a run folder's pipeline; return the process exit code."""
     scrub_output()  # kfp prints here what the steps print: both are the run's log
     folder = RunFolder(path=Path(arguments[0]))
     follow_parent(int(arguments[1]))
@@ -128,7 +128,7 @@ def load_pipeline(name: str) -> Callable[..., Any]:
 
 
 def step_names(pipeline: Any) -> list[str]:
-    """Return the names of a compiled pipeline's steps, each after the steps that it depends on."""
+    """Return a compiled pipeline's step names in dependency order."""
     tasks = pipeline.pipeline_spec.root.dag.tasks
     ordered: list[str] = []
     while len(ordered) < len(tasks):
@@ -176,7 +176,7 @@ def _known(pipeline: Any, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_with_children(signal_number: int, _frame: FrameType | None) -> None:
-    """End the steps of this process group first: kfp would wait for them."""
+    """End the process group's steps first: kfp would wait for them."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGTERM)

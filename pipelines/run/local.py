@@ -41,7 +41,10 @@ _FULL = 1 << 20  # bytes; with less than that left nothing can be written that m
 
 
 class RunFailedError(QatlineError):
-    """A run ended before its result; the message names the step, and what to do."""
+    """A run ended without a result.
+
+    The message names the step, and what to do.
+    """
 
     def __init__(
         self, message: str, *, folder: RunFolder, step: str, exit_code: int, log_tail: str
@@ -73,7 +76,7 @@ class RunOutcome:
 
 
 def execute(folder: RunFolder, view: ProgressView, *, again: bool = False) -> RunOutcome:
-    """Run the pipeline of a folder to its end, or from where an earlier attempt stopped.
+    """Run a folder's pipeline to its end, resuming an earlier attempt.
 
     Args:
         folder: A run folder, new or to be resumed. Finished steps come from its step store.
@@ -220,7 +223,7 @@ def _failure(folder: RunFolder, progress: RunProgress, code: int, log_start: int
 
 
 def _silent_end(folder: RunFolder, progress: RunProgress, step: str, code: int) -> str:
-    """Say what may have ended a process that could not say it itself."""
+    """Return what may have ended a process that left no reason."""
     again = f"qatline resume {folder.run_id}"
     if shutil.disk_usage(folder.path).free < _FULL:
         return f"the disk is full: {folder.path} can't be written. Free some space, then: {again}"

@@ -1,4 +1,4 @@
-"""Read the log of a run, by step, once or while it grows."""
+"""Read a run's log by step, once or while it grows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RULE = re.compile(r"^-{20,}$")
 
 @dataclass(kw_only=True)
 class StepLines:
-    """Assign each line of a log to its step; needs the lines in order."""
+    """Assign each log line to its step; lines must be in order."""
 
     step: str = ""
 
     def step_of(self, line: str) -> str:
-        """Return the step that a line belongs to; empty for the launcher's own lines."""
+        """Return a line's step; empty for the launcher's own lines."""
         plain = _COLOR.sub("", line).rstrip()
         if (task := _TASK.match(plain)) is not None:
             self.step = step_of_task(task[1])
@@ -41,7 +41,7 @@ def read_lines(
     goes_on: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """Yield the lines of a log without their ends; a last line without an end, too.
+    """Yield log lines without line ends, an unterminated last one included.
 
     Args:
         path: the log, which may be missing yet.

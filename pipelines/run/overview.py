@@ -142,7 +142,7 @@ def list_runs(output: Path) -> list[RunSummary]:
 
 
 def read_result(folder: RunFolder) -> RunResult:
-    """Return the result of a run; an empty one before it is finished.
+    """Return a run's result; empty while the run is unfinished.
 
     Raises:
         StorageError: The file is damaged.
@@ -158,7 +158,7 @@ def read_result(folder: RunFolder) -> RunResult:
 
 
 def changed_values(config: RunConfig) -> dict[str, Any]:
-    """Return the values of a config that are not the default, by ``section.key``.
+    """Return a config's non-default values by ``section.key``.
 
     Where the run has its place (``output``, ``cluster``, ``tracking``) is left out.
     """
@@ -171,7 +171,10 @@ def changed_values(config: RunConfig) -> dict[str, Any]:
 
 
 def _seconds(record: RunRecord) -> float | None:
-    """Return the time from a run's begin to its end, or to now; None where it has no clear begin."""
+    """Return a run's duration to its end or now.
+
+    None if its begin is unknown.
+    """
     try:
         begin = datetime.fromisoformat(record.created)
         end = datetime.fromisoformat(record.ended or now())
@@ -181,7 +184,7 @@ def _seconds(record: RunRecord) -> float | None:
 
 
 def run_progress(folder: RunFolder) -> RunProgress:
-    """Return how far the last attempt at a run came, from its events."""
+    """Return the progress of a run's last attempt from its events."""
     progress = RunProgress.of(list(STEP_ARTIFACTS))
     for event in EventTail(path=folder.events_file).read():
         # A resumed run reports its steps again; an error of before is no error of now.
@@ -192,7 +195,7 @@ def run_progress(folder: RunFolder) -> RunProgress:
 
 
 def _steps(progress: RunProgress, status: str) -> list[StepSummary]:
-    """Return the steps; one that never ended is as its run is, where that has ended."""
+    """Return the steps; an unfinished one takes the ended run's status."""
     found = []
     for name in progress.expected:
         step = progress.steps.get(name)

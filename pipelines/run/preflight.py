@@ -26,7 +26,7 @@ from qat_lib.extras import install_hint, missing_packages
 
 
 def check_before_training(config: RunConfig) -> None:
-    """Check what the steps of the main pipeline will need on this machine.
+    """Check the main pipeline's requirements on this machine.
 
     Raises:
         MissingPackageError: A package is not installed.
@@ -112,7 +112,10 @@ def _check_weights(config: RunConfig) -> None:
 
 
 def _check_import(key: str, module: str, attribute: str) -> None:
-    """Find a user's module on the Python path, and the name in its source, without running it."""
+    """Find a user's module and a name in its source, unimported.
+
+    The module is searched on the Python path.
+    """
     folders = [*sys.path, os.getcwd()]
     for depth in range(module.count(".") + 1):
         part = ".".join(module.split(".")[: depth + 1])
@@ -131,7 +134,7 @@ def _check_import(key: str, module: str, attribute: str) -> None:
 
 
 def _top_names(path: Path) -> set[str] | None:
-    """Return the names that a source file defines or imports at its top.
+    """Return the top-level names a source file defines or imports.
 
     None where they can't be known.
     """
@@ -156,7 +159,10 @@ def _top_names(path: Path) -> set[str] | None:
 
 
 def _is_script_part(node: ast.stmt) -> bool:
-    """Whether a statement is ``if __name__ == "__main__"``, which an import does not run."""
+    """Whether a statement is ``if __name__ == "__main__"``.
+
+    An import does not run it.
+    """
     return isinstance(node, ast.If) and any(
         isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
     )

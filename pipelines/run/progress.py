@@ -26,7 +26,10 @@ class StepProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds of the phase at the current pace; None before the first report."""
+        """Remaining seconds of the phase at the current pace.
+
+        None before the first report.
+        """
         elapsed, done = self.now - self.phase_started, self.current - self.phase_first
         if done <= 0 or elapsed <= 0:
             return None
@@ -54,7 +57,7 @@ class RunProgress:
         return cls(expected=list(names))
 
     def position(self, name: str) -> tuple[int, int]:
-        """Return the step's place and the number of steps, both counted from one."""
+        """Return the step's position and the step count, counted from one."""
         if name not in self.expected:
             self.expected.append(name)
         return self.expected.index(name) + 1, len(self.expected)
@@ -67,7 +70,7 @@ class RunProgress:
         )
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take one event in; unknown kinds are ignored, so that old readers read new runs."""
+        """Apply one event; unknown kinds are ignored for forward compatibility."""
         kind = event.get("event")
         name = str(event.get("step") or "")
         time = float(event.get("time") or 0.0)

@@ -75,5 +75,5 @@ def now() -> str:
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time in seconds since the epoch as ISO 8601 text in UTC."""
+    """Return an epoch time in seconds as ISO 8601 text in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""The result of a run: what ``result.json`` holds and ``qatline run --json`` prints."""
+"""A run's result: the content of ``result.json`` and ``run --json``."""
 
 from __future__ import annotations
 

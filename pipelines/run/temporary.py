@@ -1,4 +1,4 @@
-"""Temporary files of one run, all in one folder that goes with it."""
+"""One folder for a run's temporary files, removed with the run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VARIABLE = "TMPDIR"
 
 @contextmanager
 def temporary_folder(run_id: str) -> Iterator[None]:
-    """Redirect temporary files of this process and its children to a new folder.
+    """Redirect temporary files to a new folder until the block ends.
 
-    Remove it at the end.
+    The files are those of this process and its children. Remove it at the end.
     """
     before = os.environ.get(_VARIABLE)
     with tempfile.TemporaryDirectory(prefix=_prefix(run_id), ignore_cleanup_errors=True) as folder:

@@ -1,4 +1,4 @@
-"""The MLflow run of a whole pipeline run, with a child for each step.
+"""The MLflow run of a pipeline run, with one child per step.
 
 A step that is executed opens its own child run, through the environment that is set here. A step
 that is reused stays quick and imports no MLflow; its child run is written here, from what the step
@@ -53,15 +53,16 @@ class NullParentRun:
 
 
 def default_uri(output: Path) -> str:
-    """Return the tracking URI of the runs in ``output``: a SQLite file beside them."""
+    """Return the runs' tracking URI: a SQLite file in ``output``."""
     return database_uri(output.absolute() / "mlflow.db")
 
 
 @contextmanager
 def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]:
-    """Open the parent run, announce it to the steps, and close it as the body ends.
+    """Open the parent run for the steps; close it after the body.
 
-    A resumed run goes on in the MLflow run that it began with.
+    Its id reaches the steps through the environment. A resumed run goes on in the MLflow run that
+    it began with.
 
     Raises:
         TrackingError: The store can't be used, and ``tracking.required`` is true.
@@ -140,7 +141,7 @@ class _MlflowParentRun:
         self._config = config
 
     def begin(self) -> None:
-        """Record what the run depends on, and close what an earlier attempt left open."""
+        """Record the run's dependencies; close an earlier attempt's open runs."""
         self._sweep("KILLED")
         close_dead_runs(self._client, self._experiment)
         values = self._config.to_dict()
@@ -212,7 +213,7 @@ class _MlflowParentRun:
 
 
 def close_dead_runs(client: Any, experiment: str) -> None:
-    """Close the runs of an experiment that are marked running and whose process is gone."""
+    """Close an experiment's running-marked runs whose process is gone."""
     wanted = f"attributes.status = 'RUNNING' and tags.`{_FOLDER_TAG}` LIKE '/%'"
     for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
         folder = RunFolder(path=Path(run.data.tags[_FOLDER_TAG]))
@@ -233,7 +234,7 @@ def _children(client: Any, experiment: str, parent: str, status: str) -> Sequenc
 
 
 def _main_files(artifacts: Mapping[str, Path]) -> list[Path]:
-    """Return the report, the spec and the plan, as far as the steps wrote them."""
+    """Return the report, spec and plan that the steps wrote."""
     files = []
     if "promotion" in artifacts:
         files.append(Promotion(artifacts["promotion"]).report_file)

@@ -1,4 +1,4 @@
-"""Mutation testing: change the library one place at a time, and see whether its tests notice.
+"""Mutation testing: change one place of the library, run its tests.
 
 The mutations are Cosmic Ray's. Its own runner starts Python anew for every mutant, and importing
 TensorFlow takes longer than most tests here; mutmut forks after the tests have run once, which

@@ -68,14 +68,16 @@ class Worker:
         self._sound: set[str] = set()
 
     def run(self, tests: list[str]) -> tuple[str, float]:
-        """Return how the tests of a mutant ended, and after how many seconds."""
+        """Return the outcome and the seconds of a mutant's tests."""
         outcome, seconds = self._ask(tests, self._timeout)
         if outcome == "survived":
             self._sound.update(tests)
         return outcome, seconds
 
     def check(self, tests: list[str]) -> None:
-        """Run those files on the unchanged tree of which nothing is known yet: a mutant that they kill is killed then.
+        """Run the test files not yet known to pass without a mutation.
+
+        A mutant counts as killed only by tests that pass without it.
 
         Raises:
             SystemExit: one fails.

@@ -1,4 +1,4 @@
-"""Find the places that can be mutated, and draw a sample of them."""
+"""Find the places that can be mutated, and sample them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ def draw(mutants: Iterable[Mutant], *, seed: int) -> list[Mutant]:
 
 
 def _of_module(module: str, source: str) -> Iterator[Mutant]:
-    """Yield one mutant for each place: of the many replacements of an operator sign, the one with the least hash."""
+    """Yield one mutant per place.
+
+    An operator sign has many replacements: the one with the least hash is taken.
+    """
     places: dict[tuple[Position, Position, str], list[Mutant]] = {}
     lines, skipped = source.splitlines(), list(_spans_without_behaviour(ast.parse(source)))
     nodes = [node for node in ast_nodes(get_ast(source)) if node.type not in _NEVER_MUTATED]
@@ -119,7 +122,10 @@ def _of_module(module: str, source: str) -> Iterator[Mutant]:
 
 
 def _spans_without_behaviour(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
-    """Yield what the type checker sees and the tests can't: annotations, dataclass options, imports for types."""
+    """Yield places that tests can't check but the type checker does.
+
+    They are annotations, dataclass options and imports for types.
+    """
     for node in ast.walk(tree):
         found: list[ast.expr | None] = []
         if isinstance(node, ast.arg | ast.AnnAssign):
@@ -140,7 +146,10 @@ def _spans_without_behaviour(tree: ast.Module) -> Iterator[tuple[Position, Posit
 
 
 def _keyword_marker(arguments: ast.arguments) -> Iterator[tuple[Position, Position]]:
-    """Yield the place of a lone ``*`` among parameters, which Cosmic Ray takes for a product."""
+    """Yield the place of a lone ``*`` among parameters.
+
+    Cosmic Ray takes it for a product.
+    """
     if arguments.kwonlyargs and arguments.vararg is None:
         first = arguments.kwonlyargs[0]
         before = (arguments.posonlyargs + arguments.args)[-1:]

@@ -1,4 +1,4 @@
-"""The mutation score of a sample, with its confidence interval, and the survivors."""
+"""A sample's mutation score with confidence interval, and the survivors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verdict:
 
 
 def wilson_interval(successes: int, count: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share (Wilson 1927), in [0, 1]."""
+    """Return a share's 95 % confidence interval in [0, 1] (Wilson 1927)."""
     if count == 0:
         return 0.0, 1.0
     share = successes / count
@@ -33,13 +33,13 @@ def wilson_interval(successes: int, count: int) -> tuple[float, float]:
 
 
 def score(verdicts: Iterable[Verdict]) -> float:
-    """Return the share of mutants that the tests catch, equivalent ones left out; 1.0 of none."""
+    """Return the share of non-equivalent mutants caught; 1.0 of none."""
     judged = [each for each in verdicts if each.outcome != "equivalent"]
     return sum(each.outcome in CAUGHT for each in judged) / len(judged) if judged else 1.0
 
 
 def render(verdicts: Sequence[Verdict]) -> str:
-    """Return the report as text: a row for each package, then the survivors with their diffs."""
+    """Return the report: a row per package, then the survivors' diffs."""
     groups: dict[str, list[Verdict]] = {}
     for each in sorted(verdicts, key=lambda verdict: verdict.module):
         groups.setdefault(each.module.rpartition("/")[0], []).append(each)

@@ -1,4 +1,4 @@
-"""Results of earlier mutants, so that a run that was cut short goes on where it stopped."""
+"""Results of earlier mutants, to resume an interrupted run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class Session:
                 self._found[result.identity, result.source] = result
 
     def find(self, mutant: Mutant, tests: Iterable[str]) -> Result | None:
-        """Return the known result; a survivor is met again as soon as its tests have changed."""
+        """Return the known result, if any.
+
+        A survivor is tried again as soon as its tests have changed.
+        """
         result = self._found.get((mutant.identity, self.digest([mutant.module])))
         if result is not None and (result.outcome in CAUGHT or result.tests == self.digest(tests)):
             return result

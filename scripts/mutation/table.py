@@ -1,4 +1,7 @@
-"""Which tests answer for which module, and which mutants change nothing: ``modules.toml`` and ``equivalents.toml``."""
+"""Tables of each module's tests and of equivalent mutants.
+
+They are ``modules.toml`` and ``equivalents.toml``; an equivalent mutant changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalent:
-    """A mutant that no test can catch: the lines that it removes and adds in a module, and why nothing changes."""
+    """An equivalent mutant, which no test can catch.
+
+    It has the lines that it removes and adds in a module, and why nothing changes.
+    """
 
     module: str
     before: str
@@ -22,13 +28,13 @@ class Equivalent:
 
 
 def load_tests(path: Path = HERE / "modules.toml") -> dict[str, list[str]]:
-    """Return the test files by pattern of module paths, in the order in which patterns are tried."""
+    """Return test files by module path pattern, in matching order."""
     table: dict[str, list[str]] = tomllib.loads(path.read_text(encoding="utf-8"))["tests"]
     return table
 
 
 def find_tests(module: str, table: dict[str, list[str]]) -> list[str]:
-    """Return the test files of a module, those that are likeliest to notice first.
+    """Return a module's test files, the likeliest to notice first.
 
     Raises:
         LookupError: no pattern fits.

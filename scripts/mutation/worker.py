@@ -1,8 +1,8 @@
-"""Run tests in forks of a process that has imported the heavy packages. Reads and answers one JSON object a line.
+"""Run tests in forks of a process with the heavy packages imported.
 
-Nothing of the packages may run before the fork: TensorFlow starts its threads with the first
-operation, and a fork has none of its parent's threads. The project's own modules are not imported
-here, so that each fork reads the mutated ones.
+It reads and answers one JSON object a line. Nothing of the packages may run before the fork:
+TensorFlow starts its threads with the first operation, and a fork has none of its parent's threads.
+The project's own modules are not imported here, so that each fork reads the mutated ones.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def answer(content: dict[str, Any]) -> None:
 
 
 def run(tests: list[str], timeout: float, log: str) -> dict[str, Any]:
-    """Return how the tests ended: ``survived``, ``killed``, ``timeout`` or ``error`` (they could not run)."""
+    """Return the tests' outcome: ``survived``, ``killed``, ``timeout`` or ``error``.
+
+    After ``error`` the tests could not run.
+    """
     started = time.monotonic()
     child = os.fork()
     if child == 0:
@@ -91,7 +94,10 @@ def run_tests(tests: list[str], log: str) -> NoReturn:
 
 
 def wait(child: int, deadline: float) -> int | None:
-    """Return the exit code of a child, negative for a signal; None if it had to be ended."""
+    """Return a child's exit code; None if it had to be ended.
+
+    It is negative for a signal.
+    """
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:

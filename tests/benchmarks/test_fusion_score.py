@@ -1,4 +1,4 @@
-"""The score of the fusion analysis on a hand-made network and its layer file."""
+"""The fusion analysis's score on a hand-made network and layer file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INT8, FLOAT = "Row major Int8 format", "Row major linear FP32 format"
 
 
 def write_model(path: Path) -> None:
-    """Two convolutions, of which the first is quantized on both sides and the second is not."""
+    """Two convolutions, the first quantized on both sides, the second not."""
     constants = [
         numpy_helper.from_array(np.float32(0.1), "scale"),
         numpy_helper.from_array(np.int8(0), "zero"),

@@ -86,7 +86,7 @@ def test_fp16_is_built_where_the_backend_has_it(
     assert ("fp16_bytes" in metrics) == (tmp_path / "fp16.engine").is_file() == has_fp16
 
 
-def test_openvino_has_the_float_precisions_that_the_cpu_has(
+def test_openvino_precisions_match_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Core:
@@ -128,9 +128,7 @@ def test_a_graph_in_fp16_becomes_an_engine_too(
 
 
 @pytest.mark.parametrize(("precision", "warned"), [("fp16", False), ("bf16", True), ("fp32", True)])
-def test_an_engine_that_computes_in_no_fp16_is_named(
-    progress: Any, precision: str, warned: bool
-) -> None:
+def test_engine_without_real_fp16_is_named(progress: Any, precision: str, warned: bool) -> None:
     layers = [
         SimpleNamespace(weighted=True, precision=precision),
         SimpleNamespace(weighted=False, precision="fp32"),
@@ -165,17 +163,13 @@ def test_tensorrt_gets_fp16_as_its_version_wants_it(
     assert {spec.float_precision for name, (_, spec) in jobs.items() if name != "fp16"} == {"fp32"}
 
 
-def test_fp16_that_is_asked_for_and_not_exported_stops_the_step(
-    export: Path, tmp_path: Path
-) -> None:
+def test_requested_fp16_without_export_stops_step(export: Path, tmp_path: Path) -> None:
     settings = EngineSettings.model_validate({"backend": "onnxruntime", "fp16": "always"})
     with pytest.raises(EngineBuildError, match=r"needs .*fp16\.onnx. Run export_onnx again"):
         build_engine_step(export, tmp_path, engine=settings, seed=0, progress=NullProgress())
 
 
-def test_the_backend_follows_what_the_graphs_were_exported_for(
-    export: Path, tmp_path: Path, progress: Any
-) -> None:
+def test_backend_follows_the_export_target(export: Path, tmp_path: Path, progress: Any) -> None:
     onnx = shutil.copytree(export, tmp_path / "onnx")
     for variant in ("fp32", "ptq", "qat"):
         model = load_onnx(onnx / f"{variant}.onnx")

@@ -1,4 +1,4 @@
-"""The evaluate step on a hand-made data set, with reference predictions that ONNX Runtime made."""
+"""The evaluate step on hand-made data with ONNX Runtime's predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS = EngineSettings.model_validate(
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, Path]:
-    """Directories of the steps before, as those would have written them on a CPU without FP16."""
+    """Outputs of the earlier steps, as on a CPU without FP16."""
     root = tmp_path_factory.mktemp("steps")
     steps = {name: root / name for name in ("dataset", "baseline", "onnx", "engines")}
     for path in steps.values():
@@ -80,7 +80,7 @@ def evaluated(
     return out, evaluate_step(**steps, out=out, engine=SETTINGS, seed=0, progress=NullProgress())
 
 
-def test_an_engine_in_fp16_has_a_row_and_passes_its_check(
+def test_fp16_engine_has_row_and_passes_check(
     steps: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin_fp16: Any
 ) -> None:
     pin_fp16(True, monkeypatch)
@@ -152,7 +152,7 @@ def test_worst_samples_are_pictures_in_order(
         assert picture.size == (96, 96)
 
 
-def test_every_engine_passed_the_check_in_a_fresh_process(report: dict[str, Any]) -> None:
+def test_engines_pass_check_in_fresh_process(report: dict[str, Any]) -> None:
     check = report["infrastructure_check"]
     assert check["passed"]
     assert set(check["engines"]) == {"fp32_engine", "ptq_engine", "qat_engine"}
@@ -220,9 +220,7 @@ def test_an_engine_of_another_model_fails_its_check(steps: dict[str, Path], tmp_
     assert "outside the bound" in result.message
 
 
-def test_a_damaged_engine_fails_its_check_with_the_reason(
-    steps: dict[str, Path], tmp_path: Path
-) -> None:
+def test_damaged_engine_fails_check_with_reason(steps: dict[str, Path], tmp_path: Path) -> None:
     for name in ("qat.engine", "qat.engine.json"):
         shutil.copy(steps["engines"] / name, tmp_path / name)
     (tmp_path / "qat.engine").write_bytes(b"0" * (tmp_path / "qat.engine").stat().st_size)

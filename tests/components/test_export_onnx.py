@@ -1,4 +1,4 @@
-"""The export step on a prepared data set: what it writes, and what stops it."""
+"""The export step on prepared data: outputs and errors."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def digits_network():
 
 @pytest.fixture(scope="module")
 def steps(digits_dataset, tmp_path_factory):
-    """The directories of the steps before: a trained enough baseline, and its quantized form twice."""
+    """Earlier steps' outputs: a trained baseline and two quantized forms."""
     import qat_lib
     from components.data.reader import load_split
 
@@ -108,9 +108,7 @@ def test_settings_reach_the_files(digits_dataset, steps, tmp_path, progress):
     assert float(metadata["qatline.accuracy"]) == 0.5
 
 
-def test_a_graph_for_openvino_is_analyzed_as_its_twin_for_tensorrt(
-    digits_dataset, steps, tmp_path, progress
-):
+def test_openvino_graph_is_analyzed_as_tensorrt_graph(digits_dataset, steps, tmp_path, progress):
     import onnx
 
     out = tmp_path / "onnx"
@@ -143,9 +141,7 @@ def test_the_target_follows_the_backend_of_the_engines(digits_dataset, steps, tm
     }
 
 
-def test_an_unsigned_model_is_analyzed_in_its_signed_form(
-    digits_dataset, steps, tmp_path, progress
-):
+def test_unsigned_model_is_analyzed_as_signed(digits_dataset, steps, tmp_path, progress):
     import qat_lib
 
     baseline = qat_lib.load_model(steps / "baseline" / "model.keras")
@@ -211,7 +207,7 @@ def test_a_gpu_that_auto_finds_gets_signed_integers(monkeypatch):
         choose_unsigned(QuantizationSettings(unsigned="always"), *sections)
 
 
-def test_where_no_backend_works_the_integers_are_those_that_all_run(monkeypatch):
+def test_choose_unsigned_without_backend_is_signed(monkeypatch):
     def none(wanted):
         raise BackendUnavailableError("none here")
 
@@ -222,7 +218,7 @@ def test_where_no_backend_works_the_integers_are_those_that_all_run(monkeypatch)
     )
 
 
-def test_what_decides_about_the_target_is_all_that_the_quantization_sees():
+def test_target_dependencies_select_target_settings():
     facts = target_dependencies(
         {"target": "auto", "opset": 18}, {"backend": "openvino", "fp16": "always", "threads": 2}
     )
@@ -233,9 +229,7 @@ def test_what_decides_about_the_target_is_all_that_the_quantization_sees():
     }
 
 
-def test_a_target_that_the_backend_refuses_is_refused_at_once(
-    digits_dataset, steps, tmp_path, progress
-):
+def test_export_refuses_target_unfit_for_backend(digits_dataset, steps, tmp_path, progress):
     with pytest.raises(ConfigError, match=r"Set export\.target to auto or tensorrt"):
         run(digits_dataset, steps, tmp_path / "onnx", progress, target="openvino")
 
@@ -273,9 +267,7 @@ def test_an_engine_in_fp16_gets_its_graph(digits_dataset, steps, tmp_path, progr
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])
-def test_float_precision_fp16_leaves_the_fp32_graph_as_it_is(
-    digits_dataset, steps, tmp_path, progress, target
-):
+def test_fp16_precision_keeps_fp32_graph(digits_dataset, steps, tmp_path, progress, target):
     import onnx
 
     out = tmp_path / "onnx"
@@ -331,7 +323,7 @@ def test_a_plan_of_another_model_stops_the_step(digits_dataset, steps, tmp_path,
     assert not (tmp_path / "onnx" / "qat.onnx").exists()
 
 
-def test_a_file_that_disagrees_with_keras_stops_the_step(
+def test_disagreement_with_keras_stops_the_step(
     digits_dataset, steps, tmp_path, progress, monkeypatch
 ):
     from qat_lib.export import parity_report

@@ -1,4 +1,4 @@
-"""The promotion gate: each check at its bound, just past it, and without a measurement."""
+"""The promotion gate's checks: at the bound, past it, not measured."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def failed(verdict: Verdict) -> list[str]:
     return [reason.check for reason in verdict.reasons if not reason.passed]
 
 
-def test_sound_engine_is_promoted_with_one_reason_per_check() -> None:
+def test_sound_engine_is_promoted_with_reasons() -> None:
     verdict = verdict_with()
     assert verdict.promoted
     assert [reason.check for reason in verdict.reasons] == [

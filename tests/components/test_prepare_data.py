@@ -78,9 +78,7 @@ def test_limit_keeps_the_proportions(tmp_path: Path) -> None:
     assert set(np.bincount(labels)) <= {9, 10, 11}
 
 
-def test_a_small_set_gives_fewer_samples_to_calibration_and_says_so(
-    tmp_path: Path, progress: Any
-) -> None:
+def test_small_set_reduces_calibration_samples(tmp_path: Path, progress: Any) -> None:
     prepare(tmp_path, limit=100, progress=progress)
     assert Dataset(tmp_path).info().splits["calibration"] == 20
     assert [
@@ -106,7 +104,7 @@ def test_a_mean_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         prepare(tmp_path, limit=100, preprocessing={"mean": [0.1, 0.2, 0.3]})
 
 
-def test_names_of_classes_may_be_given_but_must_suffice(tmp_path: Path) -> None:
+def test_class_names_are_optional_but_must_suffice(tmp_path: Path) -> None:
     names = [f"digit {index}" for index in range(10)]
     prepare(tmp_path / "a", limit=100, classes=names)
     assert Dataset(tmp_path / "a").info().classes == tuple(names)
@@ -200,7 +198,7 @@ sys.stdout.write(" ".join(m for m in ("tensorflow", "keras", "mlflow", "boto3") 
     assert Dataset(tmp_path / "out").info().splits["test"] == 20
 
 
-def test_prepare_data_on_a_full_disk_ends_with_a_message(tmp_path: Path) -> None:
+def test_prepare_data_reports_full_disk(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys
 from components.runtime.step import run_component

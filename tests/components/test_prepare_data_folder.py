@@ -31,7 +31,7 @@ def prepare(
     )
 
 
-def test_images_stay_in_their_files_and_come_back_with_their_class(image_folder: Make) -> None:
+def test_folder_images_keep_files_and_classes(image_folder: Make) -> None:
     root = image_folder()
     out, _ = prepare(root)
     info = Dataset(out).info()
@@ -131,7 +131,7 @@ def test_a_broken_image_is_left_out_when_asked(image_folder: Make, progress: Any
     assert not any("dog/004.png" in (out / f"{split}_files.json").read_text() for split in SPLITS)
 
 
-def test_a_class_of_broken_images_is_an_error_even_then(image_folder: Make) -> None:
+def test_skip_broken_refuses_class_without_images(image_folder: Make) -> None:
     root = image_folder(count=3)
     for path in (root / "dog").iterdir():
         break_empty(path)
@@ -202,13 +202,13 @@ def test_a_quick_trial_decodes_only_what_it_uses(
     assert sum("/cat/" in name for name in decoded) == 10
 
 
-def test_the_order_of_named_classes_is_the_order_of_labels(image_folder: Make) -> None:
+def test_named_classes_set_label_order(image_folder: Make) -> None:
     out, _ = prepare(image_folder(("a", "b", "c")), classes=["c", "a"])
     assert Dataset(out).info().classes == ("c", "a")
     assert sum(Dataset(out).info().splits.values()) == 24
 
 
-def test_an_image_that_changes_after_it_was_prepared_is_noticed(image_folder: Make) -> None:
+def test_image_changed_after_preparation_is_detected(image_folder: Make) -> None:
     root = image_folder()
     out, _ = prepare(root)
     for path in root.rglob("*.png"):

@@ -1,4 +1,4 @@
-"""Every way in which an array file can be wrong has one message."""
+"""Every error of an array file has one message."""
 
 import zipfile
 from collections.abc import Callable
@@ -133,7 +133,7 @@ def test_labels_in_other_forms_are_understood(
     assert load_split(out, "train")[1].dtype == np.int64
 
 
-def test_the_same_content_has_the_same_fingerprint_and_another_does_not(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_content_only(tmp_path: Path) -> None:
     found = []
     for name, change in (("a", 0), ("b", 0), ("c", 1)):
         (tmp_path / name).mkdir()
@@ -143,9 +143,7 @@ def test_the_same_content_has_the_same_fingerprint_and_another_does_not(tmp_path
     assert found[0] == found[1] != found[2]
 
 
-def test_images_that_occur_in_training_and_elsewhere_are_counted(
-    tmp_path: Path, progress: Any
-) -> None:
+def test_images_shared_between_parts_are_counted(tmp_path: Path, progress: Any) -> None:
     arrays = good(90)
     arrays["x"][:] = arrays["x"][:3][np.arange(90) % 3]
     np.savez(tmp_path / "data.npz", **arrays)
@@ -240,7 +238,7 @@ def test_a_broken_file_is_refused(
         prepare(tmp_path, arrays)
 
 
-def test_a_file_without_known_names_lists_what_it_has(tmp_path: Path) -> None:
+def test_file_without_known_names_lists_its_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x_train and y_train.*received pictures, targets"):
         prepare(tmp_path, {"pictures": np.zeros(3), "targets": np.zeros(3)})
 
@@ -270,7 +268,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         prepare_file(tmp_path, tmp_path / "data.npz")
 
 
-def test_an_array_cut_short_inside_a_sound_archive_is_found(tmp_path: Path) -> None:
+def test_truncated_array_in_intact_archive_is_found(tmp_path: Path) -> None:
     np.savez(tmp_path / "whole.npz", **good())
     with (
         zipfile.ZipFile(tmp_path / "whole.npz") as whole,
@@ -282,9 +280,7 @@ def test_an_array_cut_short_inside_a_sound_archive_is_found(tmp_path: Path) -> N
         prepare_file(tmp_path, tmp_path / "cut.npz")
 
 
-def test_a_full_disk_is_not_taken_for_broken_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_not_broken_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from components.data import npz_source
 
     def full(*_: object) -> None:
@@ -309,7 +305,7 @@ def bomb(path: Path, size: int) -> None:
             np.lib.format.write_array(member, np.arange(shape[0]) % 2)
 
 
-def test_read_npz_refuses_what_unpacks_to_too_much_before_it_does(
+def test_read_npz_refuses_bombs_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from components.data import npz_source

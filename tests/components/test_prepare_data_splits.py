@@ -78,7 +78,7 @@ def test_the_order_within_a_part_is_random() -> None:
         assert len(set(labels[part[: len(part) // 2]])) == 4
 
 
-def test_when_nothing_is_left_for_calibration_it_says_so() -> None:
+def test_empty_calibration_part_is_reported() -> None:
     labels = np.repeat(np.arange(2), 10)
     with pytest.raises(DataError, match="no sample is left for calibration after 16 of 20"):
         split_indices(labels, DataSettings(test_fraction=0.9), seed=0, classes=["a", "b"])

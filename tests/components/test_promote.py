@@ -1,4 +1,7 @@
-"""The promote step: verdict and report from the evidence that the steps left, and what is missing counts against."""
+"""The promote step: verdict and report from earlier steps' evidence.
+
+What is missing counts against the engine.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def test_sound_engine_is_promoted(run: dict[str, Path]) -> None:
     assert (run["out"] / "champion.onnx").read_bytes() == b"the graph"
 
 
-def test_engine_that_loses_accuracy_is_rejected_with_a_report(run: dict[str, Path]) -> None:
+def test_inaccurate_engine_is_rejected_with_report(run: dict[str, Path]) -> None:
     write(run["evaluation"] / "evaluation.json", evidence(accuracy=0.95))
     listener = Listener()
     metrics, verdict = call(run, listener)

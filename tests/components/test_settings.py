@@ -10,7 +10,7 @@ from qat_lib.errors import ExportError
 from qat_lib.export.options import ExportOptions, option_fields
 
 
-def test_export_settings_have_each_option_that_is_for_a_config() -> None:
+def test_export_settings_have_every_config_option() -> None:
     settings = ExportSettings().model_dump()
     assert list(settings) == ["target", "opset", "weights", "float_precision", "parity_samples"]
     for option in option_fields():

@@ -61,9 +61,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
     return {"dataset": digits_dataset, **made}
 
 
-def test_train_baseline_again_gives_another_archive_of_the_same_digest(
-    steps: dict[str, Path], tmp_path: Path
-) -> None:
+def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path: Path) -> None:
     from components.train_baseline import train_baseline_step
 
     train_baseline_step(
@@ -93,7 +91,7 @@ def test_models_are_kept_without_their_training(steps: dict[str, Path]) -> None:
         assert file.stat().st_size < 1.5 * 4 * loaded.count_params() + 200_000
 
 
-def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, Path]) -> None:
+def test_baseline_learns_and_writes_its_outputs(steps: dict[str, Path]) -> None:
     from components.data.reader import load_split
 
     metrics = read(steps["baseline"] / "metrics.json")
@@ -107,9 +105,7 @@ def test_the_baseline_learns_and_leaves_what_later_steps_read(steps: dict[str, P
     assert read(steps["baseline"] / "model.json")["probabilities"] is False
 
 
-def test_training_twice_with_one_seed_gives_the_same_numbers(
-    steps: dict[str, Path], tmp_path: Path
-) -> None:
+def test_training_is_repeatable_with_equal_seed(steps: dict[str, Path], tmp_path: Path) -> None:
     from components.train_baseline import train_baseline_step
 
     train_baseline_step(
@@ -124,7 +120,7 @@ def test_training_twice_with_one_seed_gives_the_same_numbers(
     np.testing.assert_array_equal(first, second)
 
 
-def test_calibration_sets_every_range_and_tells_what_it_saw(steps: dict[str, Path]) -> None:
+def test_calibration_sets_and_records_every_range(steps: dict[str, Path]) -> None:
     ranges = read(steps["ptq"] / "ranges.json")
     plan = read(steps["ptq"] / "plan.json")
     assert set(ranges) == {entry["name"] for entry in plan["quantizers"]}
@@ -201,7 +197,7 @@ def save_model(kind: str, path: Path) -> str:
         ("lambda", "Lambda layer, whose code safe mode does not run"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_with_a_reason(
+def test_incompatible_model_is_refused_with_reason(
     kind: str, message: str, steps: dict[str, Path], tmp_path: Path
 ) -> None:
     from components.train_baseline import train_baseline_step
@@ -216,9 +212,7 @@ def test_a_model_that_does_not_fit_is_refused_with_a_reason(
     assert list(out.iterdir()) == []
 
 
-def test_a_damaged_model_file_is_refused_with_a_reason(
-    steps: dict[str, Path], tmp_path: Path
-) -> None:
+def test_damaged_model_file_is_refused_with_reason(steps: dict[str, Path], tmp_path: Path) -> None:
     from components.training.model_source import open_model
 
     whole = (steps["baseline"] / "model.keras").read_bytes()
@@ -232,7 +226,7 @@ def test_a_damaged_model_file_is_refused_with_a_reason(
 
 @pytest.fixture
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of the user's own, with a builder, a subclassed model and a Q/DQ case."""
+    """A user module with builder, subclassed model and Q/DQ case."""
     code = """
         import keras
         from qat_lib import CustomQDQInsertionCase, QuantizationSpec

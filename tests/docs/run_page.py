@@ -1,6 +1,7 @@
-"""Run the Python and bash blocks of one Markdown page in order, as a reader would: ``python run_page.py PAGE``.
+"""Run a Markdown page's Python and bash blocks in order.
 
-Python blocks share one namespace. Bash blocks stop at the first failing command.
+Usage: ``python run_page.py PAGE``; it runs them as a reader would. Python blocks share one
+namespace. Bash blocks stop at the first failing command.
 """
 
 from __future__ import annotations

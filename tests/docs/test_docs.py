@@ -1,8 +1,9 @@
-"""The documentation: every block runs as printed, links lead somewhere, pictures are there, the site builds.
+"""The documentation: blocks run, links and pictures exist, the site builds.
 
-Blocks run verbatim. Some commands stand for their expensive selves: ``pip`` and ``uv run`` use this
-environment instead of making one, and ``qatline run`` trains for one epoch on few samples. The
-commands themselves, unchanged, are the subject of the tests of whole runs.
+Every block runs as printed. Blocks run verbatim. Some commands stand for their expensive selves:
+``pip`` and ``uv run`` use this environment instead of making one, and ``qatline run`` trains for
+one epoch on few samples. The commands themselves, unchanged, are the subject of the tests of whole
+runs.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def test_every_block_of_a_page_runs(page: Path, workplace: Workplace) -> None:
     workplace.run(page)
 
 
-def test_no_block_is_written_in_a_language_that_is_not_run() -> None:
+def test_docs_use_only_languages_that_run() -> None:
     for page in PAGES:
         languages = set(re.findall(r"^```(\w*)$", page.read_text(), flags=re.MULTILINE)) - {""}
         assert languages <= {"python", "bash", "text", "yaml"}, page.name
@@ -147,7 +148,7 @@ def test_every_public_name_of_the_migration_table_exists() -> None:
         assert hasattr(qat_lib.utils, name), name
 
 
-def test_every_code_of_a_finding_is_in_the_catalog() -> None:
+def test_finding_codes_are_in_the_catalog() -> None:
     from qat_lib.analysis import CATALOG
 
     named = set()

@@ -14,7 +14,7 @@ PACKAGES = ("qat_lib", "components", "pipelines")
 
 
 def modules_with_examples() -> list[str]:
-    """Return the dotted names of the modules in whose source an example stands."""
+    """Return the dotted names of modules with an example."""
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
     examples = [file for file in files if ">>> " in file.read_text(encoding="utf-8")]
     return [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in examples]

@@ -1,4 +1,7 @@
-"""Hypothesis strategies for damaged files: a valid document with wrong values in it, or with wrong bytes."""
+"""Hypothesis strategies for damaged files.
+
+A file is a valid document with wrong values in it, or with wrong bytes.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,10 @@ VALUES = st.one_of(
 
 @st.composite
 def edited(draw: st.DrawFn, document: Any) -> Any:
-    """Return a copy of a JSON document in which up to three values are replaced, removed, doubled or renamed."""
+    """Return a JSON document's copy with up to three damaged values.
+
+    They are replaced, removed, doubled or renamed.
+    """
     changed = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         paths = list(_paths(changed))

@@ -1,4 +1,7 @@
-"""Every reader of a file format of ours, with a valid document and a use of what it read."""
+"""Every reader of our file formats, with a valid document.
+
+Each comes with a use of what it read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ LARGEST_IMAGE = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """A way in for files: ``read`` takes a path, reads it, and does with it what the library does next."""
+    """A file reader: ``read`` takes a path and uses what it reads.
+
+    It does with it what the library does next.
+    """
 
     name: str
     file: str
@@ -49,7 +55,10 @@ def _sealed_reader(
     file: str,
     seal: Callable[[dict[str, Any]], Any],
 ) -> Reader:
-    """Return a reader of documents with a digest of themselves, which must not be all that protects it."""
+    """Return a reader of self-digested documents, resealed after damage.
+
+    The digest must not be all that protects it.
+    """
     resealed = edited(document).map(
         lambda each: json.dumps(seal(each) if isinstance(each, dict) else each).encode()
     )
@@ -336,7 +345,7 @@ NODES = {
 
 
 def _with_entry(path: Path, key: str) -> Path:
-    """Return a sound ONNX file whose metadata entry is the text of another file."""
+    """Return a valid ONNX file with another file's text as metadata entry."""
     from qat_lib.errors import ExportError
 
     try:
@@ -354,14 +363,14 @@ def _with_entry(path: Path, key: str) -> Path:
 
 
 def read_record(path: Path) -> None:
-    """Read a record of quantizers in the metadata of a sound ONNX file."""
+    """Read a quantizer record in the metadata of a valid ONNX file."""
     from qat_lib.export import verify_onnx
 
     verify_onnx(_with_entry(path, "qatline.quantizers"))
 
 
 def read_identities(path: Path) -> None:
-    """Read what the nodes of a sound ONNX file stand for, and do all that goes by it."""
+    """Read the node identities of a valid ONNX file and use them."""
     from qat_lib.analysis import analyze_onnx
     from qat_lib.engines.onnx_graph import read_summary
     from qat_lib.export import verify_onnx

@@ -1,7 +1,7 @@
-"""Whatever a file holds, a reader of ours returns or raises a QatlineError, in bounded time and memory.
+"""A reader of any file returns or raises a QatlineError.
 
-Damaged documents of every format: a few fixed ones in each run of the tests, thousands of random
-ones with ``-m slow``.
+It does so in bounded time and memory. Damaged documents of every format: a few fixed ones in each
+run of the tests, thousands of random ones with ``-m slow``.
 """
 
 from __future__ import annotations

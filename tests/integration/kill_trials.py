@@ -1,4 +1,7 @@
-"""Kill first runs at random moments, resume them, and compare what comes out with a run that was left alone."""
+"""Kill first runs at random, resume them, and compare the results.
+
+The reference is a run that was left alone.
+"""
 
 import contextlib
 import json
@@ -19,14 +22,20 @@ LIMIT = 850.0  # seconds for a whole run
 
 @dataclass(frozen=True)
 class Kill:
-    """When a first run is killed, in seconds after its start, and which of its processes."""
+    """The time to kill a first run, and which process.
+
+    The time is in seconds after its start.
+    """
 
     moment: float
     victim: str
 
 
 def plan_kills(count: int, *, seconds: float, seed: int) -> list[Kill]:
-    """Draw moments in a run of ``seconds``: half of them in its first quarter, about a tenth in its first hundredth."""
+    """Draw random moments in a run of ``seconds``, mostly early ones.
+
+    Half of them are in its first quarter, about a tenth in its first hundredth.
+    """
     source = random.Random(seed)
     return [Kill(seconds * source.random() ** 2, source.choice(VICTIMS)) for _ in range(count)]
 
@@ -39,7 +48,10 @@ def outcome(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def kill_first_run(start: Start, folder: Path, kill: Kill) -> bool:
-    """Start a first run in ``folder`` and kill it; return False when it had ended before."""
+    """Start a first run in ``folder`` and kill it.
+
+    Return False when it had ended before.
+    """
     process = start(folder, [])
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(kill.moment)
@@ -69,7 +81,10 @@ def _kill(command: int, family: Sequence[int], victim: str) -> None:
 
 
 def resume(start: Start, folder: Path) -> dict[str, Any]:
-    """Go on with the killed run of ``folder``, or start it again when it was killed before it had a record."""
+    """Resume the killed run of ``folder``, or restart it.
+
+    It is started again when it was killed before it had a record.
+    """
     begun = list(folder.glob("runs/[!.]*/run.json"))
     return outcome(start(folder, ["--resume", "--json"] if begun else ["--json"]))
 

@@ -148,7 +148,10 @@ def test_a_backbone_of_keras_hub(
 def test_resnet50_gives_the_engine_that_was_published(
     bench: SimpleNamespace, tmp_path: Path
 ) -> None:
-    """37 INT8 convolutions, 16 more with Add and ReLU in them, two INT8 pools and one Dense, and nothing loose."""
+    """37 INT8 convolutions, 16 more fused, two pools, one Dense.
+
+    The 16 have Add and ReLU in them; the pools are INT8, too; nothing is loose.
+    """
     keras.utils.clear_session()
     case = bench.case.Case(tmp_path, whole(applications.ResNet50), 32, samples=4)
     row = bench.case.run_stages(case, ("build", "plan", "apply", "calibrate", "export"))

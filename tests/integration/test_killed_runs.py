@@ -1,7 +1,7 @@
-"""First runs that are killed at random moments, the first second included, and resumed to the same results.
+"""First runs killed at random moments resume to the same results.
 
-``QATLINE_TEST_KILLS`` sets how many there are in each slow test (default 10), ``QATLINE_TEST_SEED``
-which moments.
+The moments include the first second. ``QATLINE_TEST_KILLS`` sets how many there are in each slow
+test (default 10), ``QATLINE_TEST_SEED`` which moments.
 """
 
 import os
@@ -42,7 +42,10 @@ COMPUTED = ("dataset", "baseline", "ptq", "qat", "onnx")
 
 
 def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
-    """Start the real pipeline with a tiny model; a resumed run has its config."""
+    """Start the real pipeline with a tiny model.
+
+    A resumed run has its config.
+    """
     (folder / "tiny_model.py").write_text(MODEL)
     overrides = (
         [] if "--resume" in arguments else [text for value in QUICK for text in ("--set", value)]
@@ -55,7 +58,7 @@ def start_real(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]
 
 
 def start_fake(folder: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
-    """Start the quick fake steps behind the real launcher, step store and MLflow."""
+    """Start quick fake steps with real launcher, step store and MLflow."""
     path = os.pathsep.join((str(FAKES), str(ROOT)))
     return _start(folder, [str(FAKES / "fake_cli.py"), "run", *arguments], {"PYTHONPATH": path})
 
@@ -103,7 +106,10 @@ def test_killed_first_runs_of_real_steps_resume(tmp_path: Path) -> None:
 
 
 def run_trials(start: Start, root: Path, *, count: int, computed: Sequence[str]) -> None:
-    """Kill ``count`` first runs, each in a folder of its own; each must resume to what an untouched run gives."""
+    """Kill ``count`` first runs; each must resume to an untouched run's results.
+
+    Each has a folder of its own.
+    """
     started = time.monotonic()
     reference = outcome(start(_new(root / "untouched"), ["--json"]))
     seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""A run of the real pipeline that is killed with SIGKILL in each of its steps, and goes on each time."""
+"""A real run killed with SIGKILL in each step, resumed each time."""
 
 import json
 import os

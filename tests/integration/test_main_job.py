@@ -1,4 +1,7 @@
-"""The main job, once, as a user starts it: the default config on the real digits, through the real command line."""
+"""The main job, run once through the real command line.
+
+It takes the default config on the real digits, as a user would start it.
+"""
 
 import json
 import os
@@ -27,7 +30,10 @@ KEYS = ("accuracy", "bytes", "latency_ms_p50", "latency_ms_p99", "int8_layers", 
 
 @dataclass(frozen=True)
 class MainJob:
-    """A finished default run, what it printed, and how to start more of them on the same store."""
+    """A finished default run, its output, and a starter of further runs.
+
+    They share the store.
+    """
 
     folder: Path
     stdout: str
@@ -129,7 +135,7 @@ def test_run_folder_holds_every_artifact(main_job: MainJob) -> None:
     assert json.loads((main_job.run_dir / "run.json").read_text())["status"] == "finished"
 
 
-def test_mlflow_holds_a_parent_and_a_child_for_each_step(main_job: MainJob) -> None:
+def test_mlflow_has_parent_and_step_children(main_job: MainJob) -> None:
     from mlflow import MlflowClient
 
     tracking = main_job.result["tracking"]
@@ -186,7 +192,7 @@ def test_a_second_run_reuses_every_step(main_job: MainJob) -> None:
     assert {child.data.tags["qatline.status"] for child in children} == {"reused"}
 
 
-def test_another_qat_rate_runs_again_from_finetune_qat_on_only(main_job: MainJob) -> None:
+def test_new_qat_rate_reruns_from_finetune_qat(main_job: MainJob) -> None:
     other = main_job.run("--json", "--set", "qat.learning_rate=1e-4", "--set", "qat.epochs=1")
     assert other.returncode == 0, other.stderr
     result = json.loads(other.stdout)
@@ -204,7 +210,7 @@ def test_another_qat_rate_runs_again_from_finetune_qat_on_only(main_job: MainJob
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_accuracy_and_digests(main_job: MainJob) -> None:
+def test_equal_seeds_give_equal_accuracy_and_digests(main_job: MainJob) -> None:
     again = json.loads(main_job.run("--json", "--no-cache").stdout)
     for row in ROWS:
         assert again["results"][row]["accuracy"] == main_job.result["results"][row]["accuracy"]
@@ -217,7 +223,7 @@ def test_the_same_seed_gives_the_same_accuracy_and_digests(main_job: MainJob) ->
 
 
 @pytest.mark.slow
-def test_what_follows_a_step_that_is_made_again_is_reused(main_job: MainJob) -> None:
+def test_steps_after_rebuilt_step_are_reused(main_job: MainJob) -> None:
     for step in ("prepare_data", "train_baseline"):
         shutil.rmtree(main_job.folder / "runs" / "store" / step)
     steps = json.loads(main_job.run("--json").stdout)["steps"]

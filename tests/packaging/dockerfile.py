@@ -1,4 +1,4 @@
-"""Read a Dockerfile far enough to check it, and to run one target's lines without a container engine."""
+"""Parse a Dockerfile and run a target without a container engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FROM_OUTSIDE = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "UV_CACHE")
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One instruction: ``RUN``, ``COPY``, ... and the text after it, continuation lines joined."""
+    """One instruction (``RUN``, ``COPY``, ...) and its joined text."""
 
     name: str
     text: str
@@ -55,7 +55,7 @@ def chain(stages: dict[str, Stage], target: str) -> list[Stage]:
 
 
 class Builder:
-    """Runs the instructions of a target below ``root``, with absolute paths of the image moved there.
+    """Runs a target's instructions below ``root``, absolute paths moved there.
 
     Lines that only root can run (``useradd``) are left out; everything else is executed as it is
     written.
@@ -69,7 +69,7 @@ class Builder:
         self._built: set[str] = set()
 
     def build(self, target: str) -> dict[str, str]:
-        """Execute ``target`` and what it copies from; return the environment that its entry point would see."""
+        """Execute ``target`` and its sources; return the entry point's environment."""
         # pip of the base image installs into the image: here, into an environment of its own.
         environment = {
             "PATH": f"{self._root}/usr/local/bin:/usr/bin:/bin",

@@ -1,4 +1,4 @@
-"""The one command that checks everything, and the hooks that check the same at each commit."""
+"""The check-everything script and the commit hooks with equal checks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / ".ci" / "run"
 
 
-def test_the_script_can_be_run_and_stops_at_the_first_failure() -> None:
+def test_check_script_is_executable_and_stops_on_failure() -> None:
     assert os.access(SCRIPT, os.X_OK)
     subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
     assert "set -euo pipefail" in SCRIPT.read_text()
 
 
-def test_the_script_runs_the_test_command_of_the_readme() -> None:
+def test_script_runs_test_command_of_readme() -> None:
     (command,) = re.findall(
         r"pip install uv && (uv run .*pytest)$",
         (ROOT / "README.md").read_text(),
@@ -31,7 +31,7 @@ def test_the_script_runs_the_test_command_of_the_readme() -> None:
     assert command in SCRIPT.read_text()
 
 
-def test_every_hook_is_a_check_of_the_script_too() -> None:
+def test_every_hook_is_a_script_check() -> None:
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repo["repo"] == "local"
     for hook in repo["hooks"]:
@@ -45,8 +45,8 @@ def helper_folders() -> list[Path]:
     return [ROOT / folder for folder in options["pythonpath"]]
 
 
-def test_helpers_of_the_tests_have_names_of_their_own() -> None:
-    """Helpers are found by the path: the first of two with one name would hide the second."""
+def test_helpers_have_unique_names() -> None:
+    """Helpers are found by path: equal names would hide the second."""
     names = Counter(
         path.name
         for folder in helper_folders()
@@ -57,7 +57,7 @@ def test_helpers_of_the_tests_have_names_of_their_own() -> None:
 
 
 def test_no_folder_of_the_tests_hides_a_package() -> None:
-    """A folder on the path can be imported: one that is called tensorrt would stand for TensorRT."""
+    """A folder named tensorrt on the path would be imported as TensorRT."""
     packages = {*packages_distributions(), "tensorrt", "cuda"}
     found = [path.name for folder in helper_folders() for path in folder.iterdir() if path.is_dir()]
     assert packages.isdisjoint(found)

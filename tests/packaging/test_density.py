@@ -1,4 +1,4 @@
-"""The figures of the sources' density, counted on sources whose figures are plain to see."""
+"""Density figures, counted on sources whose figures are plain."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_doubles_are_public_names_that_two_modules_define(
     assert density["doubles"](counts) == {"Box": ["inside/one.py", "inside/two.py"]}
 
 
-def test_doubles_allow_a_name_once_in_each_front_end(density: dict[str, Any]) -> None:
+def test_doubles_allow_name_per_front_end(density: dict[str, Any]) -> None:
     homes = {
         "calibrate": ["qat_lib/calibration/calibrate.py", "qat_lib/torch/calibrate.py"],
         "mark": ["qat_lib/torch/a.py", "qat_lib/torch/b.py"],

@@ -1,4 +1,7 @@
-"""The container images: pinned, without root or secrets, and their install lines work in a clean environment."""
+"""The container images: pinned, without root or secrets.
+
+Their install lines work in a clean environment.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ TARGETS = ("training", "engine")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_user_is_a_numeric_one_and_not_root(target: str) -> None:
+def test_user_is_numeric_and_not_root(target: str) -> None:
     users = [
         item.text for item in read_stages(DOCKERFILE)[target].instructions if item.name == "USER"
     ]
@@ -26,7 +29,7 @@ def test_the_user_is_a_numeric_one_and_not_root(target: str) -> None:
     assert names.index("USER") < names.index("ENTRYPOINT")
 
 
-def test_bases_are_pinned_to_an_exact_version_or_digest() -> None:
+def test_bases_are_pinned_by_version_or_digest() -> None:
     stages = read_stages(DOCKERFILE)
     bases = {stage.base for stage in stages.values()} - set(stages)
     assert bases == {"${PYTHON_IMAGE}"}
@@ -34,7 +37,7 @@ def test_bases_are_pinned_to_an_exact_version_or_digest() -> None:
     assert re.search(r"^python:3\.1[123]\.\d+-slim-\w+$|@sha256:[0-9a-f]{64}$", pinned)
 
 
-def test_every_install_is_pinned_or_comes_from_the_lock_file() -> None:
+def test_installs_are_pinned_or_locked() -> None:
     for stage in read_stages(DOCKERFILE).values():
         for item in stage.instructions:
             if item.name == "RUN" and "uv sync" in item.text:
@@ -78,7 +81,7 @@ def test_no_secret_is_in_the_images() -> None:
     assert not re.search(r"^(ADD|COPY)\s+(\.|\*)\s", text, flags=re.MULTILINE)
 
 
-def test_the_build_context_is_a_list_of_what_may_enter() -> None:
+def test_build_context_is_an_allowlist() -> None:
     lines = [
         line
         for line in (ROOT / ".dockerignore").read_text().splitlines()

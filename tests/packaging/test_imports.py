@@ -1,4 +1,7 @@
-"""Imports go down: no package imports one above it, and no module comes back to itself."""
+"""Imports go down: no package imports one above, no cycles.
+
+No module comes back to itself.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def imports_of(source: str, modules: set[str]) -> set[str]:
 
 
 def read_graph(root: Path) -> dict[str, set[str]]:
-    """Return the imports of each module; a module doesn't depend on the packages that it is in."""
+    """Return each module's imports, without the packages it is in."""
     paths = {}
     for package in ABOVE:
         for path in (root / package).rglob("*.py"):
@@ -52,7 +55,7 @@ def read_graph(root: Path) -> dict[str, set[str]]:
 
 
 def find_circle(graph: dict[str, set[str]]) -> list[str]:
-    """Return modules that import each other in a circle; an empty list if there are none."""
+    """Return modules that import each other in a cycle, if any."""
     left = {name: set(targets) for name, targets in graph.items()}
     while free := [name for name, targets in left.items() if not targets & left.keys()]:
         for name in free:

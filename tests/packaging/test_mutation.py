@@ -1,4 +1,4 @@
-"""The measurement of the tests by mutants: its sample, its table of tests, its score, and (on demand) its result."""
+"""Mutation testing: its sample, test table, score and, on demand, result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(root: Path, source: str) -> list[Mutant]:
 
 
 def test_find_mutants_changes_behaviour_only(tmp_path: Path) -> None:
-    """One mutant a place; none in annotations, in the options of a dataclass or at the mark of keyword arguments."""
+    """One mutant per place; none in annotations, dataclass options or ``*`` markers."""
     changes = {mutant.changed_lines(SOURCE) for mutant in write(tmp_path, SOURCE)}
     removed = [before for before, _ in changes]
     assert sum("@dataclass" in line for line in removed) == 1  # the decorator itself may be lost
@@ -102,7 +102,7 @@ def test_wilson_interval_agrees_with_published_values(
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_score_counts_timeouts_as_caught_and_leaves_equivalents_out() -> None:
+def test_score_counts_timeouts_but_not_equivalents() -> None:
     outcomes = ["killed", "timeout", "survived", "equivalent", "killed"]
     verdicts = [Verdict(module="a/b.py", outcome=each, diff=f"<{each}>") for each in outcomes]
     assert score(verdicts) == 0.75
@@ -112,7 +112,7 @@ def test_score_counts_timeouts_as_caught_and_leaves_equivalents_out() -> None:
     assert "<killed>" not in text
 
 
-def test_session_tries_a_survivor_again_once_its_tests_change(tmp_path: Path) -> None:
+def test_session_retries_survivor_after_test_change(tmp_path: Path) -> None:
     killed, survived = write(tmp_path, SOURCE)[:2]
     (tmp_path / "test_box.py").write_text("1")
     session = Session(tmp_path / "results.jsonl", tmp_path)

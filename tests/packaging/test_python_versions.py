@@ -1,4 +1,4 @@
-"""The oldest Python that pyproject.toml admits can import what its standard library has."""
+"""The oldest admitted Python has every standard library name we import."""
 
 from __future__ import annotations
 

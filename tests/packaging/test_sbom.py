@@ -1,4 +1,4 @@
-"""The bills of materials: valid CycloneDX, and complete for the wheel and for each image."""
+"""The bills of materials: valid CycloneDX, complete for wheel and images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 def extras_of(name: str) -> set[str]:
-    """Return what a bill is for, as the Dockerfile's final install line says it."""
+    """Return a bill's subject as in the Dockerfile's final install line."""
     if name == "wheel":
         return set(
             tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -53,7 +53,10 @@ def extras_of(name: str) -> set[str]:
 
 
 def locked_for(extras: set[str]) -> set[tuple[str, str]]:
-    """Return name and version of what the lock file installs on Linux, by a walk of its own."""
+    """Return the packages the lock file installs on Linux.
+
+    They are found by a walk of its own, as name and version.
+    """
     packages: dict[str, dict[str, Any]] = {}
     for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
         packages.setdefault(each["name"], {})[each["version"]] = each
@@ -81,7 +84,7 @@ def locked_for(extras: set[str]) -> set[tuple[str, str]]:
 
 @functools.cache
 def holds_somewhere(marker: str) -> bool:
-    """Return whether a marker of the lock file holds on some supported Python and machine."""
+    """Return whether a marker holds on a supported Python and machine."""
     parsed = Marker(marker)
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     versions = [
@@ -93,7 +96,7 @@ def holds_somewhere(marker: str) -> bool:
     )
 
 
-def test_sbom_is_written_for_the_wheel_and_each_image(bills: dict[str, Any]) -> None:
+def test_sbom_is_written_for_wheel_and_images(bills: dict[str, Any]) -> None:
     targets = {
         name.removesuffix("-build")
         for name in read_stages(ROOT / "Dockerfile")
@@ -140,7 +143,7 @@ def test_sbom_lists_what_the_project_asks_for(bills: dict[str, Any]) -> None:
     assert names <= {each["name"] for each in bills["wheel"]["components"]}
 
 
-def test_image_extras_reads_the_line_that_installs_the_project() -> None:
+def test_image_extras_reads_project_install_line() -> None:
     image_extras = runpy.run_path(str(SCRIPT))["image_extras"]
     dependencies = "FROM base AS engine-dependencies\nRUN uv sync --extra no\n"
     build = "FROM x AS engine-build\nCOPY a b\nRUN uv sync --extra a --extra b\n"

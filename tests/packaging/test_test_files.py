@@ -1,4 +1,4 @@
-"""Tests can be found: each file of tests is named after a module or package of the mirrored folder."""
+"""Each test file is named after a mirrored module or package."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_exceptions_are_files() -> None:
     assert [name for name in ACROSS_MODULES if not (ROOT / name).is_file()] == []
 
 
-def test_is_named_after_takes_a_name_with_an_aspect(tmp_path: Path) -> None:
+def test_is_named_after_allows_an_aspect(tmp_path: Path) -> None:
     (tmp_path / "graph.py").touch()
     (tmp_path / "rules").mkdir()
     names = ["test_graph", "test_graph_order", "test_rules", "test_graphs", "test_order_graph"]

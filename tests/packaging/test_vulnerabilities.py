@@ -1,4 +1,7 @@
-"""Known vulnerabilities of what is locked. Asks a service, so that it can fail without a change of the project."""
+"""Known vulnerabilities of the locked packages.
+
+Asks a service, so that it can fail without a change of the project.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Command lines that must not work: bad files in every command that opens one, and bad arguments."""
+"""Command lines that must fail: bad files and bad arguments.
+
+A bad file stands in every command that opens one.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -44,7 +47,10 @@ class Case:
     refused: bool = True
 
     def lay_out(self, good: Path, folder: Path) -> set[Path]:
-        """Copy the good files into ``folder``, put the bad one in place, and return what lies there."""
+        """Copy the good files and the bad one into ``folder``.
+
+        Return what lies there.
+        """
         shutil.copytree(good, folder, symlinks=True)
         place = folder / self.bad
         if self.bad:

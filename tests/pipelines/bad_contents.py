@@ -1,4 +1,7 @@
-"""Sound files with contents that are no good: wrong shapes and types, NaN, bombs, lies; and bad arguments."""
+"""Intact files with bad contents, and bad arguments.
+
+The contents are wrong shapes and types, NaN, bombs and lies.
+"""
 
 import io
 import os
@@ -14,7 +17,10 @@ from bad_files import Make, make_device, make_pipe, writer
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """A bad content of one file; ``commands`` are those that must refuse it, none for all."""
+    """A bad content of one file, and the ``commands`` that refuse it.
+
+    No commands stands for all of them.
+    """
 
     file: str
     name: str
@@ -80,7 +86,7 @@ def _arrays() -> Iterator[Content]:
 
 
 def npz(arrays: dict[str, Any], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return the bytes of a ``.npz`` file; an array may also be the bytes of its member."""
+    """Return a ``.npz`` file's bytes; an array may be raw member bytes."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", compression) as archive:
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Files that are no good: damaged, of another kind, endless, or not files at all."""
+"""Bad files: damaged, of another kind, endless, or no files."""
 
 import json
 import os
@@ -114,7 +114,7 @@ _VALUES: tuple[Any, ...] = (None, True, -1, 10**400, 1.5, "x", "", [], {}, [[]],
 
 
 def altered(data: bytes, random: Random, count: int) -> Iterator[tuple[str, Make]]:
-    """Yield JSON in which one value is of another type, or is left out; it may be harmless."""
+    """Yield JSON with one value retyped or removed; it may be harmless."""
     for index in range(count):
         content = json.loads(data)
         place, key = random.choice(list(_places(content)))

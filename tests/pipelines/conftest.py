@@ -1,4 +1,7 @@
-"""Run the command line in processes of its own, with quick fake steps behind the real components."""
+"""Run the command line in processes with quick fake steps.
+
+The real components stand around the fake steps.
+"""
 
 import os
 import subprocess

@@ -22,7 +22,7 @@ _APIS = ("ExperimentServiceApi", "PipelineServiceApi", "PipelineUploadServiceApi
 
 
 def generated_routes() -> list[tuple[str, "re.Pattern[str]", str]]:
-    """(method, path pattern, operation) of every call that the installed client can make."""
+    """(method, path pattern, operation) of the installed client's calls."""
     routes = []
     for api in _APIS:
         source = inspect.getsource(getattr(kfp_server_api, api))
@@ -36,7 +36,7 @@ def generated_routes() -> list[tuple[str, "re.Pattern[str]", str]]:
 
 
 def check_body(value: Any, model: str, place: str = "") -> None:
-    """Raise ValueError for a field that the model does not have, at any depth."""
+    """Raise ValueError for an unknown field at any depth."""
     if model.startswith("list["):
         for item in value:
             check_body(item, model[5:-1], place)

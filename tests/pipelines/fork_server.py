@@ -1,4 +1,4 @@
-"""Run many command lines in processes of their own, each forked from one that has the libraries imported.
+"""Run command lines in forks of a process with the libraries imported.
 
 Reads a JSON object a line: ``{"arguments": [...], "folder": ...}``. Answers with exit code, output,
 processor seconds, and MiB of memory beyond what the imports take. No tensor is made before a fork:
@@ -80,7 +80,7 @@ STEPS: dict[str, Callable[..., None]] = {
 
 
 def execute(arguments: list[str]) -> None:
-    """Run one command of the CLI or, reported in the same way, one of the steps above."""
+    """Run a CLI command or, reported equally, one of the steps above."""
     from pipelines.cli.errors import reported
     from pipelines.cli.main import app
 

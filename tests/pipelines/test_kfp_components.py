@@ -67,7 +67,7 @@ def test_component_source_hands_everything_on(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_component_of_each_step_is_what_its_function_declares(step: Step) -> None:
+def test_component_matches_its_step_function(step: Step) -> None:
     spec, definition = component_of(step).component_spec, load_step(step.name)
     sections = {section_of(name) for name in spec.inputs if name not in definition.inputs}
     assert set(definition.inputs) < set(spec.inputs)
@@ -77,7 +77,7 @@ def test_component_of_each_step_is_what_its_function_declares(step: Step) -> Non
     assert spec.outputs[step.artifact].type == f"system.{step.kind}@0.0.1"
 
 
-def test_component_of_promote_hands_on_verdict_report_and_metrics() -> None:
+def test_promote_component_outputs_verdict_report_metrics() -> None:
     spec = component_of(STEP_BY_NAME["promote"]).component_spec
     assert set(spec.outputs) == {"promotion", "report", "metrics"}
     assert spec.outputs["report"].type == "system.HTML@0.0.1"

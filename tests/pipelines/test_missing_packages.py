@@ -1,4 +1,4 @@
-"""``pip install qatline`` without extras: each command works, or says which extra it needs."""
+"""``pip install qatline`` without extras: commands work or name their extra."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_every_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_every_command_names_the_extra_in_a_bare_environment(tmp_path: Path) -> None:
+def test_commands_name_extra_in_bare_environment(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", ROOT], check=True)

@@ -1,4 +1,8 @@
-"""Secrets planted wherever one can enter: refused, or in nothing that a run writes, prints, compiles or records."""
+"""Planted secrets are refused or never written.
+
+They are planted wherever one can enter; nothing that a run writes, prints, compiles or records
+holds them.
+"""
 
 import subprocess
 from pathlib import Path
@@ -64,7 +68,7 @@ def test_load_config_refuses_a_secret_in_an_address(key: str, uri: str, tmp_path
 @pytest.mark.parametrize(
     "variable", ["MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "--set", "--host"]
 )
-def test_a_command_refuses_a_secret_before_it_writes_anything(
+def test_command_refuses_secret_before_writing(
     command: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

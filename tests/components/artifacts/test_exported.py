@@ -12,7 +12,7 @@ from components.variants import Variant
 from qat_lib.errors import StepError
 
 
-def test_reference_of_fp16_without_a_graph_is_that_of_fp32(tmp_path: Path) -> None:
+def test_fp16_reference_without_graph_is_fp32(tmp_path: Path) -> None:
     exported = Exported(tmp_path)
     assert exported.reference(Variant.FP16).name == "fp32.onnx"
     assert exported.reference(Variant.QAT).name == "qat.onnx"

@@ -22,7 +22,7 @@ class Sizes(StepFolder):
     STEP: ClassVar[str] = "measure_size"
 
 
-def test_read_gives_a_record_with_defaults_for_absent_keys(tmp_path: Path) -> None:
+def test_read_fills_defaults_for_absent_keys(tmp_path: Path) -> None:
     (tmp_path / "size.json").write_text('{"bytes": 3, "of_another_version": true}')
     assert Sizes(tmp_path).read("size.json", Size) == Size(bytes=3, name="none", seconds=None)
 
@@ -38,7 +38,7 @@ def test_read_gives_a_record_with_defaults_for_absent_keys(tmp_path: Path) -> No
         ('{"bytes": "many"}', r"bytes: expected a valid integer.*, received 'many'\. Run measure"),
     ],
 )
-def test_read_says_what_was_expected_and_what_to_do(
+def test_read_error_names_expectation_and_remedy(
     tmp_path: Path, text: str | None, message: str
 ) -> None:
     if text is not None:

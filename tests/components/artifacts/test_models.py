@@ -28,7 +28,7 @@ def test_test_accuracy_is_that_of_the_metrics(tmp_path: Path) -> None:
     }
 
 
-def test_history_of_an_older_run_has_no_kept_epoch(tmp_path: Path) -> None:
+def test_old_history_has_no_kept_epoch(tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text('[{"epoch": 1.0, "loss": 0.5}]')
     assert FineTuned(tmp_path).history() == [Epoch(epoch=1.0, loss=0.5)]
     (tmp_path / "history.json").write_text('{"epoch": 1.0}')

@@ -12,7 +12,7 @@ from components.artifacts.promotion import Reason
 from qat_lib.errors import StepError
 
 
-def test_verdict_is_written_with_the_name_of_the_model(tmp_path: Path) -> None:
+def test_write_verdict_adds_model_name(tmp_path: Path) -> None:
     reason = Reason(check="speedup", passed=True, expected="2", received="3", message="Fast.")
     Promotion(tmp_path).write_verdict(Verdict(verdict="promote", reasons=(reason,)), model="m")
     content = json.loads((tmp_path / "verdict.json").read_text())

@@ -1,4 +1,7 @@
-"""Links, pipes and devices in an image folder: each image counts once, in one class, or is refused."""
+"""Links, pipes and devices in an image folder.
+
+Each image counts once, in one class, or is refused.
+"""
 
 import os
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from qat_lib.errors import DataError
 Make = Callable[..., Path]
 
 
-def test_list_images_reads_nested_folders_and_links_to_elsewhere(image_folder: Make) -> None:
+def test_list_images_follows_nested_folders_and_links(image_folder: Make) -> None:
     root = image_folder(count=3)
     elsewhere = root.parent / "elsewhere" / "deep"
     elsewhere.mkdir(parents=True)
@@ -30,7 +33,7 @@ def test_list_images_reads_nested_folders_and_links_to_elsewhere(image_folder: M
 
 
 @pytest.mark.parametrize("target", ["..", ".", "../..", "/"])
-def test_list_images_refuses_a_link_to_a_folder_above(image_folder: Make, target: str) -> None:
+def test_list_images_refuses_link_to_ancestor(image_folder: Make, target: str) -> None:
     root = image_folder(count=3)
     (root / "cat" / "loop").symlink_to(target)
     with pytest.raises(
@@ -61,7 +64,7 @@ def test_list_images_refuses_one_file_in_two_classes(image_folder: Make, name: s
         list_images(root, None)
 
 
-def test_prepare_data_counts_a_file_with_two_names_once(image_folder: Make, progress: Any) -> None:
+def test_prepare_data_counts_linked_file_once(image_folder: Make, progress: Any) -> None:
     root = image_folder()
     (root / "cat" / "again.png").symlink_to("000.png")
     out = root.parent / "out"
@@ -81,7 +84,7 @@ def test_list_images_bounds_the_depth(image_folder: Make) -> None:
         list_images(root, None)
 
 
-def test_list_images_names_a_name_that_is_not_utf8(image_folder: Make) -> None:
+def test_list_images_reports_non_utf8_name(image_folder: Make) -> None:
     root = image_folder(count=3)
     (root / "cat" / os.fsdecode(b"\xff.png")).write_bytes(b"")
     with pytest.raises(DataError, match=r"names in UTF-8, received b'\\xff\.png'"):

@@ -56,9 +56,7 @@ def test_decode_image_reads_the_size_first(side: int) -> None:
         decode_image(_bitmap(side, side), "rgb", None, name="bomb")
 
 
-def test_decode_image_takes_more_pixels_where_the_variable_allows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decode_image_pixel_limit_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "image.png"
     Image.new("L", (30, 20)).save(path)
     monkeypatch.setenv("QATLINE_MAX_IMAGE_PIXELS", "599")
@@ -68,7 +66,7 @@ def test_decode_image_takes_more_pixels_where_the_variable_allows_it(
     assert load_image(path, "gray", None).shape == (20, 30, 1)
 
 
-def test_decode_image_opens_no_format_but_those_of_its_suffixes(tmp_path: Path) -> None:
+def test_decode_image_opens_only_allowed_formats(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
     with pytest.raises(DataError, match="cannot identify image file"):
         load_image(tmp_path / "x.png", "rgb", None)

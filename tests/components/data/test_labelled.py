@@ -18,7 +18,7 @@ def save(folder: Path, **arrays: np.ndarray) -> Path:
     return path
 
 
-def test_read_labelled_of_an_archive_prefers_the_test_part(tmp_path: Path) -> None:
+def test_read_labelled_prefers_the_test_part(tmp_path: Path) -> None:
     path = save(tmp_path, x=X, y=Y, x_test=X[:3], y_test=Y[:3])
     found = read_labelled(path, None, tmp_path, TEST_PAIRS)
     np.testing.assert_array_equal(found.x, X[:3])
@@ -64,7 +64,7 @@ def test_read_labelled_says_what_is_wrong(
         read_labelled(tmp_path / data, beside, tmp_path, TEST_PAIRS)
 
 
-def test_read_training_takes_the_validation_part_of_the_file(tmp_path: Path) -> None:
+def test_read_training_uses_stored_validation_part(tmp_path: Path) -> None:
     path = save(tmp_path, x_train=X, y_train=Y, x_val=X[:2], y_val=Y[:2])
     training, validating = read_training(path, None, tmp_path, seed=0)
     assert (len(training.labels), len(validating.labels)) == (10, 2)

@@ -67,7 +67,7 @@ def test_an_unknown_part_is_refused(digits_dataset: Path) -> None:
         load_split(digits_dataset, "dev")
 
 
-def test_a_folder_that_is_no_data_set_is_told(tmp_path: Path) -> None:
+def test_folder_without_data_set_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no prepared data set"):
         Dataset(tmp_path).info()
     with pytest.raises(DataError, match=r"Expected a preprocessing definition at .*there is none"):
@@ -204,13 +204,13 @@ def test_files_of_another_size_are_told(digits: Path, image_folder: Any) -> None
 
 
 @pytest.mark.parametrize("listed", [[["a", "b"]], 5, [5], [["a", None]]])
-def test_a_list_of_files_of_another_form_is_told(digits: Path, tmp_path: Path, listed: Any) -> None:
+def test_malformed_file_list_is_reported(digits: Path, tmp_path: Path, listed: Any) -> None:
     files(digits, tmp_path, listed)
     with pytest.raises(DataError, match=r"test_files\.json can't be read"):
         open_split(digits, "test")
 
 
-def test_files_are_brought_to_the_size_of_the_data_set(digits: Path, image_folder: Any) -> None:
+def test_reader_resizes_files_to_data_set(digits: Path, image_folder: Any) -> None:
     root = image_folder(("cat",), 2)
     files(digits, root, [["cat/000.png", 1], ["cat/001.png", 0]], (3, 4, 3))
     text = json.loads((digits / "preprocessing.json").read_text())

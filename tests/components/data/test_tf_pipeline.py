@@ -1,4 +1,4 @@
-"""The ``tf.data`` side of the reader: same numbers as NumPy, same order for the same seed."""
+"""The ``tf.data`` reader: NumPy's numbers, same order for same seed."""
 
 import re
 from collections.abc import Callable
@@ -67,7 +67,10 @@ def test_augmentation_differs_from_epoch_to_epoch_without_shuffling(digits_datas
 
 @pytest.fixture(scope="module")
 def gradient(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images whose pixels tell where they came from: value = 16 * row + column, on 16 x 16."""
+    """Images whose pixels encode their position.
+
+    The value is 16 * row + column, on 16 x 16.
+    """
     folder = tmp_path_factory.mktemp("gradient")
     image = (16 * np.arange(16)[:, None] + np.arange(16)[None, :]).astype(np.uint8)
     np.savez(
@@ -83,7 +86,7 @@ def gradient(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def offsets(images: np.ndarray, *, mirrored: bool) -> set[tuple[int, int, bool]]:
-    """Find by which offset each image was moved; fail on one that is no moved image."""
+    """Return each image's offset; fail on any other change."""
     rows, columns = np.meshgrid(np.arange(16), np.arange(16), indexing="ij")
     candidates = {}
     for dy in range(-2, 3):
@@ -99,7 +102,7 @@ def offsets(images: np.ndarray, *, mirrored: bool) -> set[tuple[int, int, bool]]
     return {candidates[image.tobytes()] for image in images[..., 0]}
 
 
-def test_shift_moves_by_up_to_an_eighth_and_repeats_the_edge(gradient: Path) -> None:
+def test_shift_reaches_an_eighth_and_repeats_edge(gradient: Path) -> None:
     x, _ = epoch(tf_dataset(gradient, "train", 32, shuffle_seed=0, augment="shift"))
     found = offsets(x, mirrored=False)
     assert {dy for dy, _, _ in found} == {dx for _, dx, _ in found} == {-2, -1, 0, 1, 2}
@@ -127,7 +130,7 @@ def test_an_unknown_augmentation_is_refused(digits_dataset: Path) -> None:
         tf_dataset(digits_dataset, "train", 8, augment="rotate")
 
 
-def test_an_image_that_vanishes_in_the_middle_is_named(
+def test_image_deleted_during_reading_is_named(
     image_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     root, out = image_folder(count=20), tmp_path / "out"

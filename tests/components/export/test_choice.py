@@ -1,4 +1,4 @@
-"""Targets, signs and FP16, by settings and by what works on this machine."""
+"""Targets, signs and FP16 by settings and available backends."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_choose_export_writes_fp16_for_tensorrt(
     assert choice == ExportChoice(target=backend, fp16=expected)
 
 
-def test_choose_export_asks_the_machine_only_where_both_are_auto(machine: str | None) -> None:
+def test_choose_export_probes_only_if_both_auto(machine: str | None) -> None:
     assert choose_export(ExportSettings(target="openvino"), EngineSettings()).target == "openvino"
     if machine is None:
         with pytest.raises(BackendUnavailableError):
@@ -96,7 +96,7 @@ def test_choose_unsigned_goes_by_the_machine(machine: str | None, unsigned: Any)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
-def test_choose_unsigned_is_no_where_tensorrt_is_in_it(target: Any, backend: Any) -> None:
+def test_choose_unsigned_is_false_for_tensorrt(target: Any, backend: Any) -> None:
     asked = ExportSettings(target=target), EngineSettings(backend=backend)
     expected = "tensorrt" not in (target, backend)
     assert choose_unsigned(QuantizationSettings(unsigned="auto"), *asked) is expected

@@ -12,7 +12,7 @@ from qat_lib.errors import VerificationError
 
 
 class Parity(SimpleNamespace):
-    """A parity report; it is handed out for every file whose name is asked for."""
+    """A parity report, returned for every requested file."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -26,7 +26,7 @@ class Parity(SimpleNamespace):
 
 
 class Scripted(SimpleNamespace):
-    """A framework that hands out parity reports, and keeps the files that it is asked for."""
+    """A framework that returns parity reports and records requested files."""
 
     title = "Keras"
     layer_check = "a command"

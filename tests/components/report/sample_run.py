@@ -1,4 +1,4 @@
-"""A run's directories as the steps write them, small, with every file that the report reads."""
+"""A small run's step directories, with every file the report reads."""
 
 from __future__ import annotations
 
@@ -309,7 +309,10 @@ def png(seed: int) -> bytes:
 
 
 def graph() -> onnx.ModelProto:
-    """A residual block with a projection: two readers of one pair, INT8 weights, one float layer at the end."""
+    """A residual block with a projection, INT8 weights and one float layer.
+
+    Two readers share one pair; the float layer is at the end.
+    """
     builder = _Graph()
     x = builder.pair("input", "input", 1.0)
     x = builder.conv(x, "stem", stride=1)

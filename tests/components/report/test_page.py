@@ -1,4 +1,7 @@
-"""The whole page: complete, self-contained, well-formed, deaf to hostile names, and never failing."""
+"""The page: complete, self-contained, well-formed, robust.
+
+It is deaf to hostile names and never fails.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def check(page: str) -> Checker:
     return checker
 
 
-def test_page_is_well_formed_and_links_reach_their_sections(folders: ReportFolders) -> None:
+def test_page_is_well_formed_with_valid_links(folders: ReportFolders) -> None:
     checker = check(render(folders))
     inside = [link.removeprefix("#") for link in checker.links if link.startswith("#")]
     assert set(inside) <= set(checker.ids)

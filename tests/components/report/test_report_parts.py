@@ -1,4 +1,4 @@
-"""The parts of the report that compute: numbers, axes, histograms, layout, the view of a graph."""
+"""The report's computations: numbers, axes, histograms, layout, graph view."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_graph_view_holds_layers_pairs_and_weights(view: GraphView) -> None:
     }  # fmt: skip
 
 
-def test_pair_with_two_readers_is_one_pair_with_two_edges(view: GraphView) -> None:
+def test_shared_pair_has_two_edges(view: GraphView) -> None:
     key = next(node.key for node in view.nodes if node.title == "stem")
     assert [edge.quantized for edge in view.edges if edge.source == key] == [True, True]
     drawn = draw_graph(view, {"quant_stem/Conv": "i8"})
@@ -185,7 +185,7 @@ def test_unsigned_ranges_begin_at_zero(tmp_path: Path) -> None:
     assert "Q/DQ 0…5.02" in draw_graph(found, {})
 
 
-def test_a_layer_is_titled_as_the_file_says_it(tmp_path: Path) -> None:
+def test_layer_title_comes_from_the_file(tmp_path: Path) -> None:
     proto = sample_graph()
     known = {"quant_stem/Conv": "backbone/stem"}
     for key, text in Identities(layers=known).to_metadata().items():
@@ -249,7 +249,7 @@ def test_log_axis_encloses_its_values(values: list[float]) -> None:
     assert all(-1 <= axis.at(value) <= 301 for value in values)
 
 
-def test_speed_by_batch_size_has_a_row_for_each_engine(folders: ReportFolders) -> None:
+def test_speed_table_has_one_row_per_engine(folders: ReportFolders) -> None:
     file = folders.evaluation / "evaluation.json"
     content = json.loads(file.read_text())
     content["results"]["qat_engine"] |= {"memory_mib": 98.5, "device_memory_mib": 2.0}

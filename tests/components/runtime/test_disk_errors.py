@@ -12,7 +12,7 @@ from components.runtime.disk_errors import as_storage_error, is_disk_full
 from qat_lib.errors import StorageError
 
 
-def test_as_storage_error_tells_what_is_left_of_a_full_disk(
+def test_as_storage_error_reports_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -31,7 +31,7 @@ def test_as_storage_error_tells_what_is_left_of_a_full_disk(
     assert asked == [tmp_path, tmp_path]
 
 
-def test_as_storage_error_does_without_the_size_of_the_disk(
+def test_as_storage_error_without_disk_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def disk_usage(place: Path) -> None:
@@ -42,7 +42,7 @@ def test_as_storage_error_does_without_the_size_of_the_disk(
     assert told.startswith(f"the disk is full: {tmp_path} can't be written. Free")
 
 
-def test_as_storage_error_tells_other_errors_as_they_are() -> None:
+def test_as_storage_error_keeps_other_errors_text() -> None:
     told = str(as_storage_error(PermissionError(errno.EACCES, "Permission denied"), Path("/a")))
     assert (
         told
@@ -57,7 +57,7 @@ def test_is_disk_full_goes_by_the_number(code: int) -> None:
     assert is_disk_full(OSError(code, "in another language"))
 
 
-def test_is_disk_full_takes_no_number_of_anything_else() -> None:
+def test_is_disk_full_reads_errno_of_oserror_only() -> None:
     other = RuntimeError("x")
     other.errno = errno.ENOSPC  # type: ignore[attr-defined]
     assert not is_disk_full(other)
@@ -73,26 +73,26 @@ def test_is_disk_full_takes_no_number_of_anything_else() -> None:
         "Disk quota exceeded",
     ],
 )
-def test_is_disk_full_goes_by_the_text_of_libraries(text: str) -> None:
+def test_is_disk_full_reads_library_messages(text: str) -> None:
     assert is_disk_full(RuntimeError(f"writing failed ({text})"))
 
 
 @pytest.mark.parametrize("attribute", ["__cause__", "__context__"])
-def test_is_disk_full_looks_at_what_an_error_came_from(attribute: str) -> None:
+def test_is_disk_full_checks_the_cause(attribute: str) -> None:
     full, middle, outer = OSError(errno.ENOSPC, "x"), RuntimeError("b"), RuntimeError("a")
     setattr(middle, attribute, full)
     setattr(outer, attribute, middle)
     assert is_disk_full(outer)
 
 
-def test_is_disk_full_looks_at_the_cause_before_the_context() -> None:
+def test_is_disk_full_prefers_cause_to_context() -> None:
     outer = RuntimeError("a")
     outer.__context__ = RuntimeError("b")
     outer.__cause__ = OSError(errno.ENOSPC, "x")
     assert is_disk_full(outer)
 
 
-def test_is_disk_full_ends_where_errors_are_in_a_circle() -> None:
+def test_is_disk_full_ends_on_circular_causes() -> None:
     first, second = RuntimeError("a"), RuntimeError("b")
     first.__context__, second.__context__ = second, first
     assert not is_disk_full(first)

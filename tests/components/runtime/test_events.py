@@ -34,7 +34,7 @@ def test_an_event_is_one_line(log: Path) -> None:
     }
 
 
-def test_emit_after_half_a_line_starts_a_new_one(log: Path) -> None:
+def test_emit_starts_new_line_after_partial_one(log: Path) -> None:
     log.write_text('{"event": "progr')
     emit("error", "evaluate", message="the disk is full")
     emit("stopped", "evaluate")
@@ -53,7 +53,7 @@ def test_numbers_that_json_does_not_know_become_null(log: Path) -> None:
     assert read(log)[0]["metrics"] == {"loss": None, "rate": [None, 1.0]}
 
 
-def test_a_file_that_cannot_be_written_does_not_end_the_work(
+def test_emit_survives_unwritable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("QATLINE_EVENTS", str(tmp_path))
@@ -79,9 +79,7 @@ def test_progress_leaves_out_updates_that_come_too_soon(
     assert read(log)[1]["metrics"] == {"loss": 1 / 3}
 
 
-def test_a_warning_is_an_event_and_a_line_in_the_log(
-    log: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warn_writes_event_and_log_line(log: Path, caplog: pytest.LogCaptureFixture) -> None:
     EventProgress("prepare_data").warn("one image is broken")
     assert [(e["event"], e["message"]) for e in read(log)] == [("warning", "one image is broken")]
     NullProgress().warn("another")
@@ -89,7 +87,7 @@ def test_a_warning_is_an_event_and_a_line_in_the_log(
     assert caplog.messages == ["one image is broken", "another"]
 
 
-def test_processes_that_write_at_once_never_mix_their_lines(log: Path) -> None:
+def test_concurrent_processes_never_mix_lines(log: Path) -> None:
     code = """
 from components.runtime.events import emit
 for i in range(300):
@@ -103,9 +101,7 @@ for i in range(300):
     assert sorted(found) == sorted(list(range(300)) * 3)
 
 
-def test_progress_never_leaves_out_the_first_of_a_phase(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_always_reports_first_of_phase(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([5.0, 5.01, 5.02])
     monkeypatch.setattr(events.time, "monotonic", lambda: next(clock))
     progress = EventProgress("s")

@@ -43,7 +43,7 @@ def wait_for(condition, seconds: float = 30.0) -> bool:
 
 
 @pytest.mark.parametrize("how", ["named", "found"])
-def test_a_step_dies_with_a_launcher_that_is_killed(tmp_path: Path, how: str) -> None:
+def test_step_dies_with_killed_launcher(tmp_path: Path, how: str) -> None:
     marker = tmp_path / "pid"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     launcher = subprocess.Popen(
@@ -57,7 +57,7 @@ def test_a_step_dies_with_a_launcher_that_is_killed(tmp_path: Path, how: str) ->
     assert wait_for(lambda: not is_running(step))
 
 
-def test_a_step_whose_launcher_is_gone_does_not_start() -> None:
+def test_step_without_launcher_does_not_start() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(timeout=30)
     environment = {
@@ -81,7 +81,7 @@ def test_outside_a_kfp_executor_nothing_is_watched(monkeypatch: pytest.MonkeyPat
 
 
 class Watched:
-    """What ``die_with_launcher`` asks the system for, without a launcher and without an end."""
+    """The system calls of ``die_with_launcher``, without launcher or end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[Any] = []
@@ -133,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 DIE_FIRST = ("prctl", None, 1, signal.SIGKILL, 0, 0, 0)
 
 
-def test_die_with_launcher_watches_the_one_that_is_named(
+def test_die_with_launcher_watches_named_process(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", "4321")
@@ -143,7 +143,7 @@ def test_die_with_launcher_watches_the_one_that_is_named(
 
 
 @pytest.mark.parametrize("named", ["", "x", "-5"])
-def test_die_with_launcher_looks_for_the_nearest_that_is_no_shell(
+def test_die_with_launcher_skips_shells(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("QATLINE_LAUNCHER_PID", named)
@@ -160,17 +160,17 @@ def test_die_with_launcher_looks_for_the_nearest_that_is_no_shell(
     assert watched.run() == [DIE_FIRST, ("watch", 2), "start"]
 
 
-def test_die_with_launcher_does_not_watch_the_first_process(watched: Watched) -> None:
+def test_die_with_launcher_ignores_first_process(watched: Watched) -> None:
     watched.stat = {50: "50 (sh) S 2 1", 2: "2 (sh) S 1 1", 1: "1 (init) S 0 0"}
     assert watched.run() == [DIE_FIRST]
 
 
-def test_die_with_launcher_ends_where_the_launcher_is_gone(watched: Watched) -> None:
+def test_die_with_launcher_ends_without_launcher(watched: Watched) -> None:
     watched.error = ProcessLookupError()
     assert watched.run() == [DIE_FIRST, ("watch", 50), ("kill", os.getpid(), signal.SIGKILL)]
 
 
-def test_die_with_launcher_goes_on_where_watching_is_not_possible(
+def test_die_with_launcher_continues_without_watching(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.error = PermissionError(1, "Operation not permitted")
@@ -180,7 +180,7 @@ def test_die_with_launcher_goes_on_where_watching_is_not_possible(
     ]
 
 
-def test_die_with_launcher_does_nothing_outside_a_kfp_executor(
+def test_die_with_launcher_is_noop_outside_executor(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_KFP_RUNTIME", "")

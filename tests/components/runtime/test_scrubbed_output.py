@@ -6,7 +6,7 @@ import pytest
 from components.runtime.scrubbed_output import ScrubbedStream, scrub_output
 
 
-def test_scrubbed_stream_masks_what_is_written_and_is_the_stream_otherwise() -> None:
+def test_scrubbed_stream_masks_writes_and_delegates() -> None:
     inner = io.StringIO()
     stream = ScrubbedStream(inner)
     assert stream.write("http://me:planted@host\n") == len("http://me:planted@host\n")

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Bench:
-    """Runs one fake step ``finetune_qat`` in a folder with a store and an event file."""
+    """Runs a fake step ``finetune_qat`` with store and event file."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -186,7 +186,7 @@ def test_metrics_reach_the_artifact_executed_or_reused(bench: Bench) -> None:
         assert metrics.logged == {"accuracy": 0.75}
 
 
-def test_an_error_of_the_users_is_told_and_raised(bench: Bench) -> None:
+def test_user_error_is_reported_and_raised(bench: Bench) -> None:
     def fail(out: Path) -> Mapping[str, float]:
         raise DataError("the images are upside down")
 
@@ -222,7 +222,7 @@ def test_wrong_settings_have_the_exit_code_of_usage(bench: Bench) -> None:
     assert [event["exit_code"] for event in bench.events("error")] == [2]
 
 
-def test_run_component_on_a_full_disk_raises_a_storage_error(
+def test_run_component_full_disk_raises_storage_error(
     bench: Bench,
 ) -> None:
     def fill(out: Path) -> Mapping[str, float]:
@@ -253,7 +253,7 @@ def test_an_input_that_was_cut_short_is_refused(bench: Bench) -> None:
     assert bench.calls == 0
 
 
-def test_broken_data_that_tensorflow_met_is_told_as_such(bench: Bench) -> None:
+def test_broken_data_in_tensorflow_is_reported(bench: Bench) -> None:
     unknown = type(
         "UnknownError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"}
     )
@@ -363,7 +363,7 @@ def test_a_step_of_no_work_imports_nothing_heavy(tmp_path: Path) -> None:
     assert out == "", err
 
 
-def test_two_processes_with_the_same_key_compute_it_once(tmp_path: Path) -> None:
+def test_two_processes_compute_a_key_once(tmp_path: Path) -> None:
     writers = [start(tmp_path, f"out{index}", 1) for index in range(2)]
     assert [writer.communicate(timeout=60)[1] for writer in writers] == ["", ""]
     assert [writer.returncode for writer in writers] == [0, 0]
@@ -381,7 +381,7 @@ def test_two_processes_with_the_same_key_compute_it_once(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("step", "calls"), [("evaluate", 2), ("build_engine", 2), ("finetune_qat", 1)]
 )
-def test_only_what_is_bound_to_a_machine_runs_again_on_another(
+def test_machine_bound_steps_rerun_elsewhere(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str, calls: int
 ) -> None:
     for machine in ("one", "two"):
@@ -391,7 +391,7 @@ def test_only_what_is_bound_to_a_machine_runs_again_on_another(
     assert bench.calls == calls
 
 
-def test_a_step_without_a_seed_is_reused_under_any(
+def test_step_without_seed_is_reused_under_any(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -414,7 +414,7 @@ def test_a_step_without_a_seed_is_reused_under_any(
     assert calls == [bench.folder / "dataset"]
 
 
-def test_inputs_are_checked_by_size_and_not_read_again(bench: Bench) -> None:
+def test_inputs_are_checked_by_size_only(bench: Bench) -> None:
     (bench.folder / "dataset" / "x").write_text("ONE")
     bench.run()
     assert bench.calls == 1
@@ -439,9 +439,7 @@ def test_output_is_scrubbed_only_inside_of_an_executor(
     assert scrubbed == (["stdout"] if inside else [])
 
 
-def test_the_folder_of_the_user_is_searched_last_and_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_folder_is_searched_last(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["first"])
     monkeypatch.chdir(bench.folder)
     bench.run()
@@ -457,7 +455,7 @@ def test_the_folder_of_the_user_is_searched_last_and_once(
         (KeyError("mlflow"), KeyError, 1),
     ],
 )
-def test_a_package_that_is_missing_is_told_with_its_cure(
+def test_missing_package_names_its_fix(
     bench: Bench, error: Exception, told: type[Exception], code: int
 ) -> None:
     def fail(out: Path) -> Mapping[str, float]:

@@ -54,7 +54,7 @@ def test_the_signature_may_be_quoted() -> None:
     )
 
 
-def test_settings_that_went_through_kfp_are_what_they_were() -> None:
+def test_settings_survive_kfp_round_trip() -> None:
     step = define_step("fit", fit)
     parsed = step.parse(
         {"qat": {"epochs": 3.0, "learning_rate": 1.0}, "data": {"image_size": [32.0, 32.0]}}

@@ -1,4 +1,4 @@
-"""Code of the user's that a config names and that can't be used."""
+"""Unusable user code named by a config."""
 
 from pathlib import Path
 

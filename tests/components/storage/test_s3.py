@@ -1,4 +1,7 @@
-"""S3 behind a client of the tests' own: what each answer becomes. ``test_storage`` has a server's."""
+"""S3 responses of a fake client.
+
+``test_storage`` has a server's.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -156,7 +159,7 @@ def test_s3_client_needs_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
         s3_client()
 
 
-def test_split_location_takes_a_bucket_alone_only_where_that_will_do() -> None:
+def test_split_location_allows_bare_bucket() -> None:
     assert split_location("s3://b/k/l") == ("b", "k/l")
     assert (
         split_location("s3://b", whole=False) == split_location("s3://b/", whole=False) == ("b", "")

@@ -1,4 +1,7 @@
-"""Storage: the same checks for a local folder and for S3 (moto's server, over real HTTP)."""
+"""Storage: the same checks for a local folder and for S3.
+
+S3 is moto's server over real HTTP.
+"""
 
 import hashlib
 import os
@@ -127,9 +130,7 @@ def test_a_listing_is_sorted_and_complete(place: tuple[Storage, str], tmp_path: 
     assert found == [storage.describe(file.location) for file in found]
 
 
-def test_what_does_not_exist_is_none_or_an_error(
-    place: tuple[Storage, str], tmp_path: Path
-) -> None:
+def test_missing_file_is_none_or_an_error(place: tuple[Storage, str], tmp_path: Path) -> None:
     storage, root = place
     assert storage.describe(f"{root}/nothing") is None
     assert storage.list(f"{root}/nothing") == []
@@ -169,7 +170,7 @@ def test_large_files_go_in_parts(s3: Any, tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_an_object_that_changes_while_it_is_fetched_is_noticed(s3: Any, tmp_path: Path) -> None:
+def test_object_changed_during_fetch_is_detected(s3: Any, tmp_path: Path) -> None:
     class Changing:
         """Replaces the object right after it was downloaded."""
 
@@ -256,15 +257,13 @@ def test_a_file_is_fetched_once_until_it_changes(cache: Path, tmp_path: Path) ->
     assert storage.fetched == 2
 
 
-def test_a_cached_file_that_was_cut_short_is_fetched_again(cache: Path, tmp_path: Path) -> None:
+def test_truncated_cached_file_is_fetched_again(cache: Path, tmp_path: Path) -> None:
     storage, remote = CountingStorage(), write(tmp_path / "data.npz", b"whole")
     fetch_cached(str(remote), storage).write_bytes(b"w")
     assert fetch_cached(str(remote), storage).read_bytes() == b"whole"
 
 
-def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
-    s3: Any, cache: Path, tmp_path: Path
-) -> None:
+def test_s3_data_set_is_prepared_and_keyed(s3: Any, cache: Path, tmp_path: Path) -> None:
     def upload(seed: int) -> None:
         images = np.random.default_rng(seed).integers(0, 256, (60, 4, 4, 1), np.uint8)
         np.savez(tmp_path / "data.npz", x=images, y=np.arange(60) % 3)
@@ -282,7 +281,7 @@ def test_a_data_set_in_s3_is_prepared_and_enters_the_key(
     assert before != settings_files({"data": settings.model_dump()})
 
 
-def test_a_data_set_that_is_not_in_s3_is_told(s3: Any, cache: Path, tmp_path: Path) -> None:
+def test_missing_s3_data_set_is_reported(s3: Any, cache: Path, tmp_path: Path) -> None:
     settings = DataSettings(kind="npz", path="s3://data/nothing.npz")
     with pytest.raises(
         StorageError, match=r"s3://data/nothing\.npz does not exist.*correct data\.path"
@@ -330,7 +329,7 @@ def test_fetch_cached_keeps_its_files_in_one_place(cache: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("tag", ["a", "z"])
 @pytest.mark.parametrize("written", [False, True])
-def test_fetch_cached_refuses_what_changed_while_it_was_fetched(
+def test_fetch_cached_refuses_file_changed_during_fetch(
     cache: Path, tmp_path: Path, tag: str, written: bool
 ) -> None:
     class Changing(LocalStorage):
@@ -347,7 +346,7 @@ def test_fetch_cached_refuses_what_changed_while_it_was_fetched(
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_fetch_cached_keeps_its_files_where_the_environment_says(
+def test_fetch_cached_uses_cache_from_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = str(write(tmp_path / "data.npz", b"one"))

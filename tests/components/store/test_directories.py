@@ -153,7 +153,7 @@ def test_verify_directory_without_contents_compares_sizes(
         verify_directory(final, contents=False)
 
 
-def test_verify_finds_an_extra_file_and_a_link_without_reading_contents(tmp_path: Path) -> None:
+def test_verify_finds_extra_files_and_links(tmp_path: Path) -> None:
     final = finished(tmp_path / "out")
     damage_extra(final)
     with pytest.raises(StorageError, match="was added"):
@@ -293,7 +293,7 @@ def test_killed_publish_leaves_no_half_directory(tmp_path: Path) -> None:
     assert int(done.stdout) >= 12
 
 
-def test_a_file_size_limit_counts_as_a_full_disk(tmp_path: Path) -> None:
+def test_file_size_limit_counts_as_full_disk(tmp_path: Path) -> None:
     code = f"""
     import resource, signal
     from pathlib import Path
@@ -370,7 +370,7 @@ def test_publish_gives_up_after_three_tries(
     assert len(tries) == 3
 
 
-def test_publish_takes_no_metric_that_json_does_not_know(tmp_path: Path) -> None:
+def test_publish_refuses_non_json_metrics(tmp_path: Path) -> None:
     work = unfinished(tmp_path / "work")
     with pytest.raises(ValueError, match="not JSON compliant"):
         publish(work, tmp_path / "out", describe(work, metrics={"loss": float("nan")}))

@@ -19,7 +19,7 @@ from qat_lib.errors import ConfigError, DataError
 
 @pytest.fixture(autouse=True)
 def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for our own packages: the real ones may be edited while the tests run."""
+    """A stand-in for our packages, which may change during the tests."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_package_a").mkdir()
     (folder / "own_package_a" / "__init__.py").write_text("")
@@ -30,7 +30,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on sys.path with the user's module, which imports another one of the user's."""
+    """A folder on sys.path with two user modules, one importing the other."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "user_net_a.py").write_text(
         "import json\nfrom user_blocks_a import block\n\ndef build():\n    return block\n"
@@ -56,7 +56,7 @@ def test_the_users_module_and_what_it_imports_count(users: Path) -> None:
     assert user_digest() != before
 
 
-def test_a_package_of_the_users_counts_as_a_whole(users: Path) -> None:
+def test_user_package_counts_as_a_whole(users: Path) -> None:
     (users / "user_pkg_a" / "nets").mkdir(parents=True)
     (users / "user_pkg_a" / "__init__.py").write_text("")
     (users / "user_pkg_a" / "nets" / "small.py").write_text("size = 1\n")
@@ -121,7 +121,7 @@ def test_files_that_settings_name_count_by_content(tmp_path: Path) -> None:
     assert after["model.name"] != before["model.name"]
 
 
-def test_what_does_not_exist_is_left_to_the_step() -> None:
+def test_missing_file_is_left_to_the_step() -> None:
     assert (
         settings_files({"data": {"path": "/no/such.npz"}, "model": {"name": "resnet_digits"}}) == {}
     )
@@ -148,7 +148,7 @@ def test_the_machine_is_the_same_each_time() -> None:
     assert machine_identity() == machine_identity()
 
 
-def test_code_digest_covers_a_package_without_an_init_file(users: Path) -> None:
+def test_code_digest_covers_namespace_package(users: Path) -> None:
     (users / "user_space_a").mkdir()
     (users / "user_space_a" / "net.py").write_text("size = 1\n")
     settings = {"model": {"name": "user_space_a.net:build"}}
@@ -157,7 +157,7 @@ def test_code_digest_covers_a_package_without_an_init_file(users: Path) -> None:
     assert code_digest(settings) != before
 
 
-def test_code_digest_covers_a_module_that_python_cannot_parse(users: Path) -> None:
+def test_code_digest_covers_unparsable_module(users: Path) -> None:
     """The step that imports it reports the error, with its line."""
     (users / "user_net_a.py").write_text("def build(:\n")
     before = user_digest()
@@ -165,7 +165,7 @@ def test_code_digest_covers_a_module_that_python_cannot_parse(users: Path) -> No
     assert user_digest() != before
 
 
-def test_settings_files_leaves_out_only_what_names_no_file(tmp_path: Path) -> None:
+def test_settings_files_skips_only_non_files(tmp_path: Path) -> None:
     (tmp_path / "model.keras").write_bytes(b"1")
     settings = {
         "data": {"path": None},
@@ -175,7 +175,7 @@ def test_settings_files_leaves_out_only_what_names_no_file(tmp_path: Path) -> No
     assert settings_files(settings) == {"model.weights": file_digest(tmp_path / "model.keras")}
 
 
-def test_listing_digest_tells_a_folder_that_cannot_be_listed(
+def test_listing_digest_reports_unlistable_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: Path, pattern: str) -> None:
@@ -210,7 +210,7 @@ def test_machine_identity_goes_by_processor_gpu_and_driver(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", ["no_such_package_q", "this"])
-def test_a_package_of_ours_that_is_gone_is_told(name: str) -> None:
+def test_missing_own_package_is_reported(name: str) -> None:
     with pytest.raises(ConfigError, match=f"package {name} can't be found"):
         fingerprints._package_folder(name)
 

@@ -26,9 +26,7 @@ HOLDER = """
 """
 
 
-def test_held_tells_the_holder_and_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_reports_holder_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QATLINE_RUN", "20260101-a")
     path, told, order = tmp_path / "step" / "key.lock", [], []
 
@@ -102,7 +100,7 @@ def test_this_process_is_named_without_a_run() -> None:
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Iterator[int]:
-    """The descriptor of a lock file that somebody else holds; closing it gives the lock back."""
+    """The descriptor of a held lock file; closing it releases the lock."""
     descriptor = os.open(tmp_path / "key.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield descriptor
@@ -110,10 +108,13 @@ def taken(tmp_path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def test_held_tells_each_holder_once_and_looks_five_times_a_second(
+def test_held_reports_each_holder_once(
     tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder writes its name a little later than it takes the lock, and another may come before us."""
+    """The holder writes its name only after taking the lock.
+
+    Another may come before us.
+    """
     writes = iter(["", "one", "one", "two", "", None])
     pauses: list[float] = []
 
@@ -164,7 +165,7 @@ def test_held_opens_again_what_was_removed_meanwhile(
     assert len(calls) == 2
 
 
-def test_held_lets_everybody_in_where_there_are_no_locks(
+def test_held_succeeds_without_file_system_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_locks(descriptor: int, operation: int) -> None:
@@ -176,7 +177,7 @@ def test_held_lets_everybody_in_where_there_are_no_locks(
     assert caplog.messages == ["this file system has no locks: [Errno 37] No locks available"] * 2
 
 
-def test_held_names_its_process_in_a_file_that_all_may_read(
+def test_held_writes_process_into_readable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QATLINE_RUN", "r" * 600)

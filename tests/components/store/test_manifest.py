@@ -21,7 +21,7 @@ from qat_lib.errors import StorageError
 
 
 def content(**changed: Any) -> dict[str, Any]:
-    """Return the JSON form of a small manifest, changed, and sealed all the same."""
+    """Return a small manifest's JSON, changed but resealed."""
     whole = Manifest(files={"a": FileEntry(sha256="0", size=1)}, step="s", key="k").to_dict()
     plain = {
         name: value
@@ -43,7 +43,7 @@ def test_manifest_of_nothing_has_plain_defaults(tmp_path: Path) -> None:
     )
 
 
-def test_manifest_keeps_settings_and_the_meaning_of_a_file(tmp_path: Path) -> None:
+def test_manifest_keeps_settings_and_file_meaning(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b").write_text("")
     made = describe(tmp_path, settings={"qat": {"epochs": 3}}, metrics={"a": 1.0})
@@ -56,7 +56,7 @@ def test_manifest_keeps_settings_and_the_meaning_of_a_file(tmp_path: Path) -> No
     assert Manifest.from_dict(made.to_dict()) == made
 
 
-def test_manifest_is_read_in_any_order_of_its_keys() -> None:
+def test_manifest_reads_keys_in_any_order() -> None:
     made = content()
     assert Manifest.from_dict(dict(reversed(made.items()))) == Manifest.from_dict(made)
     del made["settings"]
@@ -90,7 +90,7 @@ def publish(folder: Path, *names: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(describe(folder).to_dict()))
 
 
-def test_verify_names_the_first_of_several_that_were_added(tmp_path: Path) -> None:
+def test_verify_names_first_added_file(tmp_path: Path) -> None:
     publish(tmp_path, "a")
     for name in ("c", "b"):
         (tmp_path / name).touch()
@@ -129,7 +129,7 @@ def test_describe_refuses_what_is_no_plain_file(
         describe(tmp_path)
 
 
-def test_describe_tells_a_file_whose_meaning_cannot_be_read(
+def test_describe_reports_file_of_unreadable_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.json").write_text("{}")

@@ -23,7 +23,7 @@ def keras_archive(
     return path
 
 
-def test_meaning_of_an_archive_is_without_dates_and_addresses(tmp_path: Path) -> None:
+def test_meaning_of_archive_ignores_dates_and_addresses(tmp_path: Path) -> None:
     first = keras_archive(tmp_path / "1.keras", saved="today", shared=140049632772880)
     again = keras_archive(tmp_path / "2.keras", saved="tomorrow", shared=139759326820496)
     assert first.read_bytes() != again.read_bytes()
@@ -109,11 +109,11 @@ def test_meaning_leaves_times_out_of_json_members_alone(tmp_path: Path) -> None:
     assert digest("a.json", "no JSON") != digest("a.json", "none either")
 
 
-def test_meaning_of_an_archive_without_members_is_its_content(tmp_path: Path) -> None:
+def test_meaning_of_empty_archive_is_its_content(tmp_path: Path) -> None:
     assert meaning_digest(archive(tmp_path / "a.keras", {})) is None
 
 
-def test_meaning_of_an_archive_that_zipfile_cannot_read_is_its_content(tmp_path: Path) -> None:
+def test_unreadable_archive_meaning_is_its_content(tmp_path: Path) -> None:
     content = bytearray(archive(tmp_path / "locked.keras", {"a": "1"}).read_bytes())
     content[content.index(b"PK\1\2") + 8] |= 1  # encrypted
     (tmp_path / "locked.keras").write_bytes(content)
@@ -123,7 +123,7 @@ def test_meaning_of_an_archive_that_zipfile_cannot_read_is_its_content(tmp_path:
     assert meaning_digest(tmp_path / "later.keras") is None
 
 
-def test_meaning_is_read_of_up_to_ten_thousand_members(tmp_path: Path) -> None:
+def test_meaning_reads_up_to_ten_thousand_members(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.keras", {str(index): "" for index in range(10_000)})
     assert meaning_digest(path) is not None
     with zipfile.ZipFile(path, "a") as file:
@@ -131,7 +131,7 @@ def test_meaning_is_read_of_up_to_ten_thousand_members(tmp_path: Path) -> None:
     assert meaning_digest(path) is None
 
 
-def test_meaning_is_read_of_json_up_to_16_mib(tmp_path: Path) -> None:
+def test_meaning_reads_json_up_to_16_mib(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"1".ljust(16 << 20))
     assert meaning_digest(path) is not None

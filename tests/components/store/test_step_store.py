@@ -22,7 +22,7 @@ PARTS: dict[str, Any] = {
 }
 
 
-def test_the_key_is_stable_and_every_part_changes_it() -> None:
+def test_key_depends_exactly_on_its_parts() -> None:
     key = step_key("s", **PARTS)
     assert key == step_key("s", **dict(reversed(PARTS.items())))
     assert len(key) == 64
@@ -58,7 +58,7 @@ def test_what_was_put_is_found(tmp_path: Path) -> None:
     assert found.metrics == {"n": 1.0}
 
 
-def test_a_damaged_entry_is_not_found_and_can_be_replaced(
+def test_damaged_entry_is_missing_and_replaceable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = StepStore(tmp_path)
@@ -69,7 +69,7 @@ def test_a_damaged_entry_is_not_found_and_can_be_replaced(
     assert store.find("s", "k") is not None
 
 
-def test_an_entry_under_a_wrong_name_is_not_found(tmp_path: Path) -> None:
+def test_entry_under_wrong_name_is_missing(tmp_path: Path) -> None:
     store = StepStore(tmp_path)
     put(store).rename(tmp_path / "s" / "other")
     assert store.find("s", "other") is None
@@ -85,7 +85,7 @@ def test_the_store_comes_from_the_environment(
     assert store.root == tmp_path
 
 
-def test_what_killed_processes_left_is_swept_and_living_work_is_not(tmp_path: Path) -> None:
+def test_sweep_removes_only_dead_work(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(timeout=30)
     host = socket.gethostname()
@@ -103,21 +103,21 @@ def test_what_killed_processes_left_is_swept_and_living_work_is_not(tmp_path: Pa
     assert not dead.exists()
 
 
-def test_step_key_stays_what_it_is_from_release_to_release() -> None:
-    """Another key for the same parts would have every user compute everything again."""
+def test_step_key_is_stable_across_releases() -> None:
+    """Another key for equal parts would recompute everything for every user."""
     assert (
         step_key("s", **PARTS) == "1b6ab24fd6612ebe3506027e5de12f56caac2a28f97b12b05dbbcdff76e22789"
     )
 
 
-def test_step_key_does_not_go_by_the_order_of_settings() -> None:
+def test_step_key_ignores_order_of_settings() -> None:
     first, second = (
         {**PARTS, "settings": dict(items)} for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)])
     )
     assert step_key("s", **first) == step_key("s", **second)
 
 
-def test_step_key_takes_no_number_that_json_does_not_know() -> None:
+def test_step_key_refuses_non_json_numbers() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         step_key("s", **{**PARTS, "settings": {"a": float("nan")}})
 

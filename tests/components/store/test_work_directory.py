@@ -17,7 +17,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_work_directory_is_new_empty_and_named_by_its_process(tmp_path: Path) -> None:
+def test_work_directory_is_empty_and_named_by_process(tmp_path: Path) -> None:
     parent = tmp_path / "deep" / "er"
     first, second = (work_directory(parent, "0123456789abcdef") for _ in range(2))
     assert first != second
@@ -28,7 +28,7 @@ def test_work_directory_is_new_empty_and_named_by_its_process(tmp_path: Path) ->
     assert names(parent) == sorted([first.name, second.name])
 
 
-def test_work_directory_tells_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_work_directory_reports_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file can't be written"):
         work_directory(tmp_path / "file", "k")

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete database without runs, in a folder that a careless URI would quote."""
+    """A complete database without runs; a careless URI would quote its folder."""
     path = tmp_path_factory.mktemp("database") / "my räns" / "mlflow.db"
     ensure_store(database_uri(path), "tests")
     return path

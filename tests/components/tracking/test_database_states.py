@@ -1,4 +1,7 @@
-"""Which databases are kept, replaced and refused, without MLflow: its schema here is three tables."""
+"""Databases kept, replaced or refused, without MLflow.
+
+Its schema here is three tables.
+"""
 
 import sqlite3
 from contextlib import closing
@@ -83,7 +86,7 @@ def test_prepared_database_replaces_one_that_nobody_used(
         {**NEW, "alembic_version": ["a", "b"]},
     ],
 )
-def test_prepared_database_refuses_one_of_another_schema_that_somebody_used(
+def test_prepared_database_refuses_used_foreign_schema(
     tmp_path: Path, created: list[Path], tables: dict[str, list[str]]
 ) -> None:
     path = make(tmp_path / "mlflow.db", **tables)

@@ -170,7 +170,7 @@ def test_champion_moves_to_a_new_model_alone(
 @pytest.mark.parametrize(
     "name", ["mobilenetv2_1.00_224", "../my/net:2 'x'%", "модель", "-", "x" * 300]
 )
-def test_register_champion_takes_every_name_that_a_model_can_have(
+def test_register_champion_accepts_every_model_name(
     store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, name: str
 ) -> None:
     path = write_model(tmp_path / "champion.onnx")
@@ -218,7 +218,7 @@ def test_a_child_of_the_run_of_the_pipeline(
     assert (child.info.run_name, child.info.status) == ("evaluate", "FINISHED")
 
 
-def test_the_run_that_kubeflow_made_is_resumed_even_with_a_parent(
+def test_kubeflow_run_is_resumed_despite_parent(
     store: tuple[str, str], tracked_here: Any, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, made = (tracked_here.create_run(store[1]).info.run_id for _ in range(2))

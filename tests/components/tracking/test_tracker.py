@@ -1,4 +1,4 @@
-"""Tracking seen from the step: modes, failures, what is recorded. No MLflow here."""
+"""Tracking seen by the step, without MLflow: modes, failures, records."""
 
 import json
 import socket
@@ -197,7 +197,7 @@ def test_a_server_that_is_away(
     assert len(progress.warnings) == 1
 
 
-def test_the_errors_of_the_body_are_not_hidden_by_the_close(
+def test_close_does_not_hide_body_errors(
     run: RecordingTracker, monkeypatch: pytest.MonkeyPatch, progress: Any
 ) -> None:
     monkeypatch.setenv("QATLINE_TRACKING", "required")
@@ -349,7 +349,7 @@ def test_history_and_data_set_are_recorded_as_such(tmp_path: Path) -> None:
     assert tracker.of("dataset") == [INFO]
 
 
-def test_a_promoted_model_is_registered_and_a_rejected_one_is_not(tmp_path: Path) -> None:
+def test_only_promoted_models_are_registered(tmp_path: Path) -> None:
     (tmp_path / "verdict.json").write_text('{"model": "resnet", "verdict": "reject"}')
     tracker = RecordingTracker()
     log_outputs(tracker, "promote", tmp_path, describe(tmp_path))
@@ -436,7 +436,7 @@ def test_probe_takes_errors_of_the_server_itself(answering: Any, status: int) ->
     probe(answering(status))
 
 
-def test_probe_waits_three_seconds_in_a_thread_that_keeps_nobody(
+def test_probe_waits_three_seconds_in_daemon_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[Any] = []

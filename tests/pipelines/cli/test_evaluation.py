@@ -1,4 +1,4 @@
-"""``qatline evaluate``: one accuracy for a Keras model, its ONNX file and its engine."""
+"""``qatline evaluate``: equal accuracy for Keras model, ONNX file and engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ X = np.random.default_rng(0).normal(size=(40, 8, 8, 3)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network of seven classes as model, ONNX file and engine, and data of which it knows 3/4."""
+    """A seven-class network as model, ONNX file and engine, with data.
+
+    It knows 3/4 of the data.
+    """
     path = tmp_path_factory.mktemp("models")
     keras.utils.set_random_seed(0)
     image = keras.Input((8, 8, 3), name="image")
@@ -88,9 +91,7 @@ def test_evaluate_shows_no_top5_of_few_classes(tmp_path: Path) -> None:
     assert "top-5" not in done.stdout
 
 
-def test_evaluate_feeds_raw_images_to_an_engine_that_preprocesses(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_feeds_raw_images_to_preprocessing_engine(folder: Path, tmp_path: Path) -> None:
     model = qat_lib.load_model(folder / "m.keras")
     pixels = np.random.default_rng(1).integers(0, 256, (12, 8, 8, 3), np.uint8)
     preprocessing = Preprocessing(image_shape=(8, 8, 3), mean=(0.5,), std=(0.25,))

@@ -47,7 +47,7 @@ def finetune(folder: Path, model: str, output: Path, *arguments: str) -> Any:
     return runner.invoke(app, ["finetune", str(folder / model), "-o", str(output), *arguments])
 
 
-def test_finetune_writes_a_model_and_says_how_it_went(folder: Path, tmp_path: Path) -> None:
+def test_finetune_writes_model_and_summary(folder: Path, tmp_path: Path) -> None:
     output, data = tmp_path / "t.keras", str(folder / "d.npz")
     options = ["--epochs", "8", "--learning-rate", "0.01", "--teacher", str(folder / "m.keras")]
     done = finetune(folder, "q.keras", output, "--data", data, *options, "--json")

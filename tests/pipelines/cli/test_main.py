@@ -1,4 +1,7 @@
-"""What the command line says, and how it ends. Commands on single files run on small files made here."""
+"""The command line's messages and exit codes.
+
+Commands on single files run on small files made here.
+"""
 
 import json
 import os
@@ -63,7 +66,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_of_run_fits_a_screen_and_groups_its_options() -> None:
+def test_run_help_fits_a_screen() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipelines.cli.main", "run", "--help"],
         capture_output=True,
@@ -240,7 +243,7 @@ def test_every_option_of_a_build_reaches_the_spec(
     ]
 
 
-def test_compute_alone_is_shown_where_the_backend_measures_it(
+def test_compute_time_is_shown_if_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from types import SimpleNamespace
@@ -322,7 +325,7 @@ def test_bad_input_ends_with_one_message(arguments: list[str], code: int, messag
     assert done.stdout == ""
 
 
-def test_what_is_no_known_error_is_called_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_error_is_called_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BaseException) as ended, cli_errors.reported():  # noqa: PT011 - typer's own class of exit
         raise ZeroDivisionError("oops")
     assert ended.value.exit_code == 1  # type: ignore[attr-defined]

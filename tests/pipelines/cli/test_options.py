@@ -1,4 +1,4 @@
-"""The options of all commands: each means one thing, and its help fits 80 columns."""
+"""The options of all commands: one meaning each, help in 80 columns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_option_has_one_form_everywhere() -> None:
     assert several == {"--batch-size"}
 
 
-def test_an_output_is_a_file_and_a_plan_is_read() -> None:
+def test_options_output_is_file_plan_is_input() -> None:
     helps = defaultdict(set)
     for command in COMMANDS.values():
         for option in command.params:
@@ -59,7 +59,7 @@ def test_an_output_is_a_file_and_a_plan_is_read() -> None:
     assert helps["--runs-dir"] == {"Folder of the runs (runs)."}
 
 
-def test_runs_folder_takes_the_old_name_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_folder_warns_of_old_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_folder(None, None) is None
     assert runs_folder(Path("new"), None) == Path("new")
     assert capsys.readouterr().err == ""

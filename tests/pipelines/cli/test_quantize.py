@@ -1,4 +1,4 @@
-"""``qatline quantize``: from a Keras file to a quantized one, or to the plan alone."""
+"""``qatline quantize``: from a Keras file to a quantized model or plan."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_without_output_the_plan_is_shown_and_nothing_written(folder: Path) -> None:
+def test_quantize_without_output_shows_plan_only(folder: Path) -> None:
     before = set(folder.iterdir())
     done = runner.invoke(app, ["quantize", str(folder / "m.keras")])
     assert done.exit_code == 0, done.stderr
@@ -41,9 +41,7 @@ def test_without_output_the_plan_is_shown_and_nothing_written(folder: Path) -> N
     assert set(folder.iterdir()) == before
 
 
-def test_a_quantized_model_is_calibrated_and_goes_on_to_export(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_quantize_output_is_calibrated_and_exportable(folder: Path, tmp_path: Path) -> None:
     model, plan, onnx = tmp_path / "q.keras", tmp_path / "plan.json", tmp_path / "q.onnx"
     arguments = [
         str(folder / "m.keras"),

@@ -94,9 +94,7 @@ def test_a_run_without_results_shows_its_places() -> None:
     assert not any("Gate" in line or "Report" in line or "MLflow" in line for line in lines)
 
 
-def test_the_ui_command_is_the_one_of_this_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_ui_command_fits_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UV", raising=False)
     assert ui_command(tmp_path / "runs" / "x") == "qatline ui runs/x"

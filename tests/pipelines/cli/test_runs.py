@@ -1,4 +1,4 @@
-"""``qatline runs``: what it prints, on folders made here and on a real quick run."""
+"""The output of ``qatline runs`` on synthetic folders and a quick run."""
 
 from __future__ import annotations
 

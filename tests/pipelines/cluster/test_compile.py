@@ -1,4 +1,4 @@
-"""The compiled pipeline: the same as the committed one, valid for the IR's schemas, whole as a graph."""
+"""The compiled pipeline: equal to the golden file, schema-valid, connected."""
 
 import copy
 import os
@@ -58,7 +58,7 @@ def test_config_becomes_the_defaults_of_the_parameters(tmp_path: Path) -> None:
     assert parameters["seed"]["defaultValue"] == 5
 
 
-def test_steps_come_in_order_and_each_hands_on_its_artifact(spec: dict[str, Any]) -> None:
+def test_compile_orders_and_connects_steps(spec: dict[str, Any]) -> None:
     from pipelines.qat_pipeline import qat_pipeline
 
     assert step_names(qat_pipeline) == list(STEP_ARTIFACTS)
@@ -84,7 +84,7 @@ def test_an_input_that_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -
         qat_pipeline.build_pipeline()
 
 
-def test_steps_install_nothing_and_engine_steps_use_the_engine_image(spec: dict[str, Any]) -> None:
+def test_steps_install_nothing_and_use_their_image(spec: dict[str, Any]) -> None:
     for name, executor in spec["deploymentSpec"]["executors"].items():
         container = executor["container"]
         assert "pip install" not in " ".join(container["command"])
@@ -97,7 +97,7 @@ def test_steps_install_nothing_and_engine_steps_use_the_engine_image(spec: dict[
         assert ("engine" in container["image"]) is engine
 
 
-def test_a_tracking_server_reaches_the_steps_of_a_cluster() -> None:
+def test_tracking_server_reaches_cluster_steps() -> None:
     text = pipeline_ir(
         load_config(overrides=["tracking.uri=http://mlflow:5000", "tracking.required=false"])
     )
@@ -119,7 +119,7 @@ def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         compile_pipeline(load_config(), tmp_path / "missing" / "pipeline.yaml")
 
 
-def test_the_same_config_gives_the_same_text_in_every_process() -> None:
+def test_compile_is_deterministic_across_processes() -> None:
     code = (
         "from pipelines.cluster.compile import *; from pipelines.config.run_config import load_config; "
         "print(pipeline_ir(load_config()))"
@@ -128,7 +128,7 @@ def test_the_same_config_gives_the_same_text_in_every_process() -> None:
     assert done.stdout == pipeline_ir(load_config()) + "\n"
 
 
-def test_a_cluster_may_not_reuse_a_step_where_caching_is_off() -> None:
+def test_compile_without_caching_disables_step_reuse() -> None:
     def caching(**options: bool) -> list[dict[str, Any]]:
         tasks = yaml.safe_load(pipeline_ir(load_config(), **options))["root"]["dag"]["tasks"]
         return [task["cachingOptions"] for task in tasks.values()]
@@ -148,7 +148,7 @@ def test_every_step_may_ask_for_its_own() -> None:
     assert list(ClusterSteps.model_fields) == list(STEP_ARTIFACTS)
 
 
-def test_requests_reach_the_pods_under_the_names_that_the_backend_reads() -> None:
+def test_compile_writes_requests_in_backend_field_names() -> None:
     resources = requested(
         "cluster={cpu: 2, cpu_limit: 4, memory: 4Gi, memory_limit: 8Gi}",
         "cluster.steps.train_baseline={cpu: 500m, memory: 16G, memory_limit: 16G}",
@@ -175,7 +175,7 @@ def test_requests_reach_the_pods_under_the_names_that_the_backend_reads() -> Non
     }
 
 
-def test_an_accelerator_reaches_the_steps_that_ask_for_it() -> None:
+def test_accelerator_reaches_requesting_steps() -> None:
     resources = requested(GPU_FOR_ENGINES, "cluster.steps.evaluate.accelerator_count=2")
     assert {
         step: asked["accelerator"]["resourceCount"] for step, asked in resources.items() if asked
@@ -214,7 +214,7 @@ def test_nodes_are_chosen_by_labels_and_taints() -> None:
     }
 
 
-def test_an_accelerator_for_the_engines_decides_the_backend_of_every_pod() -> None:
+def test_compile_accelerator_selects_tensorrt_backend() -> None:
     config = load_config(overrides=[GPU_FOR_ENGINES])
     pinned, free = parameters(GPU_FOR_ENGINES), parameters()
     assert (pinned["engine"]["backend"], free["engine"]["backend"]) == ("tensorrt", "auto")
@@ -264,7 +264,7 @@ def test_engines_that_could_not_be_evaluated_are_refused(
     pipeline_ir(load_config(overrides=[*overrides, "engine.backend=openvino"]))
 
 
-def test_unsigned_integers_and_an_accelerator_for_the_engines_are_refused() -> None:
+def test_compile_refuses_unsigned_with_accelerator() -> None:
     for target in ("auto", "onnxruntime"):
         with pytest.raises(
             ConfigError,
@@ -274,7 +274,7 @@ def test_unsigned_integers_and_an_accelerator_for_the_engines_are_refused() -> N
     assert parameters(GPU_FOR_ENGINES)["quantization"]["unsigned"] == "auto"
 
 
-def test_graphs_for_openvino_and_an_accelerator_for_the_engines_are_refused() -> None:
+def test_compile_refuses_openvino_with_accelerator() -> None:
     with pytest.raises(
         ConfigError,
         match=r"expected export.target auto, tensorrt or onnxruntime, received openvino",
@@ -346,7 +346,7 @@ def test_a_broken_pipeline_is_found(
         check_ir([broken])
 
 
-def test_an_unknown_field_of_the_kubernetes_config_is_found(spec: dict[str, Any]) -> None:
+def test_unknown_kubernetes_field_is_found(spec: dict[str, Any]) -> None:
     executors = {"exec-evaluate-component": {"nodeSelectorr": {"labels": {"gpu": "true"}}}}
     platform = {"platforms": {"kubernetes": {"deploymentSpec": {"executors": executors}}}}
     with pytest.raises(ExportError, match="kubernetes config of exec-evaluate-component"):

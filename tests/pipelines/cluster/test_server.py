@@ -1,4 +1,7 @@
-"""Requests to a Kubeflow Pipelines server, against a fake that checks them with the installed client's models."""
+"""Requests to a fake Kubeflow Pipelines server.
+
+The fake checks them with the installed client's models.
+"""
 
 import os
 import socket
@@ -27,7 +30,7 @@ def cluster(server: FakeKfpServer) -> Cluster:
     return connect(server.url)
 
 
-def test_the_fake_refuses_what_the_api_does_not_know() -> None:
+def test_fake_server_refuses_unknown_fields() -> None:
     check_body(
         {"display_name": "a", "trigger": {"cron_schedule": {"cron": "x"}}}, "V2beta1RecurringRun"
     )
@@ -35,9 +38,7 @@ def test_the_fake_refuses_what_the_api_does_not_know() -> None:
         check_body({"trigger": {"cron_schedule": {"crom": "x"}}}, "V2beta1RecurringRun")
 
 
-def test_a_run_is_submitted_and_the_same_pipeline_uploaded_once(
-    server: FakeKfpServer, cluster: Cluster
-) -> None:
+def test_submit_uploads_equal_pipeline_once(server: FakeKfpServer, cluster: Cluster) -> None:
     first = cluster.submit(load_config(), experiment="e", name="one")
     second = cluster.submit(load_config(), experiment="e", name="two")
     assert first.url == f"{server.url}/#/runs/details/{first.run_id}"
@@ -73,7 +74,7 @@ def test_a_schedule_is_applied_by_name(server: FakeKfpServer, cluster: Cluster) 
     assert job["no_catchup"] is True
 
 
-def test_a_schedule_that_is_off_is_put_on_again(server: FakeKfpServer, cluster: Cluster) -> None:
+def test_disabled_schedule_is_enabled_again(server: FakeKfpServer, cluster: Cluster) -> None:
     cluster.apply_schedule(load_config(), NIGHTLY, experiment="e")
     next(iter(server.recurring.values()))["status"] = "DISABLED"
     assert cluster.apply_schedule(load_config(), NIGHTLY, experiment="e") == "replaced"
@@ -94,7 +95,7 @@ def test_a_schedule_is_deleted_by_name(server: FakeKfpServer, cluster: Cluster) 
     ("cron", "concurrency", "message"),
     [("0 2 * * *", 1, "six fields"), ("0 0 2 * * *", 11, "max_concurrency from 1 to 10")],
 )
-def test_a_wrong_schedule_is_told_before_it_is_sent(
+def test_invalid_schedule_is_refused_before_sending(
     cron: str, concurrency: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -107,7 +108,7 @@ def test_what_the_server_refuses_is_told(server: FakeKfpServer, cluster: Cluster
         cluster.submit(load_config(), experiment="e", name="one")
 
 
-def test_a_server_that_is_away_is_told_at_once() -> None:
+def test_unreachable_server_is_reported_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -123,7 +124,7 @@ def test_another_service_is_told(server: FakeKfpServer) -> None:
 @pytest.mark.skipif(
     "KFP_ENDPOINT" not in os.environ, reason="KFP_ENDPOINT names no Kubeflow Pipelines server"
 )
-def test_a_real_server_takes_a_schedule_and_gives_it_back() -> None:
+def test_schedule_round_trips_through_real_server() -> None:
     cluster = connect(os.environ["KFP_ENDPOINT"])
     schedule = Schedule(name="qatline-test", cron="0 0 0 1 1 *")
     try:

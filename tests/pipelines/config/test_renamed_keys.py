@@ -1,4 +1,4 @@
-"""Old names of config keys: they work, warn, and can't contradict the new ones."""
+"""Deprecated config keys work, warn, and can't contradict new ones."""
 
 from pathlib import Path
 

@@ -58,26 +58,26 @@ def test_pipeline_parameters_hold_no_null_and_no_place() -> None:
 @pytest.mark.parametrize(
     "options", [{"classifier_activation": None}, {"sizes": [1, None]}, {"nested": {"a": None}}]
 )
-def test_pipeline_parameters_keep_a_null_of_the_model_options(options: dict[str, Any]) -> None:
+def test_pipeline_parameters_keep_nulls_of_model_options(options: dict[str, Any]) -> None:
     config = build_config({"model": {"name": "keras.applications:MobileNet", "options": options}})
     handed_over = config.pipeline_parameters()["model"]
     assert "null" in handed_over["options"]
     assert settings.ModelSettings.model_validate(handed_over).options == options
 
 
-def test_pipeline_parameters_leave_options_without_nulls_as_they_are() -> None:
+def test_pipeline_parameters_keep_options_without_nulls() -> None:
     options = {"sizes": [1, 2], "nested": {"a": [0, False, "", {}]}}
     config = build_config({"model": {"name": "keras.applications:MobileNet", "options": options}})
     assert config.pipeline_parameters()["model"]["options"] == options
 
 
 @pytest.mark.parametrize("options", ["alpha=1", "{alpha: 1}", "[1]"])
-def test_build_config_options_of_a_model_are_a_mapping(options: str) -> None:
+def test_build_config_model_options_are_a_mapping(options: str) -> None:
     with pytest.raises(ConfigError, match=r"model\.options"):
         build_config({"model": {"options": options}})
 
 
-def test_relative_paths_belong_to_the_file_or_the_working_directory(tmp_path: Path) -> None:
+def test_relative_paths_resolve_against_file_or_cwd(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     path = write(
         tmp_path / "configs",
@@ -127,7 +127,7 @@ def test_what_is_no_path_stays_as_it_is(key: str, value: str) -> None:
         ),
     ],
 )
-def test_what_can_never_run_is_refused_before_it_trains(overrides: list[str], message: str) -> None:
+def test_impossible_config_is_refused_before_training(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(overrides=overrides)
     assert load_config(overrides=overrides[:1])

@@ -1,7 +1,7 @@
-"""Run every command of ``qatline`` where the packages of the extras can't be imported; print what each says as JSON.
+"""Run every ``qatline`` command without the extras' packages.
 
-``--block`` blocks them in an environment that has them. The working directory receives the files
-that are asked for.
+Print what each says as JSON. ``--block`` blocks them in an environment that has them. The working
+directory receives the files that are asked for.
 """
 
 import importlib.abc

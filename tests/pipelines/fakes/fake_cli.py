@@ -1,4 +1,4 @@
-"""``qatline``, with the quick pipeline of ``fake_pipeline`` in the place of the main one."""
+"""``qatline`` with ``fake_pipeline``'s quick pipeline as the main one."""
 
 from pipelines.cli import run as cli_run
 from pipelines.cli.main import main

@@ -1,6 +1,7 @@
-"""A pipeline of three quick steps, for tests of the runner: the middle one misbehaves as the config asks.
+"""A quick three-step pipeline for tests of the runner.
 
-Its steps are real KFP components in real processes; only their work is small.
+The middle step misbehaves as the config asks. Its steps are real KFP components in real processes;
+only their work is small.
 """
 
 from kfp import dsl

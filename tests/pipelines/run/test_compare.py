@@ -19,7 +19,7 @@ SHARED = {"model.name": "resnet20", "output": "runs"}
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tracked runs that differ in one setting, and in what came of them."""
+    """Two tracked runs with one different setting and different results."""
     from mlflow import MlflowClient
 
     output = tmp_path_factory.mktemp("runs")
@@ -51,7 +51,7 @@ def shown(output: Path, *names: str) -> dict[str, list[str]]:
     return {cells[0].strip(): cells[1:] for cells in rows}
 
 
-def test_compare_shows_the_settings_that_differ_and_no_others(output: Path) -> None:
+def test_compare_shows_only_different_settings(output: Path) -> None:
     rows = shown(output, "first", "second")
     assert rows["qat.epochs"] == ["1", "2"]
     assert not set(SHARED) & set(rows)
@@ -63,7 +63,7 @@ def test_compare_shows_what_came_of_each_run(output: Path) -> None:
     assert rows["FP32 Keras: accuracy"] == ["75.00%", "50.00%"]
 
 
-def test_compare_takes_the_latest_runs_if_none_is_named(output: Path) -> None:
+def test_compare_defaults_to_latest_runs(output: Path) -> None:
     text = io.StringIO()
     compare_runs([], output=output, console=Console(file=text, width=120))
     assert text.getvalue().index("first") < text.getvalue().index("second")

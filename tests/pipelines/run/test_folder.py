@@ -69,7 +69,7 @@ def test_resuming_under_another_config_names_the_difference(tmp_path: Path) -> N
         folder.check_same_config(load_config(overrides=["qat.epochs=4"]))
 
 
-def test_a_held_folder_is_refused_and_a_dead_holder_is_none(tmp_path: Path) -> None:
+def test_held_folder_is_refused_unless_holder_died(tmp_path: Path) -> None:
     folder = make(tmp_path)
     script = (
         "import sys, pathlib\nfrom pipelines.run.folder import RunFolder\n"
@@ -118,9 +118,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert read_record(path) == {"a": 1}
 
 
-def test_a_write_on_a_full_disk_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_on_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -136,7 +134,7 @@ def test_a_write_on_a_full_disk_leaves_nothing_behind(
     assert mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_create_run_on_a_full_disk_leaves_no_folder(
+def test_create_run_on_full_disk_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:

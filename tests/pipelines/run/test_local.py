@@ -1,4 +1,7 @@
-"""Whole runs with the real launcher, real components and the real step store; only the work of the steps is small."""
+"""Whole runs with the real launcher, components and step store.
+
+Only the work of the steps is small.
+"""
 
 import json
 import os
@@ -174,7 +177,7 @@ def test_a_signal_ends_everything_cleanly(
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
 
 
-def test_a_run_that_was_killed_keeps_no_other_waiting(fake_cli: Any, started: Start) -> None:
+def test_killed_run_blocks_no_other_run(fake_cli: Any, started: Start) -> None:
     first = started("run", "--set", "model.options={train_baseline: {sleep: 60}}")
     wait_for((fake_cli.runs / "misbehaved-train_baseline").exists, "the step")
     second = started("run", "--json", "--set", "model.options={train_baseline: {sleep: 60}}")

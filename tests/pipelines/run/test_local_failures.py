@@ -1,4 +1,4 @@
-"""What a run that failed says, by what its processes were able to tell."""
+"""The message of a failed run, by what its processes could report."""
 
 from collections import namedtuple
 from pathlib import Path

@@ -89,7 +89,7 @@ def test_read_result_of_another_version(tmp_path: Path) -> None:
         read_result(folder)
 
 
-def test_list_runs_is_sorted_and_leaves_hidden_ones_out(tmp_path: Path) -> None:
+def test_list_runs_sorts_and_skips_hidden_runs(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     folder = make(tmp_path)
     for name in ("a", "z", ".made"):

@@ -1,4 +1,4 @@
-"""What a run refuses before its first step; nothing heavy is imported for it."""
+"""Errors found before a run's first step, without heavy imports."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a module, a package and files of the user's own."""
+    """A working directory with the user's module, package and files."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "loose.py").write_text("for name in 'ab':\n    globals()[name] = print\n")
     (tmp_path / "pack").mkdir()
@@ -59,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("quantization.cases=[mine:Caes]", "has no 'Caes'. Did you mean 'Case'?"),
     ],
 )
-def test_a_run_is_refused_for_what_is_not_there(here: Path, override: str, message: str) -> None:
+def test_run_is_refused_for_missing_references(here: Path, override: str, message: str) -> None:
     with pytest.raises(QatlineError, match=message):
         check_before_training(load_config(overrides=[override]))
 
@@ -111,7 +111,7 @@ def test_missing_packages_are_named_with_their_extras(
     assert "sklearn" not in asked
 
 
-def test_a_refused_run_leaves_no_folder_and_imports_nothing_heavy(here: Path) -> None:
+def test_refused_run_leaves_no_folder(here: Path) -> None:
     script = (
         "import sys\nfrom typer.testing import CliRunner\nfrom pipelines.cli.main import app\n"
         "done = CliRunner().invoke(app, ['run', '--set', 'quantization.cases=[mine:Caes]'])\n"

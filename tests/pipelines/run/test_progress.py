@@ -50,7 +50,7 @@ def test_progress_knows_place_pace_and_rest() -> None:
     assert progress.warnings == ["train_baseline: one image left out"]
 
 
-def test_no_rest_is_claimed_before_there_is_a_pace() -> None:
+def test_no_estimate_before_there_is_a_pace() -> None:
     step = fold(EVENTS[:5]).running
     assert step is not None
     assert step.seconds_left is None
@@ -169,7 +169,7 @@ def test_views_show_for_whom_a_step_waits() -> None:
     assert lines.getvalue().count("waiting") == live.getvalue().count("waiting") == 1
 
 
-def test_live_view_keeps_a_training_line_in_one_row() -> None:
+def test_live_view_keeps_training_in_one_row() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
     view, progress = LiveView(console), RunProgress.of([])

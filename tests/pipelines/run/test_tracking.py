@@ -1,4 +1,4 @@
-"""The MLflow runs of a pipeline run, with the quick fake steps and a real SQLite store."""
+"""MLflow runs of a pipeline run: fake steps, real SQLite store."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_optional_server_that_is_away_is_a_warning(fake_cli: Any, nobody: str) -
     assert "MLflow" not in done.stdout.rpartition("Run ")[2]
 
 
-def test_a_killed_run_goes_on_in_its_own_record(fake_cli: Any) -> None:
+def test_killed_run_resumes_its_own_record(fake_cli: Any) -> None:
     failed = fake_cli(
         "run",
         "--set",
