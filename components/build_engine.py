@@ -32,7 +32,7 @@ def build_engine_step(
     progress: Progress,
     dataset: Path | None = None,
 ) -> dict[str, float]:
-    """Build an engine for each variant and write it with manifest, layers and a summary.
+    """Build each variant's engine; write it with manifest, layers and summary.
 
     Args:
         onnx: directory of export_onnx.
@@ -126,7 +126,10 @@ def _jobs(exported: Exported, spec: BuildSpec, fp16: str) -> dict[Variant, tuple
 
 
 def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
-    """Warn if an FP16 engine computes in FP32, as CPU backends do without FP16 instructions."""
+    """Warn if an FP16 engine computes in FP32.
+
+    CPU backends do without FP16 instructions.
+    """
     weighted = [layer for layer in artifact.layers if layer.weighted]
     if weighted and not any(layer.precision == "fp16" for layer in weighted):
         computed = ", ".join(sorted({layer.precision for layer in weighted}))
@@ -139,7 +142,7 @@ def _warn_of_float(artifact: EngineArtifact, progress: Progress) -> None:
 def build_spec(
     engine: EngineSettings, dataset: Path | None = None, *, backend: Backend | None = None
 ) -> BuildSpec:
-    """Return the build spec of the settings, for batches of 1 to ``engine.batch_size``."""
+    """Return the build spec for batches of 1 to ``engine.batch_size``."""
     preprocessing: dict[str, Any] | None = None
     classes: tuple[str, ...] = ()
     if dataset is not None:

@@ -40,7 +40,7 @@ def evaluate_step(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Measure accuracy, latency, throughput and memory of each engine, and check its file.
+    """Measure each engine's accuracy, latency, throughput and memory; check its file.
 
     Args:
         dataset: directory of prepare_data.
@@ -157,7 +157,7 @@ def _predict(
 def _benchmark(
     classifiers: Mapping[str, Classifier], settings: EngineSettings, seed: int, progress: Progress
 ) -> dict[str, list[BatchTiming]]:
-    """Benchmark each engine at batch 1, at a middle batch and at ``engine.batch_size``."""
+    """Benchmark each engine at batch 1, a middle one and ``engine.batch_size``."""
     wanted = {1, min(_MIDDLE_BATCH, settings.batch_size), settings.batch_size}
     groups: dict[int, dict[str, Engine]] = {}
     for row, classifier in classifiers.items():
@@ -176,7 +176,10 @@ def _benchmark(
 
 
 def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
-    """Return an engine's row; an engine for one batch size has no latency at batch 1."""
+    """Return an engine's row.
+
+    An engine for one batch size has no latency at batch 1.
+    """
     single = {timing.batch_size: timing.end_to_end for timing in latencies}.get(1)
     precision, memory = engine.manifest.precision, engine.manifest.device_memory_bytes
     return ResultRow(

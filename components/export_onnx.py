@@ -21,7 +21,10 @@ from components.variants import CANDIDATE_VARIANT, Variant
 
 
 def export_onnx_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the result depends on; of ``engine`` these are two."""
+    """Return the settings that the result depends on.
+
+    Of ``engine`` these are two.
+    """
     from components.export.choice import engine_dependencies
 
     return {**sections, "engine": engine_dependencies(sections.get("engine") or {})}
@@ -38,7 +41,7 @@ def export_onnx_step(
     engine: EngineSettings,
     progress: Progress,
 ) -> dict[str, float]:
-    """Export the three models and stop at anything that an engine would get wrong.
+    """Export the three models; stop at what an engine would get wrong.
 
     Args:
         dataset: directory of prepare_data; its test part is what ONNX Runtime and Keras are
@@ -102,7 +105,7 @@ def export_onnx_step(
 def _export_variant(
     dataset: Dataset, folder: ModelFolder, path: Path, export: ExportSettings
 ) -> ExportRecord:
-    """Export one model and compare the file with it on the test part."""
+    """Export one model and compare both on the test part."""
     from components.data.reader import load_split
     from components.export.parity import compare_with_model
     from components.training.framework import framework_of
@@ -162,7 +165,7 @@ def _export_file(
 
 
 def _analyze(path: Path, exported: Exported) -> dict[str, float]:
-    """Predict the fusions of a graph in TensorRT, write the analysis, and stop on its errors.
+    """Predict TensorRT's fusions, write the analysis, and stop on its errors.
 
     Raises:
         VerificationError: TensorRT's parser would not interpret the graph as intended.

@@ -1,4 +1,4 @@
-"""The promotion gate: measurements in, a verdict with a reason for each check out.
+"""The promotion gate: a verdict with reasons, from measurements.
 
 The gate fails closed: a figure that was not measured, or a check that was not run, counts against
 the engine.
@@ -60,7 +60,7 @@ def judge(
 
 
 def speedup(row: ResultRow, reference: ResultRow) -> float | None:
-    """Return the ratio of median latencies at batch 1, ``reference`` to ``row``, or None."""
+    """Return ``reference``'s median latency over ``row``'s at batch 1, or None."""
     ours, theirs = row.latency_ms_p50, reference.latency_ms_p50
     return theirs / ours if ours and theirs else None
 
@@ -179,7 +179,10 @@ def _analysis(findings: Sequence[FindingRecord] | None) -> Reason:
 
 
 def _errors(findings: Sequence[FindingRecord] | None) -> list[FindingRecord] | None:
-    """Leave warnings and hints out: they cost speed, and the measurements speak for themselves."""
+    """Leave warnings and hints out.
+
+    They cost speed, and the measurements speak for themselves.
+    """
     return None if findings is None else [finding for finding in findings if finding.is_error]
 
 

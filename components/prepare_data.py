@@ -25,7 +25,7 @@ _COLORS = {1: "gray", 3: "rgb"}
 def prepare_data_step(
     out: Path, *, data: DataSettings, seed: int, progress: Progress
 ) -> dict[str, float]:
-    """Read the source, check it, split it, and write the data set into ``out``.
+    """Read, check and split the source; write it into ``out``.
 
     Args:
         out: existing empty directory.
@@ -66,7 +66,7 @@ def _open_source(data: DataSettings, scratch: Path, progress: Progress, seed: in
 
 
 def _local(location: str) -> Path:
-    """Return where the source lies on this machine, after fetching it when it is remote."""
+    """Return where the source lies here, after fetching a remote one."""
     if location.startswith("s3://"):
         from components.storage.storage import fetch_cached
 

@@ -1,4 +1,4 @@
-"""Step promote: the gate's verdict on the QAT engine, and the report of the run."""
+"""Step promote: the verdict on the QAT engine, and the report."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def train_baseline_step(
     seed: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Train the model that the settings name, and write it with its history and test predictions.
+    """Train the model; write it with its history and test predictions.
 
     Args:
         dataset: directory of the prepared data.

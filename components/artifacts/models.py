@@ -140,7 +140,7 @@ class ModelFolder(StepFolder):
         return self.read(self.METRICS, dict[str, float]) if self.has(self.METRICS) else {}
 
     def test_accuracy(self) -> float | None:
-        """Return the accuracy on the test part, in [0, 1]; None where it was not measured."""
+        """Return the test accuracy in [0, 1]; None if not measured."""
         return self.metrics().get(_TEST_ACCURACY)
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:

@@ -153,7 +153,10 @@ def _compile(
 
 
 class _Accuracy(keras.metrics.MeanMetricWrapper):
-    """Top-1 accuracy of integer labels or of soft targets, whose largest entry counts."""
+    """Top-1 accuracy of integer labels or soft targets.
+
+    Of soft targets the largest entry counts.
+    """
 
     def __init__(self) -> None:
         super().__init__(_is_top1, name="accuracy")
@@ -196,7 +199,7 @@ class _Loss(keras.losses.Loss):
 
 
 def _soft_targets(teacher: Any, classes: int, weight: float) -> Any:
-    """Return a map over (x, labels) that blends labels with the teacher's probabilities."""
+    """Return a map that blends labels with the teacher's probabilities."""
     probabilities = gives_probabilities(teacher)
 
     def blend(x: Any, y: Any) -> tuple[Any, Any]:

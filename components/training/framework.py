@@ -1,4 +1,4 @@
-"""What the steps need of a framework, and which one a config or a model's directory asks for."""
+"""What the steps need of a framework, and which one is asked for."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Framework(Protocol):
         """Write a model into a step's directory."""
 
     def load(self, folder: ModelFolder) -> Any:
-        """Return the model in a step's directory, whose plan is there too if it has one.
+        """Return the model in a step's directory, with its plan, if any.
 
         Raises:
             StepError, UnsupportedModelError: it is missing or damaged.

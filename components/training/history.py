@@ -1,4 +1,4 @@
-"""What happens in a training, an epoch a record, and which epoch's weights are kept."""
+"""A record of each epoch, and which epoch's weights are kept."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class History:
             self.kept = (loss, len(self.rows) - 1, self.trained.get_weights())
 
     def _validate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the loss of each validation sample, and whether its label is the first guess."""
+        """Return each validation sample's loss, and whether its label came first."""
         losses, hits = [], []
         for x, y in self.validation:
             outputs = self.trained.outputs(x)
@@ -146,5 +146,5 @@ class History:
 
 
 def _training(logs: Any) -> dict[str, float]:
-    """Return what the logs say of the training part, of the figures that are recorded."""
+    """Return the recorded figures of the training part from the logs."""
     return {name: float(logs[name]) for name in ("loss", "accuracy") if name in (logs or {})}

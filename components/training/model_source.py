@@ -92,7 +92,7 @@ def _application(settings: ModelSettings, input_shape: tuple[int, int, int], cla
 
 
 def _with_new_head(builder: Any, options: dict[str, Any], classes: int) -> Any:
-    """Build with ImageNet's weights, and a new classifier where the classes are other ones."""
+    """Build with ImageNet's weights, with a new classifier for other classes."""
     import keras
 
     options = {**options, "weights": "imagenet"}
@@ -113,7 +113,7 @@ def _user_model(settings: ModelSettings, input_shape: tuple[int, int, int], clas
 
 
 def check_model(model: Any, input_shape: tuple[int, int, int], classes: int) -> None:
-    """Check that a model takes the data's images and gives one number for each class.
+    """Check that a model takes the images and gives each class's number.
 
     Raises:
         UnsupportedModelError: it does not, or it is subclassed.

@@ -1,4 +1,4 @@
-"""What a training reads, and what a model says of a part of it, in any framework."""
+"""What a training reads, and predictions of a part, in any framework."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class PreparedData:
 
 
 def open_data(data: Path | TrainingData) -> TrainingData:
-    """Return a source of batches: ``data`` itself, or the data set in that directory."""
+    """Return a source of batches: ``data``, or the data set there."""
     return PreparedData(data) if isinstance(data, Path) else data
 
 
 def predict_split(
     framework: Framework, model: Any, dataset: Path, split: str, batch_size: int = 256
 ) -> np.ndarray:
-    """Return the model's outputs on one part, in its order: float32 ``(samples, classes)``."""
+    """Return the outputs on one part: float32 ``(samples, classes)``."""
     return framework.predict(model, (x for x, _ in numpy_batches(dataset, split, batch_size)))
 
 
 def split_accuracy(framework: Framework, model: Any, dataset: Path, split: str) -> float:
-    """Return the top-1 accuracy of a model on one part, in [0, 1]."""
+    """Return a model's top-1 accuracy on one part, in [0, 1]."""
     return outputs_accuracy(predict_split(framework, model, dataset, split), dataset, split)
 
 

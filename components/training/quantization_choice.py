@@ -38,12 +38,12 @@ def open_cases(settings: QuantizationSettings) -> list[Any]:
 
 
 def known_cases() -> list[str]:
-    """Return the names of the library's own cases; nothing of Keras is imported for it."""
+    """Return the library's own cases by name, without importing Keras."""
     return [name for name in qat_lib.__all__ if name.endswith("QDQCase")]
 
 
 def check_case_name(name: str) -> None:
-    """Check that a case is one of the library's own, or can be ``module:Class``.
+    """Check that a case is the library's own or ``module:Class``.
 
     Nothing is imported.
 

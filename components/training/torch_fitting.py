@@ -183,7 +183,7 @@ class Training:
 
     @property
     def learning_rate(self) -> float:
-        """Rate of the next step: half a cosine from the peak to zero."""
+        """Rate of the next step: half a cosine to zero."""
         share = min(self._done / self._total, 1.0)
         return self._peak * 0.5 * (1.0 + math.cos(math.pi * share))
 
@@ -209,7 +209,7 @@ class Training:
     def run_epoch(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]], record: History
     ) -> dict[str, float]:
-        """Train on every batch once; return loss and accuracy of the epoch, in training mode.
+        """Train on every batch once; return the epoch's loss and accuracy.
 
         A sample left over at the end is left out.
         """
@@ -226,7 +226,7 @@ class Training:
         return figures
 
     def _step(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-        """Train on one batch; return the sum of its losses and the number of right labels."""
+        """Train on one batch; return its summed losses and right labels."""
         images = self._network.tensor(x)
         labels = torch.from_numpy(np.array(y)).to(images.device)
         targets = self._loss.targets(labels)
@@ -241,7 +241,7 @@ class Training:
         return float(losses.detach().sum()), float(hits.sum())
 
     def _update(self) -> None:
-        """Take a step of the optimizer, after the weights' decay, at the rate of now."""
+        """Decay the weights and take a step, at the current rate."""
         rate = self.learning_rate
         with torch.no_grad():
             for parameter in self._parameters if self._decay else ():

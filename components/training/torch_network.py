@@ -1,4 +1,4 @@
-"""A PyTorch network of the pipeline: built by name, checked, written and read without its code."""
+"""A PyTorch network of the pipeline, written and read without code."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def build_network(recipe: TorchRecipe) -> TorchNetwork:
 
 
 def check_network(network: TorchNetwork) -> None:
-    """Check that a network takes the data's images and gives one number for each class.
+    """Check that a network takes the images and gives each class's number.
 
     Raises:
         UnsupportedModelError: it does not, or torch.fx can't trace it.
@@ -144,14 +144,14 @@ def ends_in_softmax(module: nn.Module) -> bool:
 
 
 def save_network(network: TorchNetwork, folder: ModelFolder) -> None:
-    """Write the state as ``model.pt`` and how the float form is built as ``network.json``."""
+    """Write ``model.pt``, the state, and ``network.json``, how it is built."""
     state = {name: value.cpu() for name, value in network.module.state_dict().items()}
     torch.save(state, folder.file(folder.MODELS["torch"]))
     folder.write_recipe(network.recipe)
 
 
 def load_network(folder: ModelFolder) -> TorchNetwork:
-    """Return the network in a step's directory: built, quantized by its plan, with its state.
+    """Return a directory's network: built, quantized by its plan, with its state.
 
     Raises:
         StepError: a file is missing or damaged.

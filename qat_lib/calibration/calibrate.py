@@ -45,7 +45,7 @@ def calibrate(
     freeze: bool = True,
     on_batch: Callable[[int], None] | None = None,
 ) -> CalibrationReport:
-    """Set the range of every activation quantizer from data, and those of weights from the weights.
+    """Set activation ranges from data, and weight ranges from the weights.
 
     Args:
         model: a quantized model; its ranges are set in place.

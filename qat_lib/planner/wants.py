@@ -77,7 +77,7 @@ class Wants:
         return wants
 
     def _source(self, tensor: str) -> str:
-        """Return the tensor in front of identities and of a convolution's zero padding."""
+        """Return the tensor before identities and a convolution's zero padding."""
         call = self.graph.producer(tensor)
         while len(call.inputs) == 1 and (call.traits.is_identity or self._pads_convolutions(call)):
             tensor = call.inputs[0]
@@ -85,7 +85,9 @@ class Wants:
         return tensor
 
     def _pads_convolutions(self, call: GraphCall) -> bool:
-        """Whether this is the zero padding of convolutions alone, which merge it in the export.
+        """Whether only convolutions read this zero padding.
+
+        They merge it in the export.
 
         Its zeros would count in the calibration, as a convolution's own padding does not.
         """

@@ -148,7 +148,7 @@ def test_ensure_store_tells_a_full_disk_without_sql(
         raise sqlite3.OperationalError("database or disk is full\n[SQL: CREATE TABLE x]")
 
     monkeypatch.setattr(tracking_database, "_create", fill)
-    with pytest.raises(TrackingError, match=r"the disk is full.*--resume") as caught:
+    with pytest.raises(TrackingError, match=r"the disk is full.*qatline resume") as caught:
         ensure_store(database_uri(tmp_path / "mlflow.db"), "e")
     assert "SQL:" not in str(caught.value)
     assert names(tmp_path) == ["mlflow.lock"]
