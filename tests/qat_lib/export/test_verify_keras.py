@@ -50,8 +50,8 @@ def flip_one_integer(proto):
 
 
 def drop_a_pair(proto):
-    quantize = next(n for n in proto.graph.node if n.name == "pad_quantizer/QuantizeLinear")
-    dequantize = next(n for n in proto.graph.node if n.name == "pad_quantizer/DequantizeLinear")
+    quantize = next(n for n in proto.graph.node if n.name == "image_quantizer/QuantizeLinear")
+    dequantize = next(n for n in proto.graph.node if n.name == "image_quantizer/DequantizeLinear")
     for node in proto.graph.node:
         for index, name in enumerate(node.input):
             if name == dequantize.output[0]:
@@ -70,7 +70,7 @@ def turn_the_axis(name):
 
 
 def put_an_operator_between(proto):
-    dequantize = next(n for n in proto.graph.node if n.name == "pad_quantizer/DequantizeLinear")
+    dequantize = next(n for n in proto.graph.node if n.name == "image_quantizer/DequantizeLinear")
     index = list(proto.graph.node).index(dequantize)
     proto.graph.node.insert(
         index, onnx.helper.make_node("Identity", [dequantize.input[0]], ["between"], "between")
@@ -95,7 +95,8 @@ def let_one_reader_pass_by(proto):
 
 def quantize_once_more(proto):
     """Append a second, equal pair of the same quantizer."""
-    quantize, dequantize = (n for n in proto.graph.node if n.name.startswith("pad_quantizer/"))
+    names = ("image_quantizer/QuantizeLinear", "image_quantizer/DequantizeLinear")
+    quantize, dequantize = (n for n in proto.graph.node if n.name in names)
     readers = [n for n in proto.graph.node if dequantize.output[0] in n.input]
     more = []
     for node, source, output in ((quantize, dequantize.output[0], "q2"), (dequantize, "q2", "dq2")):
@@ -114,14 +115,14 @@ def quantize_once_more(proto):
 
 def rename_a_quantizer(proto):
     for node in proto.graph.node:
-        node.name = node.name.replace("pad_quantizer", "stranger")
+        node.name = node.name.replace("image_quantizer", "stranger")
 
 
 @pytest.mark.parametrize(
     ("change", "codes"),
     [
         (lambda proto: None, set()),
-        (scaled("pad_quantizer/scale", 1.000001), {"Q03"}),
+        (scaled("image_quantizer/scale", 1.000001), {"Q03"}),
         (scaled("stem_kernel_quantizer/scale", 1.0001), {"Q03"}),
         (flip_one_integer, {"Q04"}),
         (drop_a_pair, {"Q01"}),
