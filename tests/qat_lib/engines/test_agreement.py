@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qat_lib.engines.agreement import bound_of, difference, differences
+from qat_lib.engines.agreement import bound_of, difference, differences, widened_bound
 
 X86 = {"architecture": "x86_64", "name": "A CPU"}
 RANDOM = np.random.default_rng(0)
@@ -97,3 +97,20 @@ def test_bound_is_what_the_precision_explains(
         "device": {},
     }
     assert bound_of(SimpleNamespace(**(usual | facts)), half=half) == bound  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("amplified", "expected"),
+    [(0.0, 0.15), (0.05, 0.15), (0.1, 0.2), (0.2, 0.4), (0.9, 0.5), (np.inf, 0.15)],
+)
+def test_widened_bound_is_twice_the_noise(amplified: float, expected: float) -> None:
+    """The reference's answers move by ``amplified`` of their spread for a nudge of the input."""
+    request = {"x": np.float32([[1.0, -1.0]]), "ids": np.array([[1, 2]])}
+    answer = {"y": np.array([[1.0, -1.0]])}  # whose spread is 1
+
+    def run(moved: Any) -> dict[str, Any]:
+        assert np.array_equal(moved["ids"], request["ids"])
+        assert np.array_equal(moved["x"], request["x"] * np.float32(1 + 2.0**-14))
+        return {"y": answer["y"] + amplified}
+
+    assert widened_bound(0.15, run, [request], [answer]) == pytest.approx(expected)
