@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from qat_lib.calibrators.batches import count_samples
 from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
+from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
 
 logger = logging.getLogger("qat_lib")
@@ -73,12 +74,18 @@ def correct_bias(
         The shift of each layer.
 
     Raises:
-        CalibrationError: there is no data, or ``samples`` is below 1.
+        CalibrationError: the model has no quantized weight, there is no data, or ``samples`` is
+            below 1.
         UnsupportedModelError: the model has no graph of layers.
     """
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     correction = _Correction(graph, on_layer)
+    if not correction.has_layers:
+        raise CalibrationError(
+            f"The model {graph.name!r} has no quantized weight: pass it through quantize_model and "
+            "calibrate first."
+        )
     run_lockstep(graph, batches, correction.visit)
     return BiasReport(
         shifts=correction.shifts,
@@ -101,12 +108,19 @@ class _Correction:
             if call.traits.existing is not None and call.traits.existing.weights:
                 self._plan(graph, call)
 
+    @property
+    def has_layers(self) -> bool:
+        """Whether the model has layers with quantized weights."""
+        return bool(self._targets or self.skipped)
+
     def _plan(self, graph: LayerGraph, call: Call) -> None:
         """Choose what to correct a quantized layer by."""
         if len(graph.calls_of(call.layer)) > 1:
             self.skipped[call.layer] = "it is called more than once"
         elif len(call.outputs) != 1:
             self.skipped[call.layer] = "it has more than one output"
+        elif "weighted" not in call.traits.roles:
+            self.skipped[call.layer] = "what its weights add to its outputs is not known"
         elif getattr(call.core, "data_format", None) == "channels_first":
             self.skipped[call.layer] = "its channels are not the last axis"
         elif (bias := _bias(call.core)) is not None:

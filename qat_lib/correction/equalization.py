@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from qat_lib.apply.rebuild import copy_model
 from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
+from qat_lib.errors import UnsupportedModelError
 from qat_lib.graph.layer_graph import Call, LayerGraph
 from qat_lib.quantizers.channel_relu import ChannelReLU
 
@@ -68,9 +69,16 @@ def equalize(model: Any, data: Any, *, samples: int = 64, batch_size: int = 32) 
 
     Raises:
         CalibrationError: there is no data, or ``samples`` is below 1.
-        UnsupportedModelError: the model has no graph of layers, or a layer can't be copied.
+        UnsupportedModelError: the model is quantized, has no graph of layers, or a layer can't be
+            copied.
     """
     graph = LayerGraph(model)
+    for call in graph.calls:
+        if call.traits.existing is not None:
+            raise UnsupportedModelError(
+                f"Expected a model in float. {graph.name!r} has quantizers, such as in "
+                f"{call.layer!r}: equalize it before quantize_model."
+            )
     batches = read_samples(graph, data, samples, batch_size)
     chains = _chains(graph)
     largest = _largest(graph, batches, {chain.seen for chain in chains})
@@ -204,13 +212,17 @@ def _scale_channels(chain: _Chain, layers: dict[str, Any], scales: np.ndarray) -
     if chain.norm is not None:
         norm = layers[chain.norm.layer]
         for variable in (norm.gamma, norm.beta):
-            variable.assign(variable.value * scales)
+            _multiply(variable, scales)
     else:
         maker = layers[chain.kernel.layer]
         is_depthwise = isinstance(maker, keras.layers.DepthwiseConv2D)
         shaped = scales.reshape(-1, maker.depth_multiplier) if is_depthwise else scales
-        maker.kernel.assign(maker.kernel.value * shaped)
+        _multiply(maker.kernel, shaped)
         if maker.use_bias:
-            maker.bias.assign(maker.bias.value * scales)
-    reader = layers[chain.depthwise.layer]
-    reader.kernel.assign(reader.kernel.value / scales[:, None])
+            _multiply(maker.bias, scales)
+    _multiply(layers[chain.depthwise.layer].kernel, 1 / scales[:, None])
+
+
+def _multiply(variable: Any, factors: np.ndarray) -> None:
+    product = tf.cast(variable.value, tf.float32) * factors
+    variable.assign(tf.cast(product, variable.dtype))

@@ -60,16 +60,16 @@ def bound_of(manifest: EngineManifest, *, half: bool) -> float:
     return TF32_BOUND if manifest.backend == "tensorrt" else FP32_BOUND
 
 
-def widened_bound(
+def widened_bounds(
     bound: float,
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
     requests: Sequence[Mapping[str, Array]],
     expected: Sequence[Mapping[str, Array]],
-) -> float:
-    """Return the bound of a quantized engine, widened to twice the reference's own noise.
+) -> dict[str, float]:
+    """Return each output's bound: twice the reference's own noise there, if that is wider.
 
     Args:
-        bound: what the engine's precision explains.
+        bound: what a quantized engine's precision explains.
         run: the reference.
         requests: the requests, of which floats are moved by ``NUDGE`` of themselves.
         expected: the reference's answers to them.
@@ -77,8 +77,10 @@ def widened_bound(
     moved = []
     for request in requests:
         moved.append(run({name: _nudged(value) for name, value in request.items()}))
-    noise = max(differences(moved, expected).values())
-    return max(bound, min(2 * noise, NOISE_BOUND)) if np.isfinite(noise) else bound
+    bounds = {}
+    for name, noise in differences(moved, expected).items():
+        bounds[name] = max(bound, min(2 * noise, NOISE_BOUND)) if np.isfinite(noise) else bound
+    return bounds
 
 
 def _nudged(value: Array) -> Array:

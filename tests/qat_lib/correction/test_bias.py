@@ -146,3 +146,34 @@ def test_correct_bias_refuses(data, samples):
     quantized = quantized_at(8, network(), images())
     with pytest.raises(CalibrationError):
         correct_bias(quantized, data, samples=samples)
+
+
+def test_correct_bias_refuses_a_float_model():
+    with pytest.raises(CalibrationError, match="no quantized weight"):
+        correct_bias(network(), images())
+
+
+def test_correct_bias_leaves_layers_of_unknown_function():
+    """A bias inside of a user's layer may be no sum of its outputs."""
+
+    class Gate(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1], 3), name="kernel")
+            self.bias = self.add_weight(shape=(3,), name="bias")
+
+        def call(self, x):
+            return keras.ops.sigmoid(x @ self.kernel + self.bias)
+
+    class GateQuantizeWrapper(qat_lib.WeightedBaseQuantizeWrapper):
+        layer_class = Gate
+
+    x = keras.Input((5,))
+    model = keras.Model(x, Gate(name="gate")(x))
+    data = np.random.default_rng(0).normal(size=(32, 5)).astype("float32")
+    quantized = qat_lib.quantize_model(
+        model, quantization_spec=qat_lib.QuantizationSpec().add("gate")
+    )
+    qat_lib.calibrate(quantized, data)
+    report = correct_bias(quantized, data)
+    assert report.shifts == {}
+    assert "not known" in report.skipped["quant_gate"]

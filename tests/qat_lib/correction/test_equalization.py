@@ -6,7 +6,7 @@ import pytest
 
 import qat_lib
 from qat_lib.correction import equalize
-from qat_lib.errors import CalibrationError
+from qat_lib.errors import CalibrationError, UnsupportedModelError
 from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.quantizers import ChannelReLU
 
@@ -186,3 +186,21 @@ def test_equalize_plans_as_before():
 def test_equalize_refuses_no_data():
     with pytest.raises(CalibrationError, match="empty"):
         equalize(network(), [])
+
+
+def test_equalize_refuses_a_quantized_model():
+    quantized = qat_lib.quantize_model(network(RELUS["relu6"]()))
+    with pytest.raises(UnsupportedModelError, match="before quantize_model"):
+        equalize(quantized, images())
+
+
+def test_equalize_takes_a_model_in_half_precision():
+    keras.config.set_dtype_policy("float16")
+    try:
+        model = network(RELUS["relu"]())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    equal = equalize(model, images().astype("float16"))
+    assert equal.get_layer("bn").gamma.dtype == "float16"
+    ranges = seen_ranges(equal, "relu", images().astype("float16")).astype("float32")
+    np.testing.assert_allclose(ranges, ranges.max(), rtol=0.02)

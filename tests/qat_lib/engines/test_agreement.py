@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qat_lib.engines.agreement import bound_of, difference, differences, widened_bound
+from qat_lib.engines.agreement import bound_of, difference, differences, widened_bounds
 
 X86 = {"architecture": "x86_64", "name": "A CPU"}
 RANDOM = np.random.default_rng(0)
@@ -106,11 +106,13 @@ def test_bound_is_what_the_precision_explains(
 def test_widened_bound_is_twice_the_noise(amplified: float, expected: float) -> None:
     """The reference's answers move by ``amplified`` of their spread for a nudge of the input."""
     request = {"x": np.float32([[1.0, -1.0]]), "ids": np.array([[1, 2]])}
-    answer = {"y": np.array([[1.0, -1.0]])}  # whose spread is 1
+    answer = {"y": np.array([[1.0, -1.0]]), "still": np.array([[1.0, -1.0]])}  # of spread 1
 
     def run(moved: Any) -> dict[str, Any]:
         assert np.array_equal(moved["ids"], request["ids"])
         assert np.array_equal(moved["x"], request["x"] * np.float32(1 + 2.0**-14))
-        return {"y": answer["y"] + amplified}
+        return {"y": answer["y"] + amplified, "still": answer["still"]}
 
-    assert widened_bound(0.15, run, [request], [answer]) == pytest.approx(expected)
+    bounds = widened_bounds(0.15, run, [request], [answer])
+    assert bounds["y"] == pytest.approx(expected)
+    assert bounds["still"] == 0.15
