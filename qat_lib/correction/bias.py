@@ -20,6 +20,7 @@ from qat_lib.calibrators.batches import count_samples
 from qat_lib.correction.lockstep import BothForms, read_samples, run_lockstep
 from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import Call, LayerGraph
+from qat_lib.quantize import model_quantizers
 
 logger = logging.getLogger("qat_lib")
 
@@ -74,18 +75,18 @@ def correct_bias(
         The shift of each layer.
 
     Raises:
-        CalibrationError: the model has no quantized weight, there is no data, or ``samples`` is
+        CalibrationError: the model has no quantizer, there is no data, or ``samples`` is
             below 1.
         UnsupportedModelError: the model has no graph of layers.
     """
+    if not model_quantizers(model):
+        raise CalibrationError(
+            f"The model {model.name!r} has no quantizer: pass it through quantize_model and "
+            "calibrate first."
+        )
     graph = LayerGraph(model)
     batches = read_samples(graph, data, samples, batch_size)
     correction = _Correction(graph, on_layer)
-    if not correction.has_layers:
-        raise CalibrationError(
-            f"The model {graph.name!r} has no quantized weight: pass it through quantize_model and "
-            "calibrate first."
-        )
     run_lockstep(graph, batches, correction.visit)
     return BiasReport(
         shifts=correction.shifts,
@@ -107,11 +108,6 @@ class _Correction:
         for call in graph.calls:
             if call.traits.existing is not None and call.traits.existing.weights:
                 self._plan(graph, call)
-
-    @property
-    def has_layers(self) -> bool:
-        """Whether the model has layers with quantized weights."""
-        return bool(self._targets or self.skipped)
 
     def _plan(self, graph: LayerGraph, call: Call) -> None:
         """Choose what to correct a quantized layer by."""

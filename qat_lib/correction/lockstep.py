@@ -6,7 +6,7 @@ Call after call, on the same samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ def run_lockstep(
     readers = {tensor: len(graph.consumers(tensor)) for tensor in graph.order}
     pairs: dict[str, BothForms] = {}
     for index, tensor in enumerate(graph.inputs):
-        given = [_input(batch, index) for batch in batches]
+        given = [tf.cast(_input(batch, index), graph.dtypes[tensor]) for batch in batches]
         pairs[tensor] = BothForms(float=given, quantized=given)
     for call in graph.calls:
         if call.is_input:
@@ -160,8 +160,8 @@ def read_samples(graph: LayerGraph, data: Any, samples: int, batch_size: int) ->
     reader = BatchReader(inputs=len(graph.inputs), is_array=_is_array, convert=tf.convert_to_tensor)
     taken: list[Any] = []
     for batch in reader.batches(data, batch_size):
-        if isinstance(batch, dict):
-            batch = [batch[tensor.name] for tensor in graph.model.inputs]
+        if isinstance(batch, Mapping):
+            batch = _in_order(graph, batch)
         taken.append(keras.tree.map_structure(lambda x, n=left: tf.convert_to_tensor(x[:n]), batch))
         left -= count_samples(taken[-1])
         if left <= 0:
@@ -169,6 +169,16 @@ def read_samples(graph: LayerGraph, data: Any, samples: int, batch_size: int) ->
     if not taken:
         raise CalibrationError("The calibration data is empty: give at least one batch.")
     return taken
+
+
+def _in_order(graph: LayerGraph, batch: Mapping[str, Any]) -> list[Any]:
+    """Return a batch by name in the order of the model's inputs."""
+    names = [tensor.name for tensor in graph.model.inputs]
+    if missing := [name for name in names if name not in batch]:
+        raise CalibrationError(
+            f"Expected the inputs {', '.join(names)}. The data lacks {missing[0]!r}."
+        )
+    return [batch[name] for name in names]
 
 
 def _is_array(data: Any) -> bool:

@@ -149,7 +149,7 @@ def test_correct_bias_refuses(data, samples):
 
 
 def test_correct_bias_refuses_a_float_model():
-    with pytest.raises(CalibrationError, match="no quantized weight"):
+    with pytest.raises(CalibrationError, match="no quantizer"):
         correct_bias(network(), images())
 
 
@@ -177,3 +177,11 @@ def test_correct_bias_leaves_layers_of_unknown_function():
     report = correct_bias(quantized, data)
     assert report.shifts == {}
     assert "not known" in report.skipped["quant_gate"]
+
+
+def test_correct_bias_leaves_layers_of_float_weights():
+    model, data = network(), images()
+    quantized = quantized_at(8, model, data, quantize_weight=False)
+    qat_lib.calibrate(quantized, data)
+    report = correct_bias(quantized, data)
+    assert (report.shifts, report.skipped) == ({}, {})

@@ -6,7 +6,13 @@ import pytest
 import tensorflow as tf
 
 import qat_lib
-from qat_lib.correction.lockstep import BothForms, bytes_per_sample, run_lockstep
+from qat_lib.correction.lockstep import (
+    BothForms,
+    bytes_per_sample,
+    read_samples,
+    run_lockstep,
+)
+from qat_lib.errors import CalibrationError
 from qat_lib.graph.layer_graph import LayerGraph
 
 
@@ -107,3 +113,34 @@ def test_bytes_per_sample_counts_living_tensors():
     model = keras.Model(x, keras.layers.Dense(5, name="narrow")(y))
     # 20 and 10 elements live while the wide layer runs, in two forms of 4 bytes.
     assert bytes_per_sample(LayerGraph(model)) == (20 + 10) * 4 * 2
+
+
+def dictionary_model():
+    inputs = {"b": keras.Input((4,), name="b"), "a": keras.Input((3,), name="a")}
+    y = keras.layers.Dense(3, name="dense")(inputs["b"])
+    return keras.Model(inputs, keras.layers.Concatenate(name="cat")([y, inputs["a"]]))
+
+
+def test_read_samples_takes_inputs_by_name():
+    model, rng = dictionary_model(), np.random.default_rng(0)
+    data = {"a": rng.normal(size=(5, 3)), "b": rng.normal(size=(5, 4)), "more": np.zeros(5)}
+    graph, seen = LayerGraph(model), {}
+    batches = read_samples(graph, data, samples=5, batch_size=2)
+    run_lockstep(graph, batches, lambda c, p: seen.update({c.layer: p}), quantized=False)
+    found = np.concatenate(seen["cat"][0].float)
+    del data["more"]
+    np.testing.assert_allclose(found, model.predict(data, verbose=0), atol=1e-6)
+
+
+def test_read_samples_names_a_missing_input():
+    with pytest.raises(CalibrationError, match="lacks 'b'"):
+        read_samples(LayerGraph(dictionary_model()), {"a": np.zeros((5, 3))}, 5, 2)
+
+
+def test_run_lockstep_casts_inputs_as_the_model_does(network):
+    images = np.random.default_rng(0).integers(0, 255, size=(4, 8, 8, 3)).astype("uint8")
+    graph, seen = LayerGraph(network), {}
+    run_lockstep(graph, [tf.constant(images)], lambda c, p: seen.update({c.layer: p}))
+    np.testing.assert_allclose(
+        seen["flat"][0].float[0], network.predict(images, verbose=0)[0], rtol=1e-4, atol=1e-3
+    )
