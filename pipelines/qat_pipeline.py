@@ -16,12 +16,20 @@ from pipelines.kfp_components import component_of, section_of
 from qat_lib.errors import StepError
 
 
-def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) -> Any:
-    """Return the pipeline; ``prepare`` may configure each task's pod."""
+def build_pipeline(
+    prepare: Callable[[dsl.PipelineTask], object] | None = None, *, timeout: int | None = None
+) -> Any:
+    """Return the pipeline.
+
+    Args:
+        prepare: Configures each task's pod.
+        timeout: Longest time of a run in seconds. Default: no limit.
+    """
 
     @dsl.pipeline(
         name="qatline",
         description="From a Keras model to a checked INT8 engine.",
+        pipeline_config=dsl.PipelineConfig(active_deadline_seconds=timeout),
     )
     def qat_pipeline(
         seed: int = 0,

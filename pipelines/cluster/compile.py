@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.cluster.tasks import for_pods, request
 from pipelines.config.run_config import RunConfig
-from pipelines.steps import step_of_task
+from pipelines.steps import IMAGE_OF, step_of_task
 from qat_lib.errors import ConfigError
 from qat_lib.files.output_files import check_output
 from qat_lib.files.whole_files import write_text
@@ -61,12 +61,15 @@ def pipeline_ir(config: RunConfig, *, caching: bool = True) -> str:
             task.set_env_variable(name, value)
         if not caching:
             task.set_caching_options(False)
-        request(task, config.cluster.of(step_of_task(task.name)))
+        step = step_of_task(task.name)
+        request(task, config.cluster.of(step), getattr(config.cluster.images, IMAGE_OF[step]))
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"
         compiler.Compiler().compile(
-            build_pipeline(prepare), str(path), pipeline_parameters=config.pipeline_parameters()
+            build_pipeline(prepare, timeout=config.cluster.run_timeout),
+            str(path),
+            pipeline_parameters=config.pipeline_parameters(),
         )
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     check_ir(documents)
