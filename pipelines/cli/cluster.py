@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipelines.cli.cluster_options import Experiment, Host, Namespace, Token
 from pipelines.cli.cluster_schedules import add_schedule_commands
+from pipelines.cli.cluster_views import image_lines
 from pipelines.cli.errors import reported
 from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
 
@@ -84,6 +88,27 @@ def wait_(
         wanted, limit = run_id_of(run), _seconds(timeout)
         cluster = connect(host, namespace=namespace, token=token)
         cluster.wait(wanted, typer.echo, timeout=limit)
+
+
+@app.command()
+def image(
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write; new or empty.")
+    ] = Path("cluster-image"),
+    debug: DebugOption = False,
+) -> None:
+    """Write a Dockerfile for images with your modules, files and TensorRT."""
+    with reported(debug=debug):
+        from pipelines.cluster.image import write_image_context
+        from pipelines.config.run_config import load_config
+
+        sys.path.append(os.getcwd())  # where the user's modules lie
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        context = write_image_context(loaded, output)
+        typer.echo("\n".join(image_lines(loaded.cluster.images, context)))
 
 
 add_schedule_commands(app)

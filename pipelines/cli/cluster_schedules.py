@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pipelines.cli.cluster_options import Experiment, Host, Namespace, ScheduleName, Token
+from pipelines.cli.cluster_views import schedule_lines
 from pipelines.cli.errors import reported
 from pipelines.cli.options import ConfigOption, DebugOption, ProfileOption, SetOption
-
-if TYPE_CHECKING:
-    from pipelines.cluster.schedule import ScheduleDetails
 
 
 def add_schedule_commands(app: typer.Typer) -> None:
@@ -116,7 +114,7 @@ def show_schedule(
         from pipelines.cluster.server import connect
 
         details = connect(host, namespace=namespace, token=token).show_schedule(name)
-        typer.echo("\n".join(_lines(details)))
+        typer.echo("\n".join(schedule_lines(details)))
 
 
 def schedules(
@@ -142,21 +140,3 @@ def _interval(text: str | None) -> int:
         return parse_seconds(text)
     except ValueError as error:
         raise ConfigError(f"--every: {error}") from error
-
-
-def _lines(details: ScheduleDetails) -> list[str]:
-    plan = details.schedule
-    lines = [
-        f"Schedule    {plan.name}",
-        f"Status      {'paused' if plan.paused else 'on'}",
-        f"When        {plan.when}",
-        f"At once     {plan.max_concurrency}",
-        f"Experiment  {details.experiment}",
-        f"Version     {details.version}",
-    ]
-    if details.service_account:
-        lines.append(f"Account     {details.service_account}")
-    lines.append("Runs        " + ("" if details.runs else "none yet"))
-    for run in details.runs:
-        lines.append(f"  {run.started[:16]}  {run.state:<10} {run.run_id}")
-    return lines

@@ -8,21 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 from components.export.choice import sign_problem
+from pipelines.cluster.portable import portable
 from pipelines.config.pod_settings import StepResources
 from pipelines.config.run_config import RunConfig
 from qat_lib.errors import ConfigError
 
 
 def for_pods(config: RunConfig) -> RunConfig:
-    """Return the config with ``engine.backend: auto`` resolved if build_engine gets an accelerator.
+    """Return the config as the pods need it.
+
+    Every path is one of theirs (``pipelines.cluster.portable``), and ``engine.backend: auto`` is
+    resolved if build_engine gets an accelerator.
 
     Each step asks its own machine what ``auto`` is. The pod of export_onnx has no GPU and would
     export for another backend than the one that the GPU of build_engine is for.
 
     Raises:
         ConfigError: build_engine and evaluate get different accelerators, or the graphs can't be
-            for TensorRT.
+            for TensorRT; or the config names files or modules of this machine.
     """
+    config = portable(config)
     build, evaluate = (config.cluster.of(step).accelerator for step in ("build_engine", "evaluate"))
     if config.engine.backend not in ("auto", "tensorrt"):
         return config

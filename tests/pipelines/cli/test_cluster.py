@@ -1,6 +1,8 @@
 """``qatline cluster``: runs and schedules through the command line."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fake_kfp_server import FakeKfpServer
@@ -73,3 +75,29 @@ def test_schedule_takes_one_trigger(server: FakeKfpServer) -> None:
         code, output = run(server, "schedule", "x", *arguments)
         assert code == 2
         assert "Error: " in output
+
+
+def test_image_says_how_to_build_and_what_to_configure(tmp_path: Path) -> None:
+    (tmp_path / "my_nets.py").write_text("def build(): ...\n")
+    config = tmp_path / "config.yaml"
+    config.write_text("model: { name: 'my_nets:build' }\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(sys, "path", list(sys.path))
+        done = CliRunner().invoke(app, ["cluster", "image", "--config", str(config)])
+    assert done.stdout.splitlines() == [
+        "Wrote cluster-image/Dockerfile",
+        "docker build --target training -t registry.example/qatline-python-train:mine cluster-image",
+        "docker push registry.example/qatline-python-train:mine",
+        "Then add to the config:",
+        "cluster:",
+        "  images:",
+        "    train: registry.example/qatline-python-train:mine",
+        "    modules: [my_nets]",
+    ]
+
+
+def test_image_says_that_nothing_is_needed(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["cluster", "image", "-o", str(tmp_path / "image")])
+    assert done.exit_code == 0
+    assert "its own images do" in done.stdout
