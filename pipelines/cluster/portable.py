@@ -2,7 +2,7 @@
 
 A path or a module of this machine is none of a pod's. A quantization spec is written into the
 pipeline, a file of the images gets its place there, a path in a mounted volume stays; all else is
-refused before anything is sent.
+refused before anything is sent. The images of a folder are handed on in shards.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from components.training.model_source import APPLICATIONS
 from components.training.quantization_choice import read_spec
@@ -65,10 +66,11 @@ def portable(config: RunConfig) -> RunConfig:
             "Expected files and modules that the pods have; received some of this machine alone:\n"
             + "\n".join(f"  - {problem}" for problem in problems)
         )
-    changed = {
-        section: getattr(config, section).model_copy(update=update)
-        for section, update in values.items()
-    }
+    if config.data.kind == "folder" and config.data.storage == "auto":
+        values.setdefault("data", {})["storage"] = "shards"
+    changed: dict[str, Any] = {}
+    for section, update in values.items():
+        changed[section] = getattr(config, section).model_copy(update=update)
     if isinstance(config.quantization.spec, str):
         spec = read_spec(config.quantization)
         entries = None if spec is None else spec.to_list()

@@ -121,3 +121,11 @@ def test_spec_file_is_written_into_the_config(tmp_path: Path) -> None:
     file.write_text("- colour: red\n")
     with pytest.raises(SpecError, match="colour"):
         portable(config(f"quantization.spec={file}"))
+
+
+def test_folders_are_handed_on_in_shards() -> None:
+    folder = "data={kind: folder, path: /mnt/images, image_size: [8, 8]}"
+    mounted = "cluster.volumes=[{claim: w, path: /mnt}]"
+    assert portable(config(folder, mounted)).data.storage == "shards"
+    assert portable(config(folder, mounted, "data.storage=files")).data.storage == "files"
+    assert portable(config()).data.storage == "auto"
