@@ -107,10 +107,10 @@ class MlflowWriter:
             for batch in _batches(items, _PARAMS_A_BATCH):
                 self._client.log_batch(self.run_id, tags=batch)
 
-    def end(self, status: str) -> None:
-        """Close the run as FINISHED, FAILED or KILLED."""
+    def end(self, status: str, end_time: int | None = None) -> None:
+        """Close the run as FINISHED, FAILED or KILLED, at a time in milliseconds (now)."""
         with self._writing("the tracking run can't be closed"):
-            self._client.set_terminated(self.run_id, status)
+            self._client.set_terminated(self.run_id, status, end_time)
 
     def _log_points(self, points: Sequence[_Point]) -> None:
         from mlflow.entities import Metric

@@ -49,6 +49,7 @@ def find_or_create_parent(
     *,
     name: str = "",
     tags: Mapping[str, str] | None = None,
+    start_time: int | None = None,
 ) -> str:
     """Return the MLflow run of a pipeline run; make it if there is none.
 
@@ -60,6 +61,7 @@ def find_or_create_parent(
         pipeline_run_id: id of the pipeline run: KFP's, or the name of a run's folder.
         name: name of a new run; default: ``pipeline run`` and the beginning of the id.
         tags: tags of a new run.
+        start_time: when a new run began, in milliseconds; default: now.
 
     Returns:
         The id of the MLflow run.
@@ -72,7 +74,7 @@ def find_or_create_parent(
         named = name or f"pipeline run {pipeline_run_id[:8]}"
         given = {**source_tags(), RUN_TAG: pipeline_run_id, **(tags or {})}
         safe = {tag: scrub(str(text)) for tag, text in given.items()}
-        client.create_run(experiment_id, run_name=named, tags=safe)
+        client.create_run(experiment_id, start_time, safe, named)
 
     with translated("the run of the pipeline can't be found or made"):
         for _ in range(_ATTEMPTS):

@@ -20,7 +20,7 @@ from components.store.directories import read_step_manifest
 from components.tracking.database import database_uri
 from components.tracking.mlflow_writer import MlflowWriter
 from components.tracking.pipeline_run import children, close_children, find_or_create_parent
-from components.tracking.store import ensure_store, open_client, translated
+from components.tracking.store import ensure_store, open_client, probe, translated
 from components.tracking.tracked import (
     DESCRIPTION_TAG,
     environment_tags,
@@ -33,6 +33,7 @@ from pipelines.config.run_config import RunConfig
 from pipelines.run.folder import RunFolder
 from pipelines.run.record import TrackingRecord, read_tracking, write_json
 from pipelines.run.result import FinishedStep, RunResult
+from pipelines.run.tracking_watch import watched
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import TrackingError
 
@@ -80,7 +81,7 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
         yield NullParentRun()
         return
     try:
-        run = _open(folder, config)
+        run = open_record(folder, config)
     except TrackingError as error:
         if config.tracking.required:
             raise
@@ -90,7 +91,8 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
         return
     status = "FAILED"
     try:
-        yield run
+        with watched(run.uri, required=config.tracking.required):
+            yield run
         status = "FINISHED"
     except (SystemExit, KeyboardInterrupt):
         status = "KILLED"
@@ -99,7 +101,21 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
         run.close(status)
 
 
-def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
+def open_record(
+    folder: RunFolder, config: RunConfig, *, start_time: int | None = None
+) -> MlflowParentRun:
+    """Open a run's record in the store, the one that it has or a new one.
+
+    The steps find it through the environment.
+
+    Args:
+        folder: the run.
+        config: its config.
+        start_time: when a new record began, in milliseconds; default: now.
+
+    Raises:
+        TrackingError: the store can't be reached or refuses.
+    """
     output = folder.path.parent
     uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(output)
     # The child that writes the store's first tables must be this one; see ensure_store.
@@ -115,8 +131,9 @@ def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
             folder.run_id,
             name=folder.run_id,
             tags={DESCRIPTION_TAG: _description(config)},
+            start_time=start_time,
         )
-        run = _MlflowParentRun(client, run_id, experiment, folder, config)
+        run = MlflowParentRun(client, run_id, experiment, folder, config)
         run.begin()
     record = TrackingRecord(uri=uri, experiment_id=experiment, run_id=run_id)
     write_json(folder.tracking_file, record.to_dict())
@@ -151,10 +168,13 @@ def _reopened(client: Any, folder: RunFolder) -> str | None:
     return run_id
 
 
-class _MlflowParentRun:
+class MlflowParentRun:
+    """The record of a whole run."""
+
     def __init__(
         self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig
     ) -> None:
+        self.uri: str = client.tracking_uri
         self._client = client
         self._writer = MlflowWriter(client, run_id)
         self._run_id = run_id
@@ -183,6 +203,7 @@ class _MlflowParentRun:
         tracking = read_tracking(self._folder.tracking_file)
         result = result.model_copy(update={"tracking": tracking})
         try:
+            probe(self.uri)
             with translated("the results can't be recorded"):
                 self._record(result, artifacts)
         except TrackingError as error:
@@ -194,21 +215,36 @@ class _MlflowParentRun:
     def close(self, status: str) -> None:
         """End the run and the children that a killed step left open."""
         try:
+            probe(self.uri)
             with translated("the tracking run can't be closed"):
-                self._sweep("KILLED" if status == "KILLED" else "FAILED")
-                self._writer.end(status)
+                self.end(status)
         except TrackingError as error:
             # What the run achieved, or why it failed, matters more than its record.
             emit("warning", "", message=str(error))
 
+    def end(self, status: str, end_time: int | None = None) -> None:
+        """End the run and the children that a killed step left open.
+
+        Raises:
+            TrackingError: the store is away or refuses.
+        """
+        self._sweep("KILLED" if status == "KILLED" else "FAILED")
+        self._writer.end(status, end_time)
+
+    def finished_steps(self) -> set[str]:
+        """Return the names of the steps whose runs are complete."""
+        finished = children(self._client, self._experiment, self._run_id, "FINISHED")
+        return {child.data.tags.get("qatline.step", "") for child in finished}
+
     def _record(self, result: RunResult, artifacts: Mapping[str, Path]) -> None:
-        known = self._finished_steps()
+        known = self.finished_steps()
         for step in result.steps:
             # A step that was executed has its run already, unless the store was away meanwhile.
             if step.name not in known and STEP_ARTIFACTS[step.name] in artifacts:
                 self._record_step(step, artifacts[STEP_ARTIFACTS[step.name]])
         self._writer.log_metrics(row_metrics(result.rows))
-        self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
+        if result.rows or result.gate.verdict:
+            self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
         self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
 
     def _record_step(self, step: FinishedStep, directory: Path) -> None:
@@ -230,10 +266,6 @@ class _MlflowParentRun:
 
     def _sweep(self, status: str) -> None:
         close_children(self._client, self._experiment, self._run_id, status)
-
-    def _finished_steps(self) -> set[str]:
-        finished = children(self._client, self._experiment, self._run_id, "FINISHED")
-        return {child.data.tags.get("qatline.step", "") for child in finished}
 
 
 def close_dead_runs(client: Any, experiment: str) -> None:

@@ -84,7 +84,7 @@ def test_server_that_goes_away_is_asked_before_a_call(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tracking_store, "probe", probe)
     ended = list[str]()
     fake = SimpleNamespace(
-        tracking_uri="http://x", set_terminated=lambda run_id, status: ended.append(status)
+        tracking_uri="http://x", set_terminated=lambda run_id, status, time: ended.append(status)
     )
     writer = MlflowWriter(fake, "run")
     for _ in range(2):  # the second within the time in which no answer is needed
