@@ -38,6 +38,10 @@ class TrackedOutputs:
     ``verdict.json`` gives. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
     objects to the keys in them that become tags, prefixed with the file's name; a name stands for
     all below it.
+
+    The run of the whole pipeline gets the curves, the description of the data, and what follows:
+    ``rows`` are measurements whose rows become metrics (of the step, too), ``verdict`` is the
+    verdict, and ``summary`` are files.
     """
 
     artifacts: tuple[str, ...] = ()
@@ -46,6 +50,9 @@ class TrackedOutputs:
     champion: tuple[str, ...] = ()
     dataset: tuple[str, ...] = ()
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +107,8 @@ STEPS = (
         artifact="ptq",
         kind="Model",
         tracked=TrackedOutputs(
-            artifacts=(Quantized.PLAN, Quantized.SPEC, Quantized.RANGES, Quantized.METRICS)
+            artifacts=(Quantized.PLAN, Quantized.SPEC, Quantized.RANGES, Quantized.METRICS),
+            summary=(Quantized.PLAN, Quantized.SPEC),
         ),
     ),
     Step(
@@ -145,7 +153,10 @@ STEPS = (
         image="engine",
         confusion=CANDIDATE,
         machine_bound=True,
-        tracked=TrackedOutputs(artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES)),
+        tracked=TrackedOutputs(
+            artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES),
+            rows=(Evaluation.MEASUREMENTS,),
+        ),
     ),
     Step(
         name="promote",
@@ -153,7 +164,10 @@ STEPS = (
         image="engine",
         page=Promotion.REPORT,
         tracked=TrackedOutputs(
-            artifacts=(Promotion.VERDICT, Promotion.REPORT), champion=(Promotion.CHAMPION,)
+            artifacts=(Promotion.VERDICT, Promotion.REPORT),
+            champion=(Promotion.CHAMPION,),
+            verdict=(Promotion.VERDICT,),
+            summary=(Promotion.REPORT,),
         ),
     ),
 )

@@ -15,6 +15,7 @@ import typer
 from pipelines.cli import cluster as cli_cluster
 from pipelines.cli import config as cli_config
 from pipelines.cli import model as cli_model
+from pipelines.cli import records as cli_records
 from pipelines.cli import runs as cli_runs
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.options import (
@@ -164,25 +165,6 @@ def components_(
         typer.echo(f"Wrote {len(files)} components to {output}")
 
 
-@app.command("compare", rich_help_panel="Runs")
-def compare_command(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False
-        ),
-    ] = None,
-    runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
-    debug: DebugOption = False,
-) -> None:
-    """Compare runs: differing config values and metrics, from MLflow."""
-    with reported(debug=debug):
-        from pipelines.run.compare import compare_runs
-
-        compare_runs(runs or [], output=runs_folder(runs_dir, output) or Path("runs"))
-
-
 @app.command(rich_help_panel="Runs")
 def ui(
     run: RunArgument,
@@ -198,6 +180,7 @@ def ui(
         open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
 
+cli_records.register(app)
 cli_model.register(app)
 
 

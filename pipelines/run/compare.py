@@ -122,7 +122,8 @@ def _open(folder: RunFolder) -> _TrackedRun:
         run_id=folder.run_id,
         params=data.params,
         verdict=data.tags.get("qatline.verdict", "-"),
-        rows=rows_of_metrics(data.metrics, separator="."),
+        # Runs of earlier versions have dots.
+        rows=rows_of_metrics(data.metrics, separator=".") | rows_of_metrics(data.metrics),
     )
 
 

@@ -1,0 +1,80 @@
+"""``qatline sync`` and ``qatline compare``: runs as MLflow knows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.errors import reported
+from pipelines.cli.options import (
+    PLACE_PANEL,
+    DebugOption,
+    JsonOption,
+    OldRunsDirOption,
+    RunArgument,
+    RunsDirOption,
+    print_json,
+    runs_folder,
+)
+
+TrackingUriOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow store (the run's own).",
+        rich_help_panel=PLACE_PANEL,
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``qatline``."""
+    app.command("compare", rich_help_panel="Runs")(compare)
+    app.command("sync", rich_help_panel="Runs")(sync)
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False
+        ),
+    ] = None,
+    runs_dir: RunsDirOption = None,
+    output: OldRunsDirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Compare runs: differing config values and metrics, from MLflow."""
+    with reported(debug=debug):
+        from pipelines.run.compare import compare_runs
+
+        compare_runs(runs or [], output=runs_folder(runs_dir, output) or Path("runs"))
+
+
+def sync(
+    run: RunArgument,
+    tracking_uri: TrackingUriOption = None,
+    runs_dir: RunsDirOption = None,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Record a run in MLflow from its folder, after the store was away.
+
+    What the store holds already stays as it is.
+    """
+    with reported(debug=debug, as_json=json_):
+        from pipelines.run.folder import find_run
+        from pipelines.run.sync import sync_run
+
+        done = sync_run(find_run(runs_dir or Path("runs"), run), uri=tracking_uri)
+        if json_:
+            print_json(done.to_dict())
+            return
+        new, old = ", ".join(done.recorded) or "none", ", ".join(done.present) or "none"
+        typer.echo(f"Run {done.run_id} is recorded in {done.tracking.uri}")
+        typer.echo(f"Steps recorded now: {new}")
+        typer.echo(f"Steps recorded before: {old}")
