@@ -21,7 +21,7 @@ class ClusterError(QatlineError, RuntimeError):
     """The Kubeflow Pipelines server can't be reached or refuses."""
 
 
-def open_client(host: str, *, namespace: str = "", token: str | None = None) -> tuple[Any, str]:
+def open_kfp_client(host: str, *, namespace: str = "", token: str | None = None) -> tuple[Any, str]:
     """Return a ``kfp.Client`` and its address, after a quick look whether a server is there.
 
     The client itself would try for half a minute.

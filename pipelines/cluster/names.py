@@ -15,7 +15,12 @@ def run_name(config: RunConfig, now: datetime) -> str:
         >>> run_name(RunConfig(), datetime(2026, 11, 22, 17, 30))
         'resnet_digits on digits, 2026-11-22 17:30'
     """
-    return f"{_model(config.model.name)} on {_data(config)}, {now:%Y-%m-%d %H:%M}"
+    return f"{model_on_data(config)}, {now:%Y-%m-%d %H:%M}"
+
+
+def model_on_data(config: RunConfig) -> str:
+    """Return what a config runs: ``resnet_digits on digits``."""
+    return f"{_model(config.model.name)} on {_data(config)}"
 
 
 def _model(name: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.cluster.compile import pipeline_ir
-from pipelines.cluster.connection import ClusterError, client_errors, open_client
+from pipelines.cluster.connection import ClusterError, client_errors, open_kfp_client
 from pipelines.cluster.progress import ClusterRun, describe_run, follow_run
 from pipelines.cluster.schedule import (
     Schedule,
@@ -260,7 +260,7 @@ def connect(host: str, *, namespace: str = "", token: str | None = None) -> Clus
         ConfigError: The address holds credentials.
         ClusterError: Nothing answers, or what answers is no Kubeflow Pipelines server.
     """
-    client, address = open_client(host, namespace=namespace, token=token)
+    client, address = open_kfp_client(host, namespace=namespace, token=token)
     return Cluster(client, address, namespace)
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 
 from components.settings import Settings
 from components.steps import STEPS
-from pipelines.config.kubernetes_values import Image, ObjectName, ResourceName, Seconds
+from pipelines.config.kubernetes_values import Image, ObjectName, ResourceName, Seconds, WebAddress
 from pipelines.config.pod_settings import StepResources, check_pod
 
 _OVERRIDES: dict[str, Any] = {
@@ -73,6 +73,13 @@ class ClusterSettings(StepResources):
     run_timeout: Seconds | None = Field(
         None, description="Longest time of a whole run, such as 12h (servers from 2.17 on)."
     )
+    webhook: WebAddress | None = Field(
+        None,
+        description=(
+            "Address that is told of the end of a run. One that is a secret: secret_env with "
+            "QATLINE_WEBHOOK."
+        ),
+    )
     steps: ClusterSteps = Field(default_factory=ClusterSteps)
 
     def of(self, step: str) -> StepResources:
@@ -80,6 +87,12 @@ class ClusterSettings(StepResources):
         own: StepResources = getattr(self.steps, step) or StepResources()
         missing = [name for name in StepResources.model_fields if getattr(own, name) is None]
         return own.model_copy(update={name: getattr(self, name) for name in missing})
+
+    def at_exit(self) -> StepResources:
+        """Return the pod settings of the task that ends a run: no resources, no volumes."""
+        names = ("env", "secret_env", "node_selector", "tolerations", "retry")
+        images = ("image_pull_secrets", "image_pull_policy")
+        return StepResources(**{name: getattr(self, name) for name in (*names, *images)})
 
     @model_validator(mode="after")
     def _can_be_met(self) -> ClusterSettings:

@@ -116,6 +116,15 @@ def _image(value: str) -> str:
     return value
 
 
+def _web_address(value: str) -> str:
+    if not re.match(r"https?://[^/\s]", value):
+        # The value is not shown: it may hold a secret.
+        raise ValueError(
+            "expected an address such as https://hooks.example/run, received something else"
+        )
+    return value
+
+
 Cpu = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
 Memory = Annotated[str, BeforeValidator(_memory, json_schema_input_type=str)]
 Seconds = Annotated[int, BeforeValidator(parse_seconds, json_schema_input_type=int | str)]
@@ -124,4 +133,5 @@ SecretKey = Annotated[str, AfterValidator(_secret_key)]
 Variable = Annotated[str, AfterValidator(_variable)]
 ObjectName = Annotated[str, AfterValidator(_object_name)]
 MountPath = Annotated[str, AfterValidator(_mount_path)]
+WebAddress = Annotated[str, AfterValidator(_web_address)]
 Image = Annotated[str, AfterValidator(_image)]

@@ -21,6 +21,7 @@ from pipelines.config.kubernetes_values import (
 )
 
 _FROM_TRACKING = frozenset({"MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "QATLINE_TRACKING"})
+_FROM_CLUSTER = frozenset({"QATLINE_PIPELINE_RUN_ID"})
 
 
 class Toleration(Settings):
@@ -153,4 +154,8 @@ def _check_environment(place: str, pod: StepResources) -> None:
         raise ValueError(
             f"{place}: expected the section tracking to set {derived[0]}, received it as a "
             "variable; set tracking.uri, tracking.experiment or tracking.required"
+        )
+    if derived := sorted((plain | secret) & _FROM_CLUSTER):
+        raise ValueError(
+            f"{place}: expected Kubeflow to set {derived[0]}, received it as a variable; remove it"
         )

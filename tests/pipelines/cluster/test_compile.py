@@ -101,12 +101,14 @@ def test_tracking_server_reaches_cluster_steps() -> None:
     text = pipeline_ir(
         load_config(overrides=["tracking.uri=http://mlflow:5000", "tracking.required=false"])
     )
-    for executor in yaml.safe_load(text)["deploymentSpec"]["executors"].values():
+    spec, _ = yaml.safe_load_all(text)
+    for executor in spec["deploymentSpec"]["executors"].values():
         environment = {item["name"]: item["value"] for item in executor["container"]["env"]}
         assert environment == {
             "MLFLOW_TRACKING_URI": "http://mlflow:5000",
             "MLFLOW_EXPERIMENT_NAME": "qatline",
             "QATLINE_TRACKING": "optional",
+            "QATLINE_PIPELINE_NAME": "resnet_digits on digits",
         }
 
 
