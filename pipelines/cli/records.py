@@ -31,13 +31,13 @@ TrackingUriOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def add_record_commands(app: typer.Typer) -> None:
     """Add the commands to ``qatline``."""
-    app.command("compare", rich_help_panel="Runs")(compare)
-    app.command("sync", rich_help_panel="Runs")(sync)
+    app.command("compare", rich_help_panel="Runs")(compare_records)
+    app.command("sync", rich_help_panel="Runs")(sync_record)
 
 
-def compare(
+def compare_records(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,7 +55,7 @@ def compare(
         compare_runs(runs or [], output=runs_folder(runs_dir, output) or Path("runs"))
 
 
-def sync(
+def sync_record(
     run: RunArgument,
     tracking_uri: TrackingUriOption = None,
     runs_dir: RunsDirOption = None,
