@@ -180,7 +180,7 @@ def ui(
         open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
 
-cli_records.register(app)
+cli_records.add_record_commands(app)
 cli_model.register(app)
 
 
