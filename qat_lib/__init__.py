@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         analysis,
         calibration,
         custom_qdq_cases,
+        diagnosis,
         engines,
         errors,
         export,
@@ -52,6 +53,10 @@ if TYPE_CHECKING:
         TensorRTQDQCase,
         check_is_quantizable_by_layer_name,
     )
+    from qat_lib.diagnosis import (
+        Diagnosis,
+        diagnose,
+    )
     from qat_lib.engines import (
         BuildSpec,
         build_engine,
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
     )
     from qat_lib.planner import plan_quantization
     from qat_lib.preprocessing import Preprocessing
+    from qat_lib.ptq import PtqRecipe
     from qat_lib.quantize import (
         model_quantizers,
         quantize_model,
@@ -104,6 +110,7 @@ __all__ = [
     "CalibrationReport",
     "CreateAssetsFolders",
     "CustomQDQInsertionCase",
+    "Diagnosis",
     "EfficientNetQDQCase",
     "FusionReport",
     "InceptionQDQCase",
@@ -113,6 +120,7 @@ __all__ = [
     "MobileNetQDQCase",
     "NonWeightedBaseQuantizeWrapper",
     "Preprocessing",
+    "PtqRecipe",
     "QuantizationPlan",
     "QuantizationSpec",
     "QuantizerEntry",
@@ -136,6 +144,8 @@ __all__ = [
     "convert_saved_model_to_onnx",
     "correct_bias",
     "custom_qdq_cases",
+    "diagnose",
+    "diagnosis",
     "engines",
     "equalize",
     "errors",
@@ -177,6 +187,8 @@ _HOMES = {
     "ResidualConnectionQDQCase": "qat_lib.custom_qdq_cases",
     "TensorRTQDQCase": "qat_lib.custom_qdq_cases",
     "check_is_quantizable_by_layer_name": "qat_lib.custom_qdq_cases",
+    "Diagnosis": "qat_lib.diagnosis",
+    "diagnose": "qat_lib.diagnosis",
     "BuildSpec": "qat_lib.engines",
     "build_engine": "qat_lib.engines",
     "load_engine": "qat_lib.engines",
@@ -189,6 +201,7 @@ _HOMES = {
     "QuantizerEntry": "qat_lib.plan",
     "SkippedLayer": "qat_lib.plan",
     "plan_quantization": "qat_lib.planner",
+    "PtqRecipe": "qat_lib.ptq",
     "Preprocessing": "qat_lib.preprocessing",
     "model_quantizers": "qat_lib.quantize",
     "quantize_model": "qat_lib.quantize",

@@ -14,6 +14,7 @@ import typer
 
 from pipelines.cli.data_files import check_inputs
 from pipelines.cli.derived_options import with_export_options
+from pipelines.cli.diagnose import diagnose_file
 from pipelines.cli.engine import bench, build
 from pipelines.cli.errors import reported, say_renamed
 from pipelines.cli.evaluate import evaluate_command
@@ -202,6 +203,7 @@ def register(app: typer.Typer) -> None:
     for name, command in (
         ("quantize", quantize),
         ("finetune", finetune_file),
+        ("diagnose", diagnose_file),
         ("export", export),
         ("verify", verify_file),
         ("analyze", analyze),

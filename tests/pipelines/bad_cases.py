@@ -65,19 +65,24 @@ COMMANDS: dict[str, list[list[str]]] = {
     "model.keras": [
         ["quantize", "model.keras"],
         ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras"],
+        ["diagnose", "model.keras", "--data", "x.npy"],
         ["export", "model.keras", "-o", "new.onnx"],
         ["load-weights", "other.keras", "model.keras"],
     ],
     "x.npy": [
         ["quantize", "model.keras", "--data", "x.npy", "-o", "q.keras", "--save-plan", "p.json"],
         ["export", "model.keras", "-o", "new.onnx", "--check", "x.npy"],
+        ["diagnose", "model.keras", "--data", "x.npy", "--html", "page.html"],
     ],
     "plan.json": [
         ["export", "quantized.keras", "-o", "new.onnx", "--plan", "plan.json"],
         ["verify", "model.onnx", "--plan", "plan.json"],
         ["analyze", "model.onnx", "--trace", "x", "--plan", "plan.json"],
     ],
-    "spec.yaml": [["quantize", "model.keras", "--spec", "spec.yaml"]],
+    "spec.yaml": [
+        ["quantize", "model.keras", "--spec", "spec.yaml"],
+        ["diagnose", "model.keras", "--data", "x.npy", "--spec", "spec.yaml"],
+    ],
     "model.onnx": [
         ["verify", "model.onnx"],
         ["analyze", "model.onnx", "--html", "page.html"],
