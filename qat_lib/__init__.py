@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         engines,
         errors,
         export,
+        placement,
         plan,
         quantize,
         quantize_wrappers,
@@ -69,6 +70,10 @@ if TYPE_CHECKING:
     )
     from qat_lib.graph.layer_graph import LayerGraph
     from qat_lib.loading import load_model
+    from qat_lib.placement import (
+        PlacementResult,
+        search,
+    )
     from qat_lib.plan import (
         QuantizationPlan,
         QuantizerEntry,
@@ -119,6 +124,7 @@ __all__ = [
     "MaxPoolQDQCase",
     "MobileNetQDQCase",
     "NonWeightedBaseQuantizeWrapper",
+    "PlacementResult",
     "Preprocessing",
     "PtqRecipe",
     "QuantizationPlan",
@@ -155,12 +161,14 @@ __all__ = [
     "load_engine",
     "load_model",
     "model_quantizers",
+    "placement",
     "plan",
     "plan_quantization",
     "quantize",
     "quantize_model",
     "quantize_wrappers",
     "quantizers",
+    "search",
     "spec",
     "trace_tensor",
     "utils",
@@ -197,6 +205,8 @@ _HOMES = {
     "verify_onnx": "qat_lib.export",
     "LayerGraph": "qat_lib.graph.layer_graph",
     "load_model": "qat_lib.loading",
+    "PlacementResult": "qat_lib.placement",
+    "search": "qat_lib.placement",
     "QuantizationPlan": "qat_lib.plan",
     "QuantizerEntry": "qat_lib.plan",
     "SkippedLayer": "qat_lib.plan",

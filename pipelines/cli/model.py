@@ -21,6 +21,7 @@ from pipelines.cli.evaluate import evaluate_command
 from pipelines.cli.finetune import finetune_file
 from pipelines.cli.options import DebugOption, JsonOption, OnnxFile, print_json
 from pipelines.cli.quantize import quantize
+from pipelines.cli.search import search_file
 from qat_lib.export.options import ExportOptions
 from qat_lib.options import FloatPrecision
 
@@ -204,6 +205,7 @@ def register(app: typer.Typer) -> None:
         ("quantize", quantize),
         ("finetune", finetune_file),
         ("diagnose", diagnose_file),
+        ("search", search_file),
         ("export", export),
         ("verify", verify_file),
         ("analyze", analyze),

@@ -147,7 +147,7 @@ def _for_channels(
     if evidence.site.kind == "weight":
         change = (LayerConfig(name=evidence.site.layer, per_channel=True),)
         return Diagnosed(cause=cause, message=message, change=change, channels=found)
-    advice = "Or train it down (qatline finetune)."
+    advice = "Or fine-tune the model (qatline finetune)."
     if evidence.site.depthwise:
         advice = "Or give the channels one range first: qatline quantize --equalize."
     return Diagnosed(

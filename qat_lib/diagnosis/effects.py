@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from qat_lib.diagnosis.forward import compile_forward
 from qat_lib.errors import ConfigError
 from qat_lib.graph.layer_graph import LayerGraph
 from qat_lib.quantize import model_quantizers
@@ -32,10 +32,7 @@ class Switchboard:
         self._quantizers = model_quantizers(graph.model)
         self._enabled = {name: each.enabled for name, each in self._quantizers.items()}
         self._batches = [_as_taken(graph, batch) for batch in batches]
-        model = graph.model
-        self._run = tf.function(
-            lambda inputs: keras.tree.flatten(model(inputs, training=False)), reduce_retracing=True
-        )
+        self._run = compile_forward(graph.model)
 
     def __enter__(self) -> Switchboard:
         return self
@@ -56,7 +53,7 @@ class Switchboard:
     def outputs(self, on: Collection[str]) -> Outputs:
         """Return each output over all batches, with the named quantizers on."""
         self._switch(on)
-        parts = [self._run(batch) for batch in self._batches]
+        parts = [self._run(*batch) for batch in self._batches]
         found = []
         for index in range(len(parts[0])):
             found.append(np.concatenate([np.asarray(part[index], np.float32) for part in parts]))
@@ -72,13 +69,11 @@ class Switchboard:
                     quantizer.disable()
 
 
-def _as_taken(graph: LayerGraph, batch: Any) -> Any:
-    """Return a batch as the model takes it, in its data types."""
+def _as_taken(graph: LayerGraph, batch: Any) -> list[Any]:
+    """Return a batch as one tensor for each input, in the model's data types."""
+    parts = batch if isinstance(batch, (list, tuple)) else [batch]
     dtypes = [graph.dtypes[tensor] for tensor in graph.inputs]
-    if not isinstance(batch, (list, tuple)):
-        return tf.cast(batch, dtypes[0])
-    cast = [tf.cast(part, dtype) for part, dtype in zip(batch, dtypes, strict=True)]
-    return cast if len(cast) > 1 else cast[0]
+    return [tf.cast(part, dtype) for part, dtype in zip(parts, dtypes, strict=True)]
 
 
 def choose_measure(outputs: Sequence[np.ndarray], asked: str | None = None) -> Measure:

@@ -32,6 +32,7 @@ ol.findings {{ padding-left: 1.4rem; }} ol.findings li {{ margin-bottom: 1rem; }
 pre {{ background: var(--soft); padding: .6rem .8rem; border-radius: .4rem; overflow-x: auto;
   margin: .4rem 0; }}
 svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--ink); font-size: 12px; }}
+svg text.value {{ font-size: 10px; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--soft); }}
@@ -122,7 +123,7 @@ def _bars(row: LayerEffect, top: int, longest: float) -> str:
         y = top + 4 + place * 11
         bars.append(
             f'<rect x="{_LABEL}" y="{y}" width="{length:.1f}" height="9" rx="2" fill="{colour}"/>'
-            f'<text x="{_LABEL + length + 5:.1f}" y="{y + 8}" font-size="10">'
+            f'<text x="{_LABEL + length + 5:.1f}" y="{y + 8}" class="value">'
             f"{number(found.only)}</text>"
         )
     return "".join(bars) + "</g>"

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from qat_lib.calibration.histogram import Histogram
 from qat_lib.calibrators.collecting import collecting
+from qat_lib.diagnosis.forward import pack_inputs
 from qat_lib.diagnosis.sites import Site
 
 _CHUNK = 8
@@ -170,5 +171,5 @@ def watch_errors(model: Any, batches: Iterable[Any], sites: Sequence[Site]) -> d
             parts = list(batch) if isinstance(batch, (list, tuple)) else [batch]
             for start in range(0, len(parts[0]), _CHUNK):
                 chunk = [part[start : start + _CHUNK] for part in parts]
-                model(chunk if len(chunk) > 1 else chunk[0], training=False)
+                model(pack_inputs(model, chunk), training=False)
     return watcher.found

@@ -78,7 +78,7 @@ def _arrays() -> Iterator[Content]:
     }
     for name, content in arrays.items():
         # NaN and infinity are compared with Keras's own, which also gives NaN.
-        commands = ("quantize", "diagnose") if name in ("nan", "infinite") else ()
+        commands = ("quantize", "diagnose", "search") if name in ("nan", "infinite") else ()
         yield Content(file="x.npy", name=name, make=writer(content), commands=commands)
         if name not in ("nan", "infinite", "wrong_shape"):
             yield Content(file="dataset/train_x.npy", name=name, make=writer(content))

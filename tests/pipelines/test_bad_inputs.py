@@ -25,6 +25,7 @@ SECONDS = 10.0
 SAMPLE = 29
 QUICK = (
     "diagnose",
+    "search",
     "quantize",
     "verify",
     "analyze",

@@ -247,3 +247,14 @@ def _hundredth(kernel: np.ndarray) -> np.ndarray:
 
 def test_diagnose_is_the_function_of_the_package() -> None:
     assert diagnose_module is qat_lib.diagnose
+
+
+def test_a_model_with_named_inputs_takes_them_by_name() -> None:
+    a, b = keras.Input((8, 8, 3), name="a"), keras.Input((8, 8, 3), name="b")
+    y = layers.Conv2D(4, 3, name="conv_a")(a) + layers.Conv2D(4, 3, name="conv_b")(b)
+    model = keras.Model({"b": b, "a": a}, layers.GlobalAveragePooling2D(name="pool")(y))
+    data = {"a": images(), "b": 50 * images()}
+    found = qat_lib.diagnose(model, data, samples=16, batch_size=5)
+    assert found.samples == 16
+    peaks = {each.tensor: each for each in found.tensors}
+    assert {"a:0", "b:0", "conv_a/kernel"} <= set(peaks)
