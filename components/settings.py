@@ -7,12 +7,13 @@ is also what its cache key is made of.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, create_model, field_validator
 
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
+from components.training_options import Augmentation, Optimizer, Teacher
 from qat_lib.export.options import ExportOptions, option_fields
 from qat_lib.options import (
     BackendChoice,
@@ -47,10 +48,10 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(
         2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero."
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Optimizer = "adam"
     weight_decay: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    augment: Literal["none", "shift", "flip_crop"] = Field(
+    augment: Augmentation = Field(
         "shift", description="shift: up to one pixel in eight; flip_crop: mirror and shift."
     )
 
@@ -106,22 +107,72 @@ class QATSettings(Settings):
     """Quantization-aware fine-tuning: a short schedule at a low rate, with cosine decay.
 
     About 10% of the epochs of the training at a few percent of its learning rate are usual.
+    Epochs count from 1.
     """
 
     epochs: int = Field(6, ge=0, le=10_000)
     batch_size: Batch = 64
-    learning_rate: float = Field(5e-5, gt=0, le=100)
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = Field(
+        5e-5, gt=0, le=100, description="Peak learning rate; cosine decay to zero."
+    )
+    optimizer: Optimizer = "adam"
     weight_decay: float = Field(0.0, ge=0)
-    augment: Literal["none", "shift", "flip_crop"] = "shift"
+    augment: Augmentation = "shift"
+    control: bool = Field(
+        False,
+        description=(
+            "Whether the FP32 baseline is trained on for as long, the same way, and evaluated "
+            "beside it: more training is no gain of quantization. Costs as much again."
+        ),
+    )
+    teacher: Teacher = Field(
+        "baseline",
+        description=(
+            "Model in floating point whose outputs are soft targets: the baseline, or the control "
+            "that was trained for as long, which makes one."
+        ),
+    )
     distillation: float = Field(
         0.5,
         ge=0,
         le=1,
         description=(
-            "Weight of the baseline's outputs as soft targets beside the labels; 0 = labels only."
+            "Weight of the teacher's outputs as soft targets beside the labels; 0 = labels only."
         ),
     )
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="Decay of the moving average of the weights; 0 = none."
+    )
+    freeze_batch_norm: int | None = Field(
+        None, ge=1, description="First epoch with frozen BatchNormalization. Default: none."
+    )
+    reestimate_batch_norm: bool = Field(
+        False,
+        description=(
+            "Whether the statistics of BatchNormalization are measured again after each epoch, on "
+            "training images without augmentation."
+        ),
+    )
+    freeze_ranges: int | None = Field(
+        None, ge=1, description="First epoch with frozen ranges. Default: none."
+    )
+    range_rate: float = Field(
+        1.0, gt=0, le=100, description="Rate of learned ranges over that of the weights."
+    )
+    freeze_oscillating: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description=(
+            "Share of the last steps in which a weight's integer turned back, from which the "
+            "weight is frozen; 0.02 suits 4 bits. Default: none is."
+        ),
+    )
+
+    @property
+    def trains_control(self) -> bool:
+        """Whether the control is trained, for itself or as the teacher."""
+        return self.control or (self.teacher == "control" and self.distillation > 0)
 
 
 def _derived_fields() -> dict[str, Any]:

@@ -36,7 +36,7 @@ SETTINGS = EngineSettings.model_validate(
 def steps(tmp_path_factory: pytest.TempPathFactory, pin_fp16: Any) -> dict[str, Path]:
     """Outputs of the earlier steps, as on a CPU without FP16."""
     root = tmp_path_factory.mktemp("steps")
-    steps = {name: root / name for name in ("dataset", "baseline", "onnx", "engines")}
+    steps = {name: root / name for name in ("dataset", "baseline", "qat", "onnx", "engines")}
     for path in steps.values():
         path.mkdir()
     generator = np.random.default_rng(0)
