@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         quantize_wrappers,
         quantizers,
         spec,
+        training,
         utils,
     )
     from qat_lib.analysis import (
@@ -153,6 +154,7 @@ __all__ = [
     "quantizers",
     "spec",
     "trace_tensor",
+    "training",
     "utils",
     "verify_onnx",
 ]

@@ -91,10 +91,12 @@ def scale_range_rate(optimizer: Any, model: Any, factor: float) -> None:
     optimizer.exclude_from_weight_decay(var_list=ranges)
     if factor == 1.0:
         return
-    own, update = {id(variable) for variable in ranges}, optimizer.update_step
+    # TensorFlow hands its own variable on, or one replica's: only this key is that of all.
+    key, update = optimizer._var_key, optimizer.update_step
+    own = {key(variable) for variable in ranges}
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> Any:
-        rate = learning_rate * factor if id(variable) in own else learning_rate
+        rate = learning_rate * factor if key(variable) in own else learning_rate
         return update(gradient, variable, rate)
 
     optimizer.update_step = update_step
