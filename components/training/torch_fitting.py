@@ -26,9 +26,9 @@ from components.training.prepared_data import TrainingData, open_data
 from components.training.recipe import Oscillation, recipe_of, reestimation_batches
 from components.training.torch_network import TorchNetwork, ends_in_softmax
 from components.training.torch_optimizers import make_optimizer
-from components.training.torch_recipe import TorchRecipe
+from components.training.torch_recipe import TorchTrainingRecipe
 from qat_lib.torch.inference import in_inference
-from qat_lib.torch.training import learned_ranges
+from qat_lib.torch.training import range_parameters
 
 EPSILON = 1e-7
 """Keras's: least distance of a probability from 0 and 1."""
@@ -72,7 +72,7 @@ def fit_network(
     loss = Loss(source.classes, label_smoothing, ends_in_softmax(network.module))
     soft = SoftTargets(teacher, distillation) if teacher is not None and distillation > 0 else None
     training = Training(network, schedule, steps, loss, soft)
-    recipe = TorchRecipe(
+    recipe = TorchTrainingRecipe(
         network.module, recipe_of(schedule), _plain_batches(network, source, schedule), oscillation
     )
     train = source.train(schedule.batch_size, shuffle_seed=seed, augment=schedule.augment)
@@ -207,7 +207,7 @@ class Training:
         self._peak, self._total = schedule.learning_rate, max(1, steps * schedule.epochs)
         default = ADAMW_DECAY if schedule.optimizer == "adamw" else 0.0
         self._decay = schedule.weight_decay or default
-        ranges = [p for p in learned_ranges(network.module) if p.requires_grad]
+        ranges = [p for p in range_parameters(network.module) if p.requires_grad]
         known = {id(parameter) for parameter in ranges}
         self._parameters = []
         for parameter in network.module.parameters():

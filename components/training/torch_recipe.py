@@ -14,7 +14,7 @@ from qat_lib.torch import model_quantizers
 from qat_lib.torch import training as helpers
 
 
-class TorchRecipe:
+class TorchTrainingRecipe:
     """What a recipe adds to a training loop.
 
     Args:

@@ -83,7 +83,7 @@ def freeze_ranges(module: nn.Module) -> None:
             parameter.requires_grad_(False)
 
 
-def learned_ranges(module: nn.Module) -> list[nn.Parameter]:
+def range_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the trained parameters of a model's learned ranges.
 
     Give them a group of their own in the optimizer, without weight decay.

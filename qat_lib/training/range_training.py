@@ -56,7 +56,7 @@ class FreezeRanges(keras.callbacks.Callback):
         self._followed, self._learned = [], []
 
 
-def learned_ranges(model: Any) -> list[Any]:
+def range_variables(model: Any) -> list[Any]:
     """Return the trained variables of a model's learned ranges."""
     found = []
     for quantizer in model_quantizers(model).values():
@@ -85,7 +85,7 @@ def scale_range_rate(optimizer: Any, model: Any, factor: float) -> None:
     """
     if not factor > 0:
         raise SpecError(f"Expected the factor of a rate to be above 0. Received: {factor!r}.")
-    ranges = learned_ranges(model)
+    ranges = range_variables(model)
     if not ranges:
         return
     optimizer.exclude_from_weight_decay(var_list=ranges)

@@ -48,7 +48,8 @@ def test_a_weight_is_frozen_at_the_integer_it_had_most() -> None:
     # Two turns in four steps, four times: it is at 3 in three steps of four.
     steps = [[[3, 3, 4, 3][i % 4], 5] for i in range(40)]
     tracker = follow(*steps, freeze_above=3 * MOMENTUM)
-    assert (found := tracker.frozen("kernel")) is not None
+    found = tracker.frozen("kernel")
+    assert found is not None
     mask, integers = found
     assert mask.tolist() == [True, False]
     assert integers[0] == 3

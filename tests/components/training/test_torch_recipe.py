@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qat_lib.torch
-from components.artifacts.models import TorchRecipe as NetworkRecipe
+from components.artifacts.models import TorchRecipe
 from components.data.labelled import Labelled
 from components.runtime.events import NullProgress
 from components.settings import QATSettings
@@ -18,7 +18,7 @@ from components.training import torch_fitting
 from components.training.array_data import ArrayData
 from components.training.recipe import Oscillation, Recipe
 from components.training.torch_network import TorchNetwork
-from components.training.torch_recipe import TorchRecipe
+from components.training.torch_recipe import TorchTrainingRecipe
 
 GENERATOR = np.random.default_rng(5)
 X = GENERATOR.normal(1.0, 2.0, (160, 1, 1, 3)).astype(np.float32)
@@ -38,12 +38,12 @@ def network(policy: str = "frozen") -> TorchNetwork:
     plan = qat_lib.torch.plan_quantization(module, example_input=IMAGES)
     module = qat_lib.torch.apply_plan(module, plan.with_range_policy(policy), example_input=IMAGES)
     qat_lib.torch.calibrate(module, [IMAGES], freeze=policy == "frozen")
-    recipe = NetworkRecipe(name="x:y", options={}, image_shape=(1, 1, 3), classes=2)
+    recipe = TorchRecipe(name="x:y", options={}, image_shape=(1, 1, 3), classes=2)
     return TorchNetwork(module=module, recipe=recipe)
 
 
-def recipe_with(module: nn.Module, **asked: Any) -> TorchRecipe:
-    return TorchRecipe(module, Recipe(**asked), lambda: [IMAGES[:32]], None)
+def recipe_with(module: nn.Module, **asked: Any) -> TorchTrainingRecipe:
+    return TorchTrainingRecipe(module, Recipe(**asked), lambda: [IMAGES[:32]], None)
 
 
 def norm_of(module: nn.Module) -> nn.BatchNorm1d:
@@ -54,7 +54,7 @@ def norm_of(module: nn.Module) -> nn.BatchNorm1d:
 def test_begin_epoch_freezes_from_its_epoch_on() -> None:
     module = network("learned").module
     recipe = recipe_with(module, freeze_batch_norm=1, freeze_ranges=2)
-    steps = qat_lib.torch.training.learned_ranges(module)
+    steps = qat_lib.torch.training.range_parameters(module)
     found = []
     for epoch in range(3):
         recipe.begin_epoch(epoch)

@@ -17,7 +17,7 @@ from qat_lib.torch.training import (
     batch_norms,
     freeze_batch_norm,
     freeze_ranges,
-    learned_ranges,
+    range_parameters,
     reestimate_batch_norm,
 )
 
@@ -103,8 +103,8 @@ def test_freeze_ranges_stops_every_range(policy: str) -> None:
 def test_learned_ranges_are_the_trained_steps() -> None:
     module = quantized("learned")
     quantizers = qat_lib.torch.model_quantizers(module).values()
-    assert len(learned_ranges(module)) == sum(not q.of_weight for q in quantizers) > 0
-    assert learned_ranges(quantized("ema")) == []
+    assert len(range_parameters(module)) == sum(not q.of_weight for q in quantizers) > 0
+    assert range_parameters(quantized("ema")) == []
 
 
 def test_weights_end_as_their_average() -> None:

@@ -11,7 +11,7 @@ import pytest
 import qat_lib
 from qat_lib.errors import SpecError
 from qat_lib.training import FreezeRanges, scale_range_rate
-from qat_lib.training.range_training import learned_ranges
+from qat_lib.training.range_training import range_variables
 
 X = np.random.default_rng(0).normal(0.0, 3.0, (24, 4)).astype(np.float32)
 Y = np.zeros((24, 2), np.float32)
@@ -69,8 +69,8 @@ def test_freeze_ranges_leaves_frozen_ones_frozen() -> None:
 def test_learned_ranges_are_the_trained_steps() -> None:
     model = quantized("learned")
     activations = [q for q in qat_lib.model_quantizers(model).values() if not q.of_weight]
-    assert len(learned_ranges(model)) == len(activations) > 0
-    assert learned_ranges(quantized("ema")) == []
+    assert len(range_variables(model)) == len(activations) > 0
+    assert range_variables(quantized("ema")) == []
 
 
 @pytest.mark.parametrize("kind", [keras.optimizers.SGD, keras.optimizers.Adam])
@@ -79,10 +79,10 @@ def test_scale_range_rate_scales_the_steps_of_ranges_alone(kind: Any) -> None:
     for factor in (1.0, 0.25):
         model, optimizer = quantized("learned"), kind(0.001)
         scale_range_rate(optimizer, model, factor)
-        before = [np.array(v.value) for v in learned_ranges(model)]
+        before = [np.array(v.value) for v in range_variables(model)]
         model.compile(optimizer, "mse")
         model.fit(X, Y, batch_size=24, verbose=0)
-        after = [np.array(v.value) for v in learned_ranges(model)]
+        after = [np.array(v.value) for v in range_variables(model)]
         moves.append(np.subtract(after, before))
         weights.append(np.array(model.get_layer("quant_a").layer.kernel))
     np.testing.assert_allclose(moves[1], 0.25 * moves[0], rtol=1e-3)
