@@ -71,6 +71,7 @@ class FinetuningOptions:
         metadata=about(
             "Measure the statistics of BatchNormalization again after each epoch, without "
             "augmentation.",
+            flag="--reestimate-bn",
         ),
     )
     freeze_ranges: int | None = field(

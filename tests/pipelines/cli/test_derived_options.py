@@ -87,7 +87,7 @@ def test_finetuning_options_have_the_defaults_of_the_config() -> None:
 
 
 def test_finetuning_options_from_the_command_line() -> None:
-    given = ["--ema", "0.9", "--freeze-batch-norm", "2", "--reestimate-batch-norm"]
+    given = ["--ema", "0.9", "--freeze-batch-norm", "2", "--reestimate-bn"]
     assert tune_with(*given, "--range-rate", "0.5").exit_code == 0
     (found,) = tuned
     assert (found["ema"], found["freeze_batch_norm"], found["range_rate"]) == (0.9, 2, 0.5)
