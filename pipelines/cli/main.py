@@ -147,7 +147,7 @@ def compile_(
 
 @app.command("components", rich_help_panel="Runs")
 def components_(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
+    output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")] = Path(
         "components"
     ),
     config: ConfigOption = None,
