@@ -186,11 +186,11 @@ def work(task: dict[str, Any]) -> None:
     first = steps("train", 1) | {"idle_mib": idle}
     steps("infer", 1)
     steps("train", 2)
-    print(json.dumps(first), flush=True)  # noqa: T201
+    print(json.dumps(first), flush=True)
     for line in sys.stdin:
         what, count = line.split()
         answer = {"peak_mib": peak()} if what == "end" else steps(what, int(count))
-        print(json.dumps(answer), flush=True)  # noqa: T201
+        print(json.dumps(answer), flush=True)
         if what == "end":
             return
 

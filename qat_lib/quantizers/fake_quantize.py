@@ -78,9 +78,9 @@ def quantize_by_channel(
 
     @tf.custom_gradient
     def quantize(x: Any) -> Any:
-        y, amax = kernels.run(kernels.quantize_channels, x, axes, enabled, bounds)
+        y, amax = kernels.run_kernel(kernels.quantize_channels, x, axes, enabled, bounds)
         y = tf.ensure_shape(y, x.shape)
-        return y, lambda dy: kernels.run(kernels.pass_inside, x, amax, enabled, bounds, dy)
+        return y, lambda dy: kernels.run_kernel(kernels.pass_inside, x, amax, enabled, bounds, dy)
 
     return quantize(x)
 
@@ -89,9 +89,9 @@ def _masked_quantize(x: Any, amax: Any, on: Any, bounds: Any) -> Any:
     @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
         def grad(dy: Any) -> tuple[Any, None]:
-            return kernels.run(kernels.pass_inside, x, amax, on, bounds, dy), None
+            return kernels.run_kernel(kernels.pass_inside, x, amax, on, bounds, dy), None
 
-        y = kernels.run(kernels.quantize, x, amax, on, bounds)
+        y = kernels.run_kernel(kernels.quantize_values, x, amax, on, bounds)
         return tf.ensure_shape(y, x.shape), grad
 
     return quantize(x, amax)
@@ -101,14 +101,14 @@ def _learned_quantize(x: Any, amax: Any, on: Any, bounds: Any) -> Any:
     @tf.custom_gradient
     def quantize(x: Any, amax: Any) -> Any:
         def grad(dy: Any) -> tuple[Any, Any]:
-            dx, dscale = kernels.run(kernels.learn, x, amax, on, bounds, dy)
+            dx, dscale = kernels.run_kernel(kernels.learn, x, amax, on, bounds, dy)
             size = tf.cast(tf.size(x) // tf.maximum(tf.size(amax), 1), tf.float32)
             high = bounds[1]
             # By the chain rule 1 / high, as amax = scale * high; the root is the paper's scale of
             # the step's gradient (LSQ, section 2.2).
             return dx, _sum_to(dscale, amax) / high / tf.sqrt(size * high)
 
-        y = kernels.run(kernels.quantize, x, amax, on, bounds)
+        y = kernels.run_kernel(kernels.quantize_values, x, amax, on, bounds)
         return tf.ensure_shape(y, x.shape), grad
 
     return quantize(x, amax)

@@ -30,7 +30,7 @@ def integers(low: float, high: float) -> Any:
     return tf.constant([low, high, low / high], tf.float32)
 
 
-def quantize(x: Any, amax: Any, on: Any, bounds: Any) -> Any:
+def quantize_values(x: Any, amax: Any, on: Any, bounds: Any) -> Any:
     """Return the multiples of the scale nearest to ``x``, or ``x`` itself unless ``on``."""
     scale = amax / bounds[1]
     q = _round(tf.cast(x, tf.float32) / scale, bounds) * scale
@@ -41,7 +41,7 @@ def quantize_channels(x: Any, axes: tuple[int, ...], on: Any, bounds: Any) -> tu
     """Quantize to the largest magnitudes over ``axes``; return also those."""
     amax = tf.reduce_max(tf.abs(tf.cast(x, tf.float32)), axis=axes, keepdims=True)
     amax = tf.maximum(amax, AMAX_FLOOR)
-    return quantize(x, amax, on, bounds), amax
+    return quantize_values(x, amax, on, bounds), amax
 
 
 def pass_inside(x: Any, amax: Any, on: Any, bounds: Any, dy: Any) -> Any:
@@ -71,7 +71,7 @@ def _inside(x: Any, amax: Any, bounds: Any) -> Any:
     return (wide >= bounds[2] * amax) & (wide <= amax)
 
 
-def run(kernel: Callable[..., Any], x: Any, *arguments: Any) -> Any:
+def run_kernel(kernel: Callable[..., Any], x: Any, *arguments: Any) -> Any:
     """Run a kernel on ``x``, compiled where that pays."""
     if x.dtype.name in _COMPILED_DTYPES and _pays(x.shape) and _xla_works():
         return _compiled(kernel)(x, *arguments)
@@ -104,6 +104,6 @@ def _xla_works() -> bool:
         with tf.init_scope():
             one, on = tf.constant([1.0]), tf.constant(True)
             value = _compiled(pass_inside)(one, tf.constant(1.0), on, integers(-2.0, 1.0), one)
-            return float(value.numpy()[0]) == 1.0
+            return bool(value.numpy()[0] == 1.0)
     except (tf.errors.OpError, RuntimeError):
         return False
