@@ -89,7 +89,7 @@ def _pays(shape: tf.TensorShape) -> bool:
     batch, *sizes = shape.as_list()
     if None in sizes:
         return False
-    return math.prod(sizes) * (batch or _USUAL_BATCH) >= _LEAST_SIZE
+    return bool(math.prod(sizes) * (batch or _USUAL_BATCH) >= _LEAST_SIZE)
 
 
 @functools.cache
