@@ -87,11 +87,11 @@ class QuantizationSettings(Settings):
         True, description="Take the mean error of quantization out of the biases."
     )
 
-    equalize: bool = Field(
-        False,
+    equalize: Literal["auto"] | bool = Field(
+        "auto",
         description=(
-            "Give the channels in front of depthwise convolutions one range first, without a "
-            "change of the FP32 outputs."
+            "Scale the channels of activations to similar ranges first, without a change of the "
+            "FP32 outputs. auto: where the model has depthwise convolutions."
         ),
     )
 

@@ -159,7 +159,7 @@ compared with FP32 on {figures["images"]} others: half of them photographs of CI
 brings (of both there are crops in either set). All engines run in OpenVINO. The first figure is the
 share of images with FP32's label, the second the mean Kullback-Leibler divergence from FP32's
 probabilities. Signed integers are what TensorRT runs; NNCF and ONNX Runtime quantize for CPUs here.
-`equalize` is off by default, the bias correction on.
+The first row of each kind is what command line and pipeline do by default.
 """,
         table(["MobileNetV2", "same label", "KL divergence", "CPU seconds"], rows),
         measured(figures, "tensorflow", "openvino", "nncf", "onnxruntime"),
