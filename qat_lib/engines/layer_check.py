@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qat_lib.engines.agreement import bound_of, differences, widened_bounds
 from qat_lib.engines.build import build_engine
@@ -22,7 +22,9 @@ from qat_lib.engines.onnxruntime import Reference
 from qat_lib.engines.spec import BuildSpec
 from qat_lib.engines.values import Array
 from qat_lib.graph.roles import onnx_operators
-from qat_lib.onnx_view.graph import Node, OnnxGraph
+
+if TYPE_CHECKING:
+    from qat_lib.onnx_view.graph import Node, OnnxGraph
 
 Requests = Sequence[Mapping[str, Array]]
 Progress = Callable[[str, int, int], None]
@@ -74,6 +76,8 @@ def compare_layers(
     Raises:
         EngineBuildError: the graph with more outputs can't be built or run.
     """
+    from qat_lib.onnx_view.graph import OnnxGraph
+
     graph = OnnxGraph.load(onnx)
     tensors = layer_ends(graph)
     if not tensors:
