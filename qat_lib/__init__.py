@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         quantize_wrappers,
         quantizers,
         spec,
+        training,
         utils,
     )
     from qat_lib.analysis import (
@@ -171,6 +172,7 @@ __all__ = [
     "search",
     "spec",
     "trace_tensor",
+    "training",
     "utils",
     "verify_onnx",
 ]

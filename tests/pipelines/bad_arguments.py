@@ -66,6 +66,8 @@ _VALUES: list[tuple[list[str], str, list[str]]] = [
     ),
     (_SHOW, "--profile", ["", "x"]),
     (["compile"], "-o", ["images", "/proc/x.yaml", "x.npy/y.yaml"]),
+    (["components"], "-o", ["/proc/x", "x.npy", "x.npy/y"]),
+    (["cluster", "image"], "-o", ["images", "/proc/x", "x.npy", "x.npy/y"]),
     (["config", "schema"], "-o", ["images", "/proc/x.json", "x.npy/y.json"]),
     (["analyze", "model.onnx"], "--html", ["images", "/proc/x.html"]),
     (["compare", "--runs-dir", "runs"], "", ["x", "images", "x.npy", "..", "a/../b"]),

@@ -2,16 +2,15 @@
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow_server import MlflowServer
 
 from components.data.info import DatasetInfo
 from components.tracking.model_names import registered_name
@@ -273,58 +272,12 @@ def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real ``mlflow server`` that stores artifacts for its clients."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "PYTHONWARNINGS": "ignore",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    stores = [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "files"),
-    ]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        [*command, *stores], env=environment, stdout=log, stderr=log, start_new_session=True
-    )
-    uri = f"http://127.0.0.1:{port}"
+    started = MlflowServer(tmp_path_factory.mktemp("server"))
     try:
-        wait_until_up(uri, process, folder / "log")
-        yield uri
+        started.start()
+        yield started.uri
     finally:
-        os.killpg(process.pid, 15)
-        process.wait(timeout=30)
-        log.close()
-
-
-def wait_until_up(uri: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{uri}/health", timeout=5):
-                return
-        except OSError:
-            if process.poll() is not None:
-                break
-            time.sleep(0.3)
-    pytest.fail(f"the MLflow server did not come up: {log.read_text()[-2000:]}")
+        started.kill(signal.SIGTERM)
 
 
 def test_through_a_server(
