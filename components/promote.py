@@ -11,6 +11,7 @@ from components.artifacts import Baseline, Evaluation, Exported, Promotion, Verd
 from components.artifacts.evaluation import Measurements
 from components.artifacts.exported import Analysis, ExportRecord
 from components.artifacts.models import ModelInfo
+from components.evaluation.paired import compare_with_chance
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.gate import judge, speedup
 from components.report import ReportFolders, render_report
@@ -72,6 +73,8 @@ def promote_step(
         infrastructure=measured.infrastructure_check,
         verification=exports.get(CANDIDATE_VARIANT, ExportRecord()).verification,
         analysis=_readable(exported.analysis, Analysis()).findings,
+        chance=compare_with_chance(measured.confusion.get(CANDIDATE, ())),
+        classes=measured.per_class,
     )
     model = _readable(Baseline(baseline).info, ModelInfo())
     promotion.write_verdict(verdict, model=registered_name(model.name or "model"))
