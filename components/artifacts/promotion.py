@@ -31,17 +31,55 @@ class Verdict(Record):
     """The gate's decision, with one reason per check in a fixed order.
 
     Attributes:
-        model: Name under which the champion is registered; empty until the verdict is written.
+        model: Name of the registered model; empty where nothing is registered.
+        champion: SHA-256 of the champion's ONNX file that the candidate was compared with; empty
+            where there was none.
+        evaluation: Identity of the measurements that were judged.
     """
 
     model: str = ""
     verdict: Literal["promote", "reject"]
     reasons: tuple[Reason, ...] = ()
+    champion: str = ""
+    evaluation: str = ""
 
     @property
     def promoted(self) -> bool:
         """Whether every check passed."""
         return self.verdict == "promote"
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that failed."""
+        return tuple(reason.check for reason in self.reasons if not reason.passed)
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a few words."""
+        failed = ", ".join(self.failed)
+        return f"failed {failed}" if failed else f"passed all {len(self.reasons)} checks"
+
+
+class PromotionOutcome(Record):
+    """What became of a candidate in the registry.
+
+    Attributes:
+        action: ``promoted``, ``rejected``, or ``unchanged`` where this very candidate was judged
+            before or is the champion already.
+        version: its version.
+        champion: the version that is the champion now; None for none.
+        previous: the version that was it before.
+        message: one sentence for people.
+        verdict: the verdict that counted; it differs from the first one where the champion
+            changed meanwhile.
+    """
+
+    action: Literal["promoted", "rejected", "unchanged"]
+    version: int
+    champion: int | None = None
+    previous: int | None = None
+    message: str = ""
+    verdict: Verdict
 
 
 class Promotion(StepFolder):
