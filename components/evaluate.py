@@ -17,6 +17,7 @@ from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
+from components.evaluation.speed import speed_sentences
 from components.runtime.events import Progress
 from components.settings import EngineSettings
 from components.variants import REQUIRED
@@ -70,6 +71,7 @@ def evaluate_step(
         )
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
+        device = loaded[CANDIDATE].manifest.device
     outputs = {REFERENCE: reference, **outputs}
     checks = _check_files(built, Exported(onnx), seed, progress)
     for name, check in checks.items():
@@ -93,6 +95,7 @@ def evaluate_step(
         worst_samples=worst.write(evaluation, CANDIDATE),
         latency=latencies,
         infrastructure_check=summarize_check(checks, CANDIDATE),
+        speed=speed_sentences(rows[CANDIDATE], rows[FP32_ENGINE], device),
     )
     evaluation.write_measurements(measurements)
     return row_metrics(rows, separator="_")

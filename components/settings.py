@@ -44,7 +44,7 @@ __all__ = [
 class TrainingSettings(Settings):
     """Training of the FP32 baseline."""
 
-    epochs: int = Field(60, ge=0, le=10_000)
+    epochs: int = Field(20, ge=0, le=10_000)
     batch_size: Batch = 64
     learning_rate: float = Field(
         2e-3, gt=0, le=100, description="Peak learning rate; cosine decay to zero."

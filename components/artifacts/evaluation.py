@@ -161,7 +161,8 @@ def _object_or_none(value: object) -> object:
 class Measurements(Record):
     """All that was measured.
 
-    ``confusion`` has a row for each label and a column for each prediction.
+    ``confusion`` has a row for each label and a column for each prediction; ``speed`` are
+    sentences on the INT8 engine's speed.
     """
 
     version: int = 1
@@ -175,6 +176,7 @@ class Measurements(Record):
     worst_samples: Sequence[WorstSample] = ()
     latency: Mapping[str, Sequence[BatchTiming]] = Field(default_factory=dict)
     infrastructure_check: Annotated[FileCheck | None, BeforeValidator(_object_or_none)] = None
+    speed: Sequence[str] = ()
 
     def row(self, name: str) -> ResultRow:
         """Return a row; an empty one where it was not measured."""

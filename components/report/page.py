@@ -95,6 +95,7 @@ def _context(run: RunData, gate: GateSettings, seed: int) -> dict[str, Any]:
         "rows": attempt("the results", lambda: result_table.result_lines(run), []),
         "batch": attempt("the batch size", lambda: result_table.throughput_batch(run), ""),
         "speed": attempt("the speed by batch size", lambda: speed.speed_table(run), None),
+        "speed_notes": run.measurements.speed,
         "agreement": attempt("the agreement", lambda: _agreement(run), []),
         "charts": attempt(
             "the curves", lambda: curves.training_charts(run.baseline_history, run.qat_history), []

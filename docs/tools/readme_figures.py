@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def wrapped(sentences: list[str]) -> str:
+    """Return sentences as one paragraph of the README."""
+    return textwrap.fill(" ".join(sentences), 120)
 
 
 def machine(run: Path) -> str:
@@ -96,7 +102,8 @@ def main() -> None:
     before, _, rest = README.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     README.write_text(
-        f"{before}{BEGIN}\n{table(result['results'])}\n\n{machine(arguments.run)}\n\n{END}{after}"
+        f"{before}{BEGIN}\n{table(result['results'])}\n\n{wrapped(result['speed'])}\n\n"
+        f"{wrapped([machine(arguments.run)])}\n\n{END}{after}"
     )
     if arguments.chromium:
         pictures(arguments.run / "report.html", arguments.chromium)

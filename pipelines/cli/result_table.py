@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -29,6 +29,7 @@ def show_result(console: Console, result: RunResult, *, seconds: float) -> None:
     if result.rows:
         console.print()
         console.print(results_table(result.rows))
+        show_speed(console, result.speed)
     if result.gate.verdict:
         show_gate(console, result.gate)
     _show_places(console, result)
@@ -86,6 +87,15 @@ def _int8(row: ResultRow) -> str:
     if row.int8_layers is None or not row.weighted_layers:
         return _NONE
     return f"{row.int8_layers}/{row.weighted_layers}"
+
+
+def show_speed(console: Console, sentences: Sequence[str]) -> None:
+    """Print the speed against FP32, and why it is small where it is."""
+    if sentences:
+        console.print()
+    for sentence in sentences:
+        for line in textwrap.wrap(sentence, max(console.width - 1, 20)):
+            console.print(Text(line), soft_wrap=True)
 
 
 def show_gate(console: Console, gate: GateResult) -> None:

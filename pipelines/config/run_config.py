@@ -49,7 +49,7 @@ class RunConfig(Settings):
 
     Examples:
         >>> RunConfig().training.epochs
-        60
+        20
     """
 
     seed: int = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from components.artifacts import Evaluation, Promotion, ResultRow
@@ -54,10 +54,12 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
         StepError: a step left out what it promises to write.
     """
     rows: dict[str, ResultRow] = {}
+    speed: Sequence[str] = ()
     gate, report = GateResult(verdict=None, reasons=()), None
     if "evaluation" in artifacts:
-        measured = Evaluation(artifacts["evaluation"]).measurements().rows
-        rows = {name: measured[name] for name in ROWS if name in measured}
+        measured = Evaluation(artifacts["evaluation"]).measurements()
+        rows = {name: measured.rows[name] for name in ROWS if name in measured.rows}
+        speed = measured.speed
     if "promotion" in artifacts:
         promotion = Promotion(artifacts["promotion"])
         verdict = promotion.verdict()
@@ -68,6 +70,7 @@ def collect_result(folder: RunFolder, artifacts: Mapping[str, Path], *, since: i
         run_dir=str(folder.path),
         steps=finished_steps(folder, since=since),
         rows=rows,
+        speed=speed,
         gate=gate,
         report=report,
     )

@@ -32,6 +32,7 @@ class RunResult(Record):
 
     Attributes:
         rows: the rows of the evaluation by name, in the order in which they are shown.
+        speed: sentences on the INT8 engine's speed against FP32.
         report: path of the report, where there is one.
         tracking: None for a run that is not tracked.
     """
@@ -40,6 +41,7 @@ class RunResult(Record):
     run_dir: str
     steps: Sequence[FinishedStep] = ()
     rows: Rows = Field(default_factory=dict, alias="results")
+    speed: Sequence[str] = ()
     gate: GateResult = GateResult()
     report: str | None = None
     tracking: TrackingRecord | None = None

@@ -34,7 +34,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory, digits_dataset: Path) -> dic
     train_baseline_step(
         digits_dataset,
         made["baseline"],
-        model=ModelSettings(),
+        model=ModelSettings(options={"width": 16}),
         training=SHORT,
         seed=1,
         progress=NullProgress(),
@@ -67,7 +67,7 @@ def test_train_baseline_repeat_has_equal_digest(steps: dict[str, Path], tmp_path
     train_baseline_step(
         steps["dataset"],
         tmp_path,
-        model=ModelSettings(),
+        model=ModelSettings(options={"width": 16}),
         training=SHORT,
         seed=1,
         progress=NullProgress(),
@@ -111,7 +111,7 @@ def test_training_is_repeatable_with_equal_seed(steps: dict[str, Path], tmp_path
     train_baseline_step(
         steps["dataset"],
         tmp_path,
-        model=ModelSettings(),
+        model=ModelSettings(options={"width": 16}),
         training=SHORT,
         seed=1,
         progress=NullProgress(),

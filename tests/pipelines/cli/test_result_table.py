@@ -100,3 +100,12 @@ def test_ui_command_fits_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ui_command(tmp_path / "runs" / "x") == "qatline ui runs/x"
     monkeypatch.setenv("UV", "/usr/bin/uv")
     assert ui_command(tmp_path / "runs" / "x") == "uv run qatline ui runs/x"
+
+
+def test_show_result_wraps_the_sentences_on_speed() -> None:
+    sentences = ["INT8 against the FP32 engine: 1.03 times as fast at batch 1.", "Because " * 20]
+    lines = shown({**RESULT, "speed": sentences})
+    start = lines.index(sentences[0])
+    assert lines[start - 1] == ""
+    assert " ".join(lines[start + 1 : start + 4]).split() == ["Because"] * 20
+    assert max(map(len, lines[start : start + 4])) <= 80
