@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,22 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported, ResultRow
+from components.artifacts.comparison import ChampionComparison
 from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements, row_metrics
 from components.data.reader import numpy_batches
 from components.evaluation import metrics as figures
+from components.evaluation.against_champion import compare_with_version
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, CHAMPION, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
+from components.registry.access import current_champion, run_registry
 from components.runtime.events import Progress
-from components.settings import EngineSettings
-from components.variants import REQUIRED
-from qat_lib.engines import Engine, benchmark_together, load_engine
+from components.settings import EngineSettings, RegistrySettings, Settings
+from components.variants import CANDIDATE_VARIANT, REQUIRED
+from qat_lib.engines import Engine, benchmark_together, choose_backend, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
 _WORST = 8
 _MIDDLE_BATCH = 8
+_UNNAMED = RegistrySettings()
 
 Outputs = NDArray[np.float32]
 
@@ -40,6 +45,7 @@ def evaluate_step(
     engine: EngineSettings,
     seed: int,
     progress: Progress,
+    registry: RegistrySettings = _UNNAMED,
 ) -> dict[str, float]:
     """Measure each engine's accuracy, latency, throughput and memory; check its file.
 
@@ -53,6 +59,7 @@ def evaluate_step(
         engine: batch size of the throughput figure and seconds of each benchmark.
         seed: seed of random requests.
         progress: told about samples and benchmarks.
+        registry: the registered model whose champion is measured beside the candidate.
 
     Returns:
         The figures of each row as ``<row>_<figure>``, where they are numbers.
@@ -83,6 +90,11 @@ def evaluate_step(
         confusions[name] = figures.confusion(values, labels, len(info.classes))
         agreement[name] = figures.agreement(values, reference)
         calibration[name] = figures.calibration_error(values, labels)
+    comparison = _compare(
+        dataset, Exported(onnx), rows[CANDIDATE], engine, registry, seed, progress
+    )
+    if comparison is not None and comparison.champion.accuracy is not None:
+        rows[CHAMPION] = comparison.champion
     measurements = Measurements(
         version=1,
         samples=len(labels),
@@ -94,11 +106,50 @@ def evaluate_step(
         calibration_error=calibration,
         worst_samples=worst.write(evaluation, CANDIDATE),
         latency=latencies,
+        comparison=comparison,
+        identity=uuid.uuid4().hex,
         infrastructure_check=summarize_check(checks, CANDIDATE),
         speed=speed_sentences(rows[CANDIDATE], rows[FP32_ENGINE], device),
     )
     evaluation.write_measurements(measurements)
     return row_metrics(rows, separator="_")
+
+
+def evaluate_state(sections: Mapping[str, Settings]) -> dict[str, str]:
+    """Return what the result depends on beside inputs and settings: the champion."""
+    settings = sections["registry"]
+    registry = run_registry(settings) if isinstance(settings, RegistrySettings) else None
+    if registry is None:
+        return {}
+    champion = current_champion(registry)
+    return {"registry.champion": champion.digest if champion is not None else "none"}
+
+
+def _compare(
+    dataset: Path,
+    exported: Exported,
+    row: ResultRow,
+    engine: EngineSettings,
+    settings: RegistrySettings,
+    seed: int,
+    progress: Progress,
+) -> ChampionComparison | None:
+    """Measure the candidate beside the champion; None where nothing is registered."""
+    registry = run_registry(settings, progress.warn)
+    if registry is None:
+        return None
+    progress.update("champion", 0, 1)
+    found = compare_with_version(
+        registry,
+        current_champion(registry),
+        exported.graph(CANDIDATE_VARIANT),
+        dataset,
+        settings=engine,
+        backend=choose_backend(row.backend or "auto"),
+        seed=seed,
+    )
+    progress.update("champion", 1, 1)
+    return found
 
 
 def _load(engines: Engines, stack: ExitStack) -> dict[str, Engine]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from components.artifacts.comparison import ChanceTest
+from components.artifacts.comparison import ChampionComparison, ChanceTest
 from components.artifacts.evaluation import ClassAccuracy, FileCheck, ResultRow
 from components.artifacts.exported import FindingRecord
 from components.artifacts.promotion import Reason, Verdict
+from components.champion_gate import judge_against_champion
 from components.evaluation.paired import LEVEL
 from components.evaluation.rows import CANDIDATE, FP32_ENGINE, REFERENCE, reference_title
 from components.gate_settings import GateSettings
@@ -31,6 +32,7 @@ def judge(
     analysis: Sequence[FindingRecord] | None,
     chance: ChanceTest | None,
     classes: Sequence[ClassAccuracy] = (),
+    comparison: ChampionComparison | None = None,
     candidate: str = CANDIDATE,
 ) -> Verdict:
     """Judge an engine.
@@ -46,6 +48,7 @@ def judge(
         chance: Test of the row against chance, or None if it was not made. An engine that is not
             better than chance never passes, whatever the settings say.
         classes: Accuracies by class, for the floor.
+        comparison: The candidate beside the champion; None where nothing is registered.
         candidate: Name of the row that is judged.
 
     Returns:
@@ -67,6 +70,7 @@ def judge(
     reasons.append(_infrastructure(infrastructure))
     reasons.append(_verification(verification))
     reasons.append(_analysis(analysis))
+    reasons += judge_against_champion(comparison, settings.champion)
     return Verdict(
         verdict="promote" if all(reason.passed for reason in reasons) else "reject",
         reasons=tuple(reasons),

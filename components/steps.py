@@ -4,7 +4,7 @@ A step is a module ``components/<name>.py`` with a function ``<name>_step`` and 
 ``STEPS``. All else is derived: the function's signature says which artifacts of earlier steps and
 which sections of the config the step reads, and from it ``pipelines.kfp_components`` makes the
 component for Kubeflow. A function ``<name>_settings`` beside it may reduce the sections to what the
-result depends on.
+result depends on, and ``<name>_state`` may say what else it depends on, such as the champion.
 """
 
 from __future__ import annotations
@@ -145,9 +145,7 @@ STEPS = (
         artifact="promotion",
         image="engine",
         page=Promotion.REPORT,
-        tracked=TrackedOutputs(
-            artifacts=(Promotion.VERDICT, Promotion.REPORT), champion=(Promotion.CHAMPION,)
-        ),
+        tracked=TrackedOutputs(artifacts=(Promotion.VERDICT, Promotion.REPORT, Promotion.OUTCOME)),
     ),
 )
 

@@ -33,6 +33,7 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
         export: dict[str, Any] = {},  # noqa: B006
         engine: dict[str, Any] = {},  # noqa: B006
         gate: dict[str, Any] = {},  # noqa: B006
+        registry: dict[str, Any] = {},  # noqa: B006
     ) -> None:
         """Chain the steps; a section that is left empty has its defaults."""
         parameters = {
@@ -45,6 +46,7 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
             "export": export,
             "engine": engine,
             "gate": gate,
+            "registry": registry,
         }
         artifacts: dict[str, Any] = {}
         for step in STEPS:

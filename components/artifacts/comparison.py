@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from components.artifacts.record import Measured, Record
+from collections.abc import Sequence
+
+from components.artifacts.record import Measured, Record, Text
+from components.artifacts.result_row import ResultRow
 
 
 class PairedTest(Record):
@@ -48,3 +51,24 @@ class ChanceTest(Record):
     accuracy: Measured = None
     chance: Measured = None
     p_value: Measured = None
+
+
+class ChampionComparison(Record):
+    """A candidate and the champion on the same test part, by engines of the same machine.
+
+    Attributes:
+        version: the champion's version; None where there is no champion.
+        digest: SHA-256 of the champion's ONNX file; empty where there is none.
+        same: whether the candidate is the champion.
+        problem: why the two could not be compared; empty where they were.
+        candidate, champion: accuracy, latency, throughput and size.
+    """
+
+    version: int | None = None
+    digest: Text = ""
+    same: bool = False
+    problem: Text = ""
+    candidate: ResultRow = ResultRow()
+    champion: ResultRow = ResultRow()
+    test: PairedTest = PairedTest()
+    classes: Sequence[ClassTest] = ()

@@ -31,7 +31,7 @@ class Verdict(Record):
     """The gate's decision, with one reason per check in a fixed order.
 
     Attributes:
-        model: Name of the registered model; empty where nothing is registered.
+        model: Name of the registered model, or of the model itself where nothing is registered.
         champion: SHA-256 of the champion's ONNX file that the candidate was compared with; empty
             where there was none.
         evaluation: Identity of the measurements that were judged.
@@ -89,6 +89,7 @@ class Promotion(StepFolder):
     VERDICT: ClassVar[str] = "verdict.json"
     REPORT: ClassVar[str] = "report.html"
     CHAMPION: ClassVar[str] = "champion.onnx"
+    OUTCOME: ClassVar[str] = "registry.json"
 
     @property
     def report_file(self) -> Path:
@@ -104,6 +105,14 @@ class Promotion(StepFolder):
         """Return the verdict."""
         return self.read(self.VERDICT, Verdict)
 
-    def write_verdict(self, verdict: Verdict, *, model: str) -> None:
-        """Write the verdict; a champion is registered as ``model``."""
-        self.write(self.VERDICT, verdict.model_copy(update={"model": model}).to_dict())
+    def write_verdict(self, verdict: Verdict) -> None:
+        """Write the verdict."""
+        self.write(self.VERDICT, verdict.to_dict())
+
+    def outcome(self) -> PromotionOutcome | None:
+        """Return what became of the candidate; None where nothing is registered."""
+        return self.read(self.OUTCOME, PromotionOutcome) if self.has(self.OUTCOME) else None
+
+    def write_outcome(self, outcome: PromotionOutcome) -> None:
+        """Write what became of the candidate."""
+        self.write(self.OUTCOME, outcome.to_dict())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components.registry.journal import Move, carry_out, next_number, predecessor, utc_now
-from components.registry.lock import locked
+from components.registry.lock import registry_lock
 from components.registry.promotion import mend
 from components.registry.registry import (
     CHAMPION,
@@ -37,7 +37,7 @@ def promote_version(
             chance.
     """
     registry.ensure()
-    with locked(registry, owner=by, lease=lease) as held:
+    with registry_lock(registry, owner=by, lease=lease) as held:
         mend(registry, held)
         _check_version(registry, number, accept_rejected)
         state = registry.state()
@@ -66,7 +66,7 @@ def rollback(registry: Registry, *, by: str, lease: float, reason: str = "") -> 
         ConfigError: there is no predecessor.
     """
     registry.ensure()
-    with locked(registry, owner=by, lease=lease) as held:
+    with registry_lock(registry, owner=by, lease=lease) as held:
         mend(registry, held)
         state = registry.state()
         champion, previous = state.aliases.get(CHAMPION), state.aliases.get(PREVIOUS)

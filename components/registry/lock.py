@@ -160,12 +160,12 @@ class Lease:
 
 
 @contextmanager
-def locked(
+def registry_lock(
     registry: Registry,
     *,
     owner: str,
     lease: float,
-    waiting: Callable[[str], None] = lambda holder: None,
+    waiting: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Lease]:
@@ -195,7 +195,7 @@ def acquire(
     token: str,
     flag: Flag,
     *,
-    waiting: Callable[[str], None] = lambda holder: None,
+    waiting: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:

@@ -8,14 +8,13 @@ finds either nothing, or a version that is still pending, or a move that was ann
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from components.artifacts.promotion import PromotionOutcome, Verdict
 from components.registry.journal import Move, announced, carry_out, next_number, utc_now
-from components.registry.lock import Lease, locked
+from components.registry.lock import Lease, registry_lock
 from components.registry.registry import (
     ABANDONED,
     CHALLENGER,
@@ -29,7 +28,6 @@ from components.registry.registry import (
     RegisteredVersion,
     Registry,
 )
-from components.tracking.model_names import logged_name
 
 UPLOAD_TAG = "qatline.upload"
 _UNJUDGED = frozenset({PENDING, ABANDONED})
@@ -57,7 +55,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promotion:
+class PromotionOptions:
     """Options of a promotion.
 
     Attributes:
@@ -68,10 +66,12 @@ class Promotion:
 
     judge_again: Callable[[RegisteredVersion | None], Verdict]
     lease: float = 60.0
-    waiting: Callable[[str], None] = field(default=lambda holder: None)
+    waiting: Callable[[str], None] = field(default=lambda _: None)
 
 
-def submit(registry: Registry, candidate: Candidate, options: Promotion) -> PromotionOutcome:
+def submit_candidate(
+    registry: Registry, candidate: Candidate, options: PromotionOptions
+) -> PromotionOutcome:
     """Register a candidate; make it the champion if its verdict says so.
 
     Returns:
@@ -81,7 +81,7 @@ def submit(registry: Registry, candidate: Candidate, options: Promotion) -> Prom
         TrackingError: the store fails, or the lock was lost.
     """
     registry.ensure()
-    lock = locked(registry, owner=candidate.by, lease=options.lease, waiting=options.waiting)
+    lock = registry_lock(registry, owner=candidate.by, lease=options.lease, waiting=options.waiting)
     with lock as lease:
         mend(registry, lease)
         aliases, versions = registry.state().aliases, registry.versions()
@@ -161,7 +161,7 @@ def _register(
     folder = candidate.folder()
     lease.check()
     # The name is noted first, so that what is stored under it can be found again.
-    place = f"{logged_name(registry.name)}-{uuid.uuid4().hex[:12]}"
+    place = registry.new_place()
     registry.set_tag(UPLOAD_TAG, place)
     source = registry.upload(place, folder)
     lease.check()
@@ -189,9 +189,7 @@ def _known(versions: Sequence[RegisteredVersion], digest: str) -> RegisteredVers
     return found[-1] if found else None
 
 
-def _version(
-    versions: Sequence[RegisteredVersion], number: int | None
-) -> RegisteredVersion | None:
+def _version(versions: Sequence[RegisteredVersion], number: int | None) -> RegisteredVersion | None:
     for version in versions:
         if version.number == number:
             return version

@@ -90,6 +90,9 @@ class Registry(Protocol):
     def versions(self) -> Sequence[RegisteredVersion]:
         """Return all versions, the oldest first."""
 
+    def new_place(self) -> str:
+        """Return a new name for files."""
+
     def upload(self, place: str, folder: Path) -> str:
         """Store the files of ``folder`` under a new name, and return where they are."""
 

@@ -36,6 +36,7 @@ SECTIONS: tuple[str, ...] = (
     "export",
     "engine",
     "gate",
+    "registry",
 )
 """The sections that are parameters of the pipeline; the others concern the place where it runs."""
 
@@ -72,6 +73,7 @@ class RunConfig(Settings):
     export: settings.ExportSettings = Field(default_factory=settings.ExportSettings)
     engine: settings.EngineSettings = Field(default_factory=settings.EngineSettings)
     gate: settings.GateSettings = Field(default_factory=settings.GateSettings)
+    registry: settings.RegistrySettings = Field(default_factory=settings.RegistrySettings)
     tracking: settings.TrackingSettings = Field(default_factory=settings.TrackingSettings)
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
 

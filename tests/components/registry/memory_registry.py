@@ -69,6 +69,9 @@ class MemoryRegistry:
     def versions(self) -> Sequence[RegisteredVersion]:
         return list(self.found)
 
+    def new_place(self) -> str:
+        return f"place-{len(self.writes)}-{len(self.uploads)}"
+
     def upload(self, place: str, folder: Path) -> str:
         self._write("begin upload")
         self.uploads[place] = None

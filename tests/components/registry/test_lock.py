@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from memory_registry import MemoryRegistry
 
-from components.registry.lock import LOCK_TAG, Flag, Lease, LockLostError, acquire, locked
+from components.registry.lock import LOCK_TAG, Flag, Lease, LockLostError, acquire, registry_lock
 from components.registry.process_identity import process_identity
 from components.registry.registry import ModelState
 from qat_lib.errors import TrackingError
-from memory_registry import MemoryRegistry
 
 
 class Turns:
@@ -76,11 +76,17 @@ def test_acquire_lets_one_in_whatever_the_order_of_requests(
     tmp_path: Path, contenders: int
 ) -> None:
     for seed in range(60):
-        inside, most, done = 0, 0, []
+        inside, most = 0, 0
+        done: list[str] = []
         names = [f"{index}" for index in range(contenders)]
         turns, shared = Turns(names, seed), MemoryRegistry(tmp_path)
 
-        def contend(name: str, turns: Turns = turns, shared: MemoryRegistry = shared) -> None:
+        def contend(
+            name: str,
+            turns: Turns = turns,
+            shared: MemoryRegistry = shared,
+            done: list[str] = done,
+        ) -> None:
             nonlocal inside, most
             registry = TurnedRegistry(shared, turns, name)
             acquire(registry, name, Flag(owner=name), sleep=lambda seconds: None)
@@ -124,7 +130,7 @@ class Clock:
 
 
 def test_locked_leaves_no_flag(registry: MemoryRegistry) -> None:
-    with locked(registry, owner="run 1", lease=60) as lease:
+    with registry_lock(registry, owner="run 1", lease=60) as lease:
         lease.check()
         (text,) = registry.model_tags.values()
         flag = Flag.from_json(text)
@@ -134,7 +140,7 @@ def test_locked_leaves_no_flag(registry: MemoryRegistry) -> None:
 
 
 def test_locked_takes_the_flag_down_after_an_error(registry: MemoryRegistry) -> None:
-    with pytest.raises(ValueError, match="no"), locked(registry, owner="run 1", lease=60):
+    with pytest.raises(ValueError, match="no"), registry_lock(registry, owner="run 1", lease=60):
         raise ValueError("no")
     assert registry.model_tags == {}
 
@@ -197,7 +203,7 @@ def test_acquire_removes_unreadable_flags_after_a_lease(
 
 
 def test_lease_is_renewed(registry: MemoryRegistry) -> None:
-    with locked(registry, owner="run 1", lease=0.2):
+    with registry_lock(registry, owner="run 1", lease=0.2):
         deadline = time.monotonic() + 10
         while _beat(registry) < 4 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -205,7 +211,7 @@ def test_lease_is_renewed(registry: MemoryRegistry) -> None:
 
 
 def test_lease_that_was_taken_over_stops_its_holder(registry: MemoryRegistry) -> None:
-    with locked(registry, owner="slow", lease=60) as lease:
+    with registry_lock(registry, owner="slow", lease=60) as lease:
         registry.model_tags.clear()
         registry.set_tag(LOCK_TAG + "quick", Flag(owner="quick", held=True).to_json())
         with pytest.raises(LockLostError, match="taken over by quick"):
@@ -214,9 +220,9 @@ def test_lease_that_was_taken_over_stops_its_holder(registry: MemoryRegistry) ->
 
 
 def test_lease_stops_beside_another_holder(registry: MemoryRegistry) -> None:
-    with locked(registry, owner="slow", lease=60) as lease:
+    with registry_lock(registry, owner="slow", lease=60) as lease:
         registry.set_tag(LOCK_TAG + "quick", Flag(owner="quick", held=True).to_json())
-        with pytest.raises(LockLostError, match="registry.lease_seconds"):
+        with pytest.raises(LockLostError, match=r"registry\.lease_seconds"):
             lease.check()
 
 
@@ -235,7 +241,7 @@ def test_release_tells_of_a_store_that_is_away(
     def refuse(key: str) -> None:
         raise TrackingError("the store is away")
 
-    with locked(registry, owner="run 1", lease=60):
+    with registry_lock(registry, owner="run 1", lease=60):
         monkeypatch.setattr(registry, "delete_tag", refuse)
     assert "stays until its lease ends: the store is away" in caplog.text
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_registry import Killed, MemoryRegistry
 
 from components.artifacts.promotion import PromotionOutcome, Reason, Verdict
 from components.registry.by_hand import find_version, promote_version, rollback
 from components.registry.journal import MOVE_TAG, Move, history
 from components.registry.lock import LOCK_TAG
-from components.registry.promotion import UPLOAD_TAG, Candidate, Promotion, submit
+from components.registry.promotion import UPLOAD_TAG, Candidate, PromotionOptions, submit_candidate
 from components.registry.registry import RUN, STATE, RegisteredVersion
 from qat_lib.errors import ConfigError
-from memory_registry import Killed, MemoryRegistry
 
 
 def verdict(good: bool, champion: str, evaluation: str) -> Verdict:
@@ -40,7 +40,7 @@ class Run:
         digest = champion.digest if champion else ""
         return verdict(self.accuracy > best, digest, evaluation)
 
-    def submit(
+    def submit_candidate(
         self, registry: MemoryRegistry, champion: RegisteredVersion | None, evaluation: str = "e"
     ) -> PromotionOutcome:
         def again(found: RegisteredVersion | None) -> Verdict:
@@ -63,7 +63,7 @@ class Run:
             describe=lambda final: f"accuracy {self.accuracy}",
             by=f"run {self.digest}",
         )
-        return submit(registry, candidate, Promotion(judge_again=again))
+        return submit_candidate(registry, candidate, PromotionOptions(judge_again=again))
 
 
 @pytest.fixture
@@ -76,8 +76,12 @@ def champion_of(registry: MemoryRegistry) -> RegisteredVersion | None:
     return registry.found[number - 1] if number else None
 
 
-def run(registry: MemoryRegistry, tmp_path: Path, digest: str, accuracy: int, **options: Any) -> PromotionOutcome:
-    return Run(tmp_path, digest, accuracy).submit(registry, champion_of(registry), **options)
+def run(
+    registry: MemoryRegistry, tmp_path: Path, digest: str, accuracy: int, **options: Any
+) -> PromotionOutcome:
+    return Run(tmp_path, digest, accuracy).submit_candidate(
+        registry, champion_of(registry), **options
+    )
 
 
 def states(registry: MemoryRegistry) -> list[str]:
@@ -132,7 +136,7 @@ def test_candidate_is_judged_again_when_the_champion_changed(
     seen = champion_of(registry)
     late = Run(tmp_path, "late", 92)
     run(registry, tmp_path, "b", 95)
-    outcome = late.submit(registry, seen)
+    outcome = late.submit_candidate(registry, seen)
     assert (outcome.action, late.judged_again) == ("rejected", 1)
     assert outcome.verdict.champion == "b"
     assert registry.aliases["champion"] == 2
@@ -183,9 +187,7 @@ def test_killed_promotion_is_mended_by_the_next_run(
         _check_clean(registry, resumed=resumed, good=last[1] == 99, place=registry.writes)
 
 
-def _check_clean(
-    registry: MemoryRegistry, *, resumed: bool, good: bool, place: list[str]
-) -> None:
+def _check_clean(registry: MemoryRegistry, *, resumed: bool, good: bool, place: list[str]) -> None:
     left = [key for key in registry.model_tags if not key.startswith("qatline.history.")]
     assert left == [], place
     assert "pending" not in states(registry)
