@@ -37,9 +37,7 @@ def client(store: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def registry(
-    store: tuple[str, str], client: Any, request: pytest.FixtureRequest
-) -> MlflowRegistry:
+def registry(store: tuple[str, str], client: Any, request: pytest.FixtureRequest) -> MlflowRegistry:
     return MlflowRegistry(client, request.node.name[:60], experiment_id=store[1])
 
 
