@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from components.evaluation.infrastructure import check_in_fresh_process, summari
 from components.evaluation.rows import CANDIDATE, CHAMPION, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
-from components.registry.access import current_champion, run_registry
+from components.registry.access import champion_digest, current_champion, run_registry
 from components.runtime.events import Progress
 from components.settings import EngineSettings, RegistrySettings, Settings
 from components.variants import CANDIDATE_VARIANT, REQUIRED
@@ -115,14 +116,15 @@ def evaluate_step(
     return row_metrics(rows, separator="_")
 
 
+def evaluate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the result depends on: of the registry its name."""
+    name = (settings.get("registry") or {}).get("name")
+    return {**settings, "registry": {"name": name} if name else {}}
+
+
 def evaluate_state(sections: Mapping[str, Settings]) -> dict[str, str]:
     """Return what the result depends on beside inputs and settings: the champion."""
-    settings = sections["registry"]
-    registry = run_registry(settings) if isinstance(settings, RegistrySettings) else None
-    if registry is None:
-        return {}
-    champion = current_champion(registry)
-    return {"registry.champion": champion.digest if champion is not None else "none"}
+    return champion_digest(sections["registry"])
 
 
 def _compare(

@@ -1,4 +1,4 @@
-"""Settings of the gate and of the model registry."""
+"""Settings of the gate, of the model registry, and of retraining."""
 
 from __future__ import annotations
 
@@ -126,3 +126,26 @@ class RegistrySettings(Settings):
                 f"line-3-defects; received {name!r}"
             )
         return name
+
+
+class RetrainSettings(Settings):
+    """Retraining: what it begins with, and what it may leave out."""
+
+    start: Literal["scratch", "champion"] = Field(
+        "scratch",
+        description="champion: training begins with the FP32 weights of the registry's champion.",
+    )
+    qat: Literal["always", "auto"] = Field(
+        "always",
+        description=(
+            "auto (also written qat: auto): skip fine-tuning where the calibrated model is within "
+            "gate.max_accuracy_drop on the validation part."
+        ),
+    )
+    only_new: bool = Field(
+        False,
+        description=(
+            "End early where the same data, code and settings were judged before; needs "
+            "registry.name."
+        ),
+    )

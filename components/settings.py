@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, create_model, field_validator
 
-from components.gate_settings import GateSettings, RegistrySettings
+from components.gate_settings import GateSettings, RegistrySettings, RetrainSettings
 from components.settings_base import Batch, Settings
 from components.source_settings import DataSettings, ModelSettings, PreprocessingSettings
 from qat_lib.export.options import ExportOptions, option_fields
@@ -35,6 +35,7 @@ __all__ = [
     "QATSettings",
     "QuantizationSettings",
     "RegistrySettings",
+    "RetrainSettings",
     "Settings",
     "TrackingSettings",
     "TrainingSettings",

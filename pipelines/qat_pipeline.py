@@ -34,6 +34,7 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
         engine: dict[str, Any] = {},  # noqa: B006
         gate: dict[str, Any] = {},  # noqa: B006
         registry: dict[str, Any] = {},  # noqa: B006
+        retrain: dict[str, Any] = {},  # noqa: B006
     ) -> None:
         """Chain the steps; a section that is left empty has its defaults."""
         parameters = {
@@ -47,6 +48,7 @@ def build_pipeline(prepare: Callable[[dsl.PipelineTask], object] | None = None) 
             "engine": engine,
             "gate": gate,
             "registry": registry,
+            "retrain": retrain,
         }
         artifacts: dict[str, Any] = {}
         for step in STEPS:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from components.gate_settings import RegistrySettings
 from components.registry.registry import CHAMPION, RegisteredVersion, Registry
+from components.settings_base import Settings
 from components.tracking.tracker import tracking_mode
 from qat_lib.errors import TrackingError
 
@@ -51,3 +52,15 @@ def current_champion(registry: Registry) -> RegisteredVersion | None:
         if version.number == number:
             return version
     return None
+
+
+def champion_digest(settings: Settings) -> dict[str, str]:
+    """Return the champion's digest by its name among what a step depends on.
+
+    Empty where nothing is registered.
+    """
+    registry = run_registry(settings) if isinstance(settings, RegistrySettings) else None
+    if registry is None:
+        return {}
+    champion = current_champion(registry)
+    return {"registry.champion": champion.digest if champion is not None else "none"}

@@ -16,6 +16,7 @@ from pipelines.cli.options import (
     SetOption,
     print_json,
 )
+from pipelines.cli.schedule import schedule_here
 
 NameOption = Annotated[
     str | None,
@@ -28,6 +29,7 @@ def add_registry_commands(app: typer.Typer) -> None:
     app.command("registry", rich_help_panel="Registry")(show_registry)
     app.command("promote", rich_help_panel="Registry")(promote_run)
     app.command("rollback", rich_help_panel="Registry")(roll_back)
+    app.command("schedule", rich_help_panel="Registry")(schedule_here)
 
 
 def show_registry(

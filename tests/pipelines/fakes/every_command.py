@@ -82,6 +82,7 @@ COMMANDS = {
     "registry": ["--name", "x"],
     "promote": ["r", "--name", "x"],
     "rollback": ["--name", "x"],
+    "schedule": ["--local", "--set", "registry.name=x"],
     "runs list": [],
     "runs show": ["r"],
     "runs logs": ["r"],
