@@ -11,22 +11,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.artifacts import Baseline, Dataset, Engines, Evaluation, Exported, ResultRow
-from components.artifacts.comparison import ChampionComparison
+from components.artifacts import (
+    Baseline,
+    Dataset,
+    Engines,
+    Evaluation,
+    Exported,
+    FineTuned,
+    ResultRow,
+)
 from components.artifacts.evaluation import BatchTiming, FileCheck, Measurements, row_metrics
+from components.artifacts.models import Control, ModelFolder
 from components.data.reader import numpy_batches
 from components.evaluation import metrics as figures
-from components.evaluation.against_champion import compare_with_version
+from components.evaluation.against_champion import compare_with_current
 from components.evaluation.inference import Classifier
 from components.evaluation.infrastructure import check_in_fresh_process, summarize_check
-from components.evaluation.rows import CANDIDATE, CHAMPION, FP32_ENGINE, REFERENCE
+from components.evaluation.rows import CANDIDATE, CHAMPION, CONTROL, FP32_ENGINE, REFERENCE
 from components.evaluation.samples import SampleLabels, WorstSamples
 from components.evaluation.speed import speed_sentences
-from components.registry.access import champion_digest, current_champion, run_registry
+from components.registry.access import champion_digest
 from components.runtime.events import Progress
 from components.settings import EngineSettings, RegistrySettings, Settings
 from components.variants import CANDIDATE_VARIANT, REQUIRED
-from qat_lib.engines import Engine, benchmark_together, choose_backend, load_engine
+from qat_lib.engines import Engine, benchmark_together, load_engine
 from qat_lib.errors import DataError, EngineLoadError
 
 _WORST = 8
@@ -39,6 +47,7 @@ Outputs = NDArray[np.float32]
 def evaluate_step(
     dataset: Path,
     baseline: Path,
+    qat: Path,
     onnx: Path,
     engines: Path,
     out: Path,
@@ -53,6 +62,8 @@ def evaluate_step(
     Args:
         dataset: directory of prepare_data.
         baseline: directory of train_baseline; its ``predictions.npy`` is the FP32 reference.
+        qat: directory of finetune_qat; the predictions of its control, if any, are a row of their
+            own.
         onnx: directory of export_onnx, for the numeric reference.
         engines: directory of build_engine.
         out: existing empty directory; receives ``evaluation.json`` and the pictures in
@@ -80,10 +91,13 @@ def evaluate_step(
         latencies = _benchmark(classifiers, engine, seed, progress)
         rows = {row: _engine_row(one, latencies[row]) for row, one in loaded.items()}
         device = loaded[CANDIDATE].manifest.device
-    outputs = {REFERENCE: reference, **outputs}
+    control = FineTuned(qat).control()
+    outputs = {REFERENCE: reference, **_control_outputs(control), **outputs}
     checks = _check_files(built, Exported(onnx), seed, progress)
     for name, check in checks.items():
         rows[name] = rows[name].with_memory(check.memory_mib)
+    if CONTROL in outputs:
+        rows = {CONTROL: _reference_row(control, rows[FP32_ENGINE]), **rows}
     rows = {REFERENCE: _reference_row(fp32, rows[FP32_ENGINE]), **rows}
     confusions, agreement, calibration = {}, {}, {}
     for name, values in outputs.items():
@@ -91,8 +105,14 @@ def evaluate_step(
         confusions[name] = figures.confusion(values, labels, len(info.classes))
         agreement[name] = figures.agreement(values, reference)
         calibration[name] = figures.calibration_error(values, labels)
-    comparison = _compare(
-        dataset, Exported(onnx), rows[CANDIDATE], engine, registry, seed, progress
+    comparison = compare_with_current(
+        registry,
+        Exported(onnx).graph(CANDIDATE_VARIANT),
+        dataset,
+        engine=engine,
+        backend=rows[CANDIDATE].backend,
+        seed=seed,
+        progress=progress,
     )
     if comparison is not None and comparison.champion.accuracy is not None:
         rows[CHAMPION] = comparison.champion
@@ -125,33 +145,6 @@ def evaluate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def evaluate_state(sections: Mapping[str, Settings]) -> dict[str, str]:
     """Return what the result depends on beside inputs and settings: the champion."""
     return champion_digest(sections["registry"])
-
-
-def _compare(
-    dataset: Path,
-    exported: Exported,
-    row: ResultRow,
-    engine: EngineSettings,
-    settings: RegistrySettings,
-    seed: int,
-    progress: Progress,
-) -> ChampionComparison | None:
-    """Measure the candidate beside the champion; None where nothing is registered."""
-    registry = run_registry(settings, progress.warn)
-    if registry is None:
-        return None
-    progress.update("champion", 0, 1)
-    found = compare_with_version(
-        registry,
-        current_champion(registry),
-        exported.graph(CANDIDATE_VARIANT),
-        dataset,
-        settings=engine,
-        backend=choose_backend(row.backend or "auto"),
-        seed=seed,
-    )
-    progress.update("champion", 1, 1)
-    return found
 
 
 def _load(engines: Engines, stack: ExitStack) -> dict[str, Engine]:
@@ -251,7 +244,12 @@ def _engine_row(engine: Engine, latencies: list[BatchTiming]) -> ResultRow:
     )
 
 
-def _reference_row(baseline: Baseline, fp32_engine: ResultRow) -> ResultRow:
+def _control_outputs(control: Control) -> dict[str, Outputs]:
+    """Return the predictions of the FP32 model that was trained as long, if it was."""
+    return {CONTROL: control.predictions()} if control.has(control.PREDICTIONS) else {}
+
+
+def _reference_row(baseline: ModelFolder, fp32_engine: ResultRow) -> ResultRow:
     """Return the row of the FP32 model, without latencies: nothing measures them."""
     model = baseline.model_file
     return ResultRow(

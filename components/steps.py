@@ -23,6 +23,7 @@ from components.artifacts import (
     Promotion,
     Quantized,
 )
+from components.evaluation.rows import CANDIDATE
 from components.variants import CANDIDATE_VARIANT
 
 
@@ -33,10 +34,13 @@ class TrackedOutputs:
     Each is a glob; a missing file is no error.
 
     ``artifacts`` are stored as they are. ``history`` is a JSON list of epochs that becomes curves.
-    ``onnx`` are models with a signature. ``champion`` is a model to register under the name that
-    ``verdict.json`` gives. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
+    ``onnx`` are models with a signature. ``dataset`` is the description of the data. ``tags`` maps a glob of JSON
     objects to the keys in them that become tags, prefixed with the file's name; a name stands for
     all below it.
+
+    The run of the whole pipeline gets the curves, the description of the data, and what follows:
+    ``rows`` are measurements whose rows become metrics (of the step, too), ``verdict`` is the
+    verdict, and ``summary`` are files.
     """
 
     artifacts: tuple[str, ...] = ()
@@ -45,6 +49,9 @@ class TrackedOutputs:
     champion: tuple[str, ...] = ()
     dataset: tuple[str, ...] = ()
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +62,10 @@ class Step:
         name: name of its module and function, in ``components``.
         artifact: name of its output directory, which is also that of the inputs that read it.
         tracked: what the tracking server gets of its output.
-        kind: type of the artifact in Kubeflow: ``Artifact`` or ``Model``.
+        kind: type of the artifact in Kubeflow: ``Artifact``, ``Dataset`` or ``Model``.
         image: image that it runs in: ``train``, or ``engine``, which has no TensorFlow.
         page: file of its output that Kubeflow shows as a page; empty for none.
+        confusion: row of the measurements whose confusion matrix Kubeflow shows; empty for none.
         machine_bound: whether its output depends on the processor or the GPU: no other machine may
             reuse it.
         help: what a user should know who gives the step's pod resources of its own.
@@ -66,9 +74,10 @@ class Step:
     name: str
     artifact: str
     tracked: TrackedOutputs = field(default_factory=TrackedOutputs)
-    kind: Literal["Artifact", "Model"] = "Artifact"
+    kind: Literal["Artifact", "Dataset", "Model"] = "Artifact"
     image: Literal["train", "engine"] = "train"
     page: str = ""
+    confusion: str = ""
     machine_bound: bool = False
     help: str = ""
 
@@ -77,6 +86,7 @@ STEPS = (
     Step(
         name="prepare_data",
         artifact="dataset",
+        kind="Dataset",
         tracked=TrackedOutputs(
             artifacts=(Dataset.INFO, Dataset.PREPROCESSING), dataset=(Dataset.INFO,)
         ),
@@ -96,7 +106,8 @@ STEPS = (
         artifact="ptq",
         kind="Model",
         tracked=TrackedOutputs(
-            artifacts=(Quantized.PLAN, Quantized.SPEC, Quantized.RANGES, Quantized.METRICS)
+            artifacts=(Quantized.PLAN, Quantized.SPEC, Quantized.RANGES, Quantized.METRICS),
+            summary=(Quantized.PLAN, Quantized.SPEC),
         ),
     ),
     Step(
@@ -104,13 +115,17 @@ STEPS = (
         artifact="qat",
         kind="Model",
         tracked=TrackedOutputs(
-            artifacts=(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+            artifacts=(
+                *(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+                *(FineTuned.CONTROL_HISTORY, FineTuned.CONTROL_METRICS),
+            ),
             history=(FineTuned.HISTORY,),
         ),
     ),
     Step(
         name="export_onnx",
         artifact="onnx",
+        kind="Model",
         tracked=TrackedOutputs(
             artifacts=(
                 *(Exported.PLAN, Exported.SUMMARY),
@@ -122,6 +137,7 @@ STEPS = (
     Step(
         name="build_engine",
         artifact="engines",
+        kind="Model",
         image="engine",
         machine_bound=True,
         help=(
@@ -137,15 +153,23 @@ STEPS = (
         name="evaluate",
         artifact="evaluation",
         image="engine",
+        confusion=CANDIDATE,
         machine_bound=True,
-        tracked=TrackedOutputs(artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES)),
+        tracked=TrackedOutputs(
+            artifacts=(Evaluation.MEASUREMENTS, Evaluation.PICTURES),
+            rows=(Evaluation.MEASUREMENTS,),
+        ),
     ),
     Step(
         name="promote",
         artifact="promotion",
         image="engine",
         page=Promotion.REPORT,
-        tracked=TrackedOutputs(artifacts=(Promotion.VERDICT, Promotion.REPORT, Promotion.OUTCOME)),
+        tracked=TrackedOutputs(
+            artifacts=(Promotion.VERDICT, Promotion.REPORT, Promotion.OUTCOME),
+            verdict=(Promotion.VERDICT,),
+            summary=(Promotion.REPORT,),
+        ),
     ),
 )
 

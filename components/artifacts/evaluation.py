@@ -17,8 +17,8 @@ Rows = Annotated[dict[str, ResultRow], BeforeValidator(objects)]
 """Rows by name; what is no row counts as not measured."""
 
 
-def row_metrics(rows: Mapping[str, ResultRow], *, separator: str) -> dict[str, float]:
-    """Return what was measured, by ``<row><separator><figure>``."""
+def row_metrics(rows: Mapping[str, ResultRow], *, separator: str = "/") -> dict[str, float]:
+    """Return what was measured, by ``<row>/<figure>`` or with another separator."""
     found = {}
     for row_name, row in rows.items():
         for name, value in row.numbers().items():
@@ -26,12 +26,12 @@ def row_metrics(rows: Mapping[str, ResultRow], *, separator: str) -> dict[str, f
     return found
 
 
-def rows_of_metrics(metrics: Mapping[str, float], *, separator: str) -> dict[str, ResultRow]:
-    """Return the rows that ``row_metrics`` named."""
+def rows_of_metrics(metrics: Mapping[str, float], *, separator: str = "/") -> dict[str, ResultRow]:
+    """Return the rows that ``row_metrics`` named; other metrics are no rows."""
     figures: dict[str, dict[str, float]] = {}
     for metric, value in metrics.items():
         row_name, found, name = metric.partition(separator)
-        if found:
+        if found and name in ResultRow.model_fields:
             figures.setdefault(row_name, {})[name] = value
     return {name: ResultRow.model_validate(values) for name, values in figures.items()}
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from components.artifacts.comparison import ChampionComparison
 from components.evaluation.champion import compare_with_champion
+from components.registry.access import current_champion, run_registry
 from components.registry.package import fetch_champion
 from components.registry.registry import RegisteredVersion, Registry
-from components.settings import EngineSettings
+from components.runtime.events import Progress
+from components.settings import EngineSettings, RegistrySettings
 from components.store.fingerprints import file_digest
+from qat_lib.engines import choose_backend
 from qat_lib.errors import DataError, TrackingError
 from qat_lib.options import Backend
 
@@ -50,3 +53,44 @@ def compare_with_version(
         return compare_with_champion(
             dataset, candidate, champion, settings=settings, backend=backend, seed=seed
         )
+
+
+def compare_with_current(
+    settings: RegistrySettings,
+    candidate: Path,
+    dataset: Path,
+    *,
+    engine: EngineSettings,
+    backend: str,
+    seed: int,
+    progress: Progress,
+) -> ChampionComparison | None:
+    """Measure a candidate beside the champion of now; None where nothing is registered.
+
+    Args:
+        settings: the registered model.
+        candidate: the candidate's ONNX file.
+        dataset: directory of prepare_data.
+        engine: settings of the engines and their benchmark.
+        backend: the backend that built the candidate's engine.
+        seed: seed of random requests.
+        progress: told of the comparison.
+
+    Raises:
+        TrackingError: the store fails, and tracking is required.
+    """
+    registry = run_registry(settings, progress.warn)
+    if registry is None:
+        return None
+    progress.update("champion", 0, 1)
+    found = compare_with_version(
+        registry,
+        current_champion(registry),
+        candidate,
+        dataset,
+        settings=engine,
+        backend=choose_backend(backend or "auto"),
+        seed=seed,
+    )
+    progress.update("champion", 1, 1)
+    return found

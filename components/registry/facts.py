@@ -55,7 +55,7 @@ class ModelFacts:
             SIZE: self.row.bytes,
         }
         tags = {
-            RUN: run_name(),
+            RUN: name_of_run(),
             VERDICT: verdict.verdict,
             FAILED: ", ".join(verdict.failed),
             CHANCE: str(passed.get("chance", False)).lower(),
@@ -79,14 +79,14 @@ class ModelFacts:
             f"Accuracy {_share(self.row.accuracy)} on {self.samples} test samples; latency at "
             f"batch 1 {_number(self.row.latency_ms_p50)} ms with {self.row.backend or 'no engine'}.",
             _target_sentence(self.target),
-            f"Data {self.data[:12] or 'unknown'}, run {run_name()}.",
+            f"Data {self.data[:12] or 'unknown'}, run {name_of_run()}.",
             f"Verdict: {verdict.verdict}. "
             + " ".join(reason.message for reason in verdict.reasons)[:_MOST_REASONS],
         ]
         return "\n\n".join(lines)
 
 
-def run_name() -> str:
+def name_of_run() -> str:
     """Return the run that this process belongs to, for the registry."""
     return os.environ.get(RUN_VARIABLE) or os.environ.get("QATLINE_PIPELINE_RUN_ID") or ""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 from urllib.parse import urlsplit
 
 from components.runtime.credentials import (
@@ -22,7 +26,75 @@ from qat_lib.errors import QatlineError, TrackingError
 from qat_lib.extras import missing_hint
 
 PROBE_SECONDS = 3.0
+CONTACT_SECONDS = 5.0
+"""A store that answered within this time is not probed again before a call."""
+
 _AWAY = frozenset({502, 503, 504})
+_DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+# MLflow's own default is seven tries of up to two minutes with growing pauses. System metrics are
+# noise here, and a uv project that happens to lie around is not what a logged model needs.
+_CLIENT_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+    "PGCONNECT_TIMEOUT": "10",
+}
+
+
+class Contact:
+    """The contact with a tracking store: probed before a call if it did not answer lately.
+
+    Args:
+        uri: the tracking URI.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._answered = -CONTACT_SECONDS
+
+    def check(self) -> None:
+        """Check that the store is there.
+
+        Raises:
+            TrackingError: nothing answers.
+        """
+        if time.monotonic() - self._answered >= CONTACT_SECONDS:
+            probe(self._uri)
+            self._answered = time.monotonic()
+
+
+def open_client(uri: str) -> Any:
+    """Return an ``MlflowClient`` whose calls give up within a minute.
+
+    Raises:
+        ConfigError: the URI holds credentials.
+        TrackingError: nothing answers there, or MLflow is not installed.
+    """
+    probe(uri)
+    with translated(f"the tracking store {scrub(uri)} can't be used"):
+        return _client(uri)
+
+
+def _client(uri: str) -> Any:
+    limit_waiting()
+    from mlflow import MlflowClient
+
+    if _scheme(uri) in _DATABASE_PORTS:
+        from sqlalchemy import create_engine
+
+        # MLflow would try a wrong password ten times, for more than three minutes.
+        engine = create_engine(uri)
+        with engine.connect():
+            pass
+        engine.dispose()
+    return MlflowClient(tracking_uri=uri)
+
+
+def limit_waiting() -> None:
+    """Set MLflow's retries and timeouts in the environment, where the user has not."""
+    for name, value in _CLIENT_DEFAULTS.items():
+        os.environ.setdefault(name, value)
 
 
 def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
@@ -30,8 +102,9 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
 
     MLflow itself would retry for minutes.
 
-    Any answer counts but that of a gateway which says that nobody is behind it: a server may want
-    credentials, or serve ``/health`` elsewhere. A URI that is not HTTP is not probed here.
+    Any answer of a server counts but that of a gateway which says that nobody is behind it: a
+    server may want credentials, or serve ``/health`` elsewhere. A database must accept a
+    connection. Files are not probed.
 
     Raises:
         ConfigError: the URI, or the address of the object store behind it, holds credentials.
@@ -39,18 +112,23 @@ def probe(uri: str, *, seconds: float = PROBE_SECONDS) -> None:
     """
     check_address(uri, "the tracking URI")
     check_variables(*S3_ENDPOINT_VARIABLES)
-    if not uri.startswith(("http://", "https://")):
+    if _scheme(uri) in ("http", "https"):
+        ask = _ask
+    elif _scheme(uri) in _DATABASE_PORTS:
+        ask = _knock
+    else:
         return
     outcome: list[str] = []
     # The timeout of urlopen covers neither name resolution nor several addresses in turn; waiting
     # does.
-    thread = threading.Thread(target=lambda: outcome.append(_ask(uri, seconds)), daemon=True)
+    thread = threading.Thread(target=lambda: outcome.append(ask(uri, seconds)), daemon=True)
     thread.start()
     thread.join(seconds)
     reason = outcome[0] if outcome else f"no answer within {seconds:g} s"
     if reason:
+        kind = "server" if ask is _ask else "database"
         raise TrackingError(
-            f"the tracking server {scrub(uri)} can't be reached: {scrub(reason)}. Start it, "
+            f"the tracking {kind} {scrub(uri)} can't be reached: {scrub(reason)}. Start it, "
             "correct tracking.uri, or set tracking.required=false to run without it."
         )
 
@@ -73,12 +151,10 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
     """
     probe(uri)
     with translated(f"the tracking store {scrub(uri)} can't be used"), _complete(uri):
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=uri)
+        client = _client(uri)
         found = client.get_experiment_by_name(experiment)
         if found is None:
-            return str(client.create_experiment(experiment, artifact_location=artifact_location))
+            return _new_experiment(client, experiment, artifact_location)
         if found.lifecycle_stage != "active":
             raise TrackingError(
                 f"the experiment {experiment!r} was deleted: restore it with "
@@ -86,6 +162,16 @@ def ensure_store(uri: str, experiment: str, artifact_location: str | None = None
                 "tracking.experiment"
             )
         return str(found.experiment_id)
+
+
+def _new_experiment(client: Any, name: str, artifact_location: str | None) -> str:
+    try:
+        return str(client.create_experiment(name, artifact_location=artifact_location))
+    except Exception as error:
+        if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
+            raise
+        # Another process was quicker.
+        return str(client.get_experiment_by_name(name).experiment_id)
 
 
 @contextmanager
@@ -102,6 +188,12 @@ def translated(what: str) -> Iterator[None]:
         raise TrackingError(f"{what}: {missing_hint(error) or error}") from error
     except Exception as error:  # MLflow lets through what SQLAlchemy, requests and boto3 raise.
         raise TrackingError(f"{what}: {_reason(error)}") from error
+
+
+def _scheme(uri: str) -> str:
+    """Return ``postgresql`` of ``postgresql+psycopg2://...``."""
+    scheme, colon, _ = uri.partition("://")
+    return scheme.partition("+")[0] if colon else ""
 
 
 def _complete(uri: str) -> AbstractContextManager[None]:
@@ -130,3 +222,16 @@ def _ask(uri: str, seconds: float) -> str:
             return f"it answers {error.code} {error.reason}" if error.code in _AWAY else ""
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))
+
+
+def _knock(uri: str, seconds: float) -> str:
+    """Return why a database takes no connection, or "" when it does."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port or _DATABASE_PORTS[_scheme(uri)]
+        if not parts.hostname:  # a socket file, which the driver finds
+            return ""
+        with socket.create_connection((parts.hostname, port), timeout=seconds):
+            return ""
+    except (OSError, ValueError) as error:
+        return str(error)

@@ -13,16 +13,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from components.artifacts import Promotion
+from components.artifacts import Evaluation, Promotion
+from components.artifacts.evaluation import row_metrics
 from components.data.info import DatasetInfo
 from components.settings import Settings
-from components.steps import STEP_BY_NAME
+from components.steps import STEP_BY_NAME, TrackedOutputs
 from components.store.directories import Manifest
 from components.store.fingerprints import library_versions
-from components.tracking.tracker import StepTracker
+from components.tracking.tracker import RunRecorder, StepTracker
 from qat_lib.errors import StepError
 
 MAX_PARAM = 500
+DESCRIPTION_TAG = "mlflow.note.content"
+"""Tag that MLflow's UI shows as the description of a run."""
 
 
 def log_settings(
@@ -30,12 +33,14 @@ def log_settings(
 ) -> None:
     """Record settings and seed as flat params, metadata as tags.
 
-    The tags hold the key, versions and git state.
+    The tags hold the key, versions and git state. The run of the pipeline gets the settings, too:
+    on a cluster nobody else has them all.
     """
-    params: dict[str, Any] = {"run.seed": seed}
+    params: dict[str, Any] = {}
     for name, section in sections.items():
         params.update(flatten(section.model_dump(mode="json"), name))
-    tracker.log_params(params)
+    tracker.log_params({"run.seed": seed, **params})
+    tracker.pipeline.log_params({"seed": seed, **params})
     tracker.set_tags({"qatline.key": key, **environment_tags()})
 
 
@@ -49,12 +54,18 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         TrackingError: the store refuses.
     """
     outputs = STEP_BY_NAME[step].tracked
-    tracker.log_metrics(manifest.metrics)
+    rows = _rows(directory, outputs)
+    tracker.log_metrics({**_without_rows(manifest.metrics, rows), **rows})
     tracker.set_tags({"qatline.output_digest": manifest.digest})
     for path in _matches(directory, outputs.history):
         tracker.log_history(_read_json(path))
+        tracker.pipeline.log_history(_read_json(path), step)
     for path in _matches(directory, outputs.dataset):
         tracker.log_dataset(DatasetInfo.load(path.parent))
+        tracker.pipeline.log_dataset(DatasetInfo.load(path.parent))
+    if rows:
+        tracker.pipeline.log_metrics(rows)
+    _log_summary(tracker.pipeline, directory, outputs)
     for pattern, names in outputs.tags.items():
         for path in _matches(directory, (pattern,)):
             tracker.set_tags(
@@ -68,11 +79,35 @@ def log_outputs(tracker: StepTracker, step: str, directory: Path, manifest: Mani
         tracker.log_artifact(path, "" if folder == "." else folder)
     for path in _matches(directory, outputs.onnx):
         tracker.log_onnx(path, path.stem)
-    for path in _matches(directory, outputs.champion):
-        name = Promotion(directory).verdict().model
-        tracker.register_champion(
-            path, name, manifest.files[path.relative_to(directory).as_posix()].sha256
+
+
+def _rows(directory: Path, outputs: TrackedOutputs) -> dict[str, float]:
+    """Return the measured rows as metrics, such as ``qat_engine/accuracy``."""
+    metrics: dict[str, float] = {}
+    for _ in _matches(directory, outputs.rows):
+        metrics.update(row_metrics(Evaluation(directory).measurements().rows))
+    return metrics
+
+
+def _without_rows(metrics: Mapping[str, float], rows: Mapping[str, float]) -> dict[str, float]:
+    """Leave out what the rows say, which Kubeflow gets with another spelling."""
+    spelled = {name.replace("/", "_") for name in rows}
+    return {name: value for name, value in metrics.items() if name not in spelled}
+
+
+def _log_summary(recorder: RunRecorder, directory: Path, outputs: TrackedOutputs) -> None:
+    """Record what the run of the pipeline gets beside metrics and curves."""
+    for _ in _matches(directory, outputs.verdict):
+        verdict = Promotion(directory).verdict()
+        reasons = " ".join(reason.message for reason in verdict.reasons)
+        recorder.set_tags(
+            {
+                "qatline.verdict": verdict.verdict,
+                DESCRIPTION_TAG: f"Verdict: {verdict.verdict}. {reasons}".strip(),
+            }
         )
+    for path in _matches(directory, outputs.summary):
+        recorder.log_artifact(path)
 
 
 def flatten(value: Any, prefix: str) -> dict[str, Any]:

@@ -7,9 +7,13 @@ The environment is the contract, the same that the MLflow plugin of the KFP back
     QATLINE_TRACKING         off | optional | required. Default: required when
                              MLFLOW_TRACKING_URI is set, else off
     MLFLOW_TRACKING_URI      the tracking store
-    MLFLOW_RUN_ID            the run that the backend's plugin made for this task: it is resumed
+    MLFLOW_RUN_ID            the run that the backend's plugin made for this task: it is resumed, and
+                             its parent is the run of the whole pipeline
     QATLINE_PARENT_RUN_ID    else the run of the whole pipeline: a child of it is made
-    MLFLOW_EXPERIMENT_ID     else the experiment in which a plain run is made
+    QATLINE_PIPELINE_RUN_ID  else the id of the pipeline run, on a cluster the one of KFP: its run is
+                             found, or made by the first step; see components.tracking.pipeline_run
+    MLFLOW_EXPERIMENT_ID     the experiment of that, or of a plain run; MLFLOW_EXPERIMENT_NAME
+                             names one that is made where it is missing
 
 This module imports no MLflow, so that a step that is reused, or one that is not tracked, stays
 quick.
@@ -30,6 +34,7 @@ from qat_lib.errors import ConfigError, TrackingError
 __all__ = [
     "NullTracker",
     "OptionalTracker",
+    "RunRecorder",
     "StepTracker",
     "ensure_store",
     "probe",
@@ -40,11 +45,12 @@ __all__ = [
 MODE_VARIABLE = "QATLINE_TRACKING"
 PARENT_VARIABLE = "QATLINE_PARENT_RUN_ID"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
+PIPELINE_RUN_VARIABLE = "QATLINE_PIPELINE_RUN_ID"
 _MODES = ("off", "optional", "required")
 
 
-class StepTracker(Protocol):
-    """What a step can record about its run.
+class RunRecorder(Protocol):
+    """What can be recorded about any run, a step's or the whole pipeline's.
 
     Every method raises TrackingError when the store fails.
     """
@@ -55,21 +61,11 @@ class StepTracker(Protocol):
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Record final numbers."""
 
-    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
+    def log_history(self, history: Sequence[Mapping[str, float]], prefix: str = "epoch") -> None:
         """Record curves: one mapping an epoch, with its number under ``epoch``."""
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Record one file, below ``folder`` of the run's artifacts."""
-
-    def log_onnx(self, path: Path, name: str) -> None:
-        """Record an ONNX model with the signature of its graph."""
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register an ONNX model under ``model`` with the alias ``champion``.
-
-        The alias points to the new version. A champion with the same ``digest`` (SHA-256 of the
-        file) stays: a run that reuses its steps makes no version.
-        """
 
     def log_dataset(self, info: DatasetInfo) -> None:
         """Record the data set that the step read or made."""
@@ -78,8 +74,24 @@ class StepTracker(Protocol):
         """Record tags."""
 
 
+class StepTracker(RunRecorder, Protocol):
+    """What a step can record about its run, and about the pipeline's."""
+
+    @property
+    def pipeline(self) -> RunRecorder:
+        """The run of the whole pipeline; without one, what is recorded goes nowhere."""
+
+    def log_onnx(self, path: Path, name: str) -> None:
+        """Record an ONNX model with the signature of its graph."""
+
+
 class NullTracker:
     """Tracking that is off."""
+
+    @property
+    def pipeline(self) -> RunRecorder:
+        """Nothing, either."""
+        return self
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Do nothing."""
@@ -87,16 +99,13 @@ class NullTracker:
     def log_metrics(self, metrics: Mapping[str, float]) -> None:
         """Do nothing."""
 
-    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
+    def log_history(self, history: Sequence[Mapping[str, float]], prefix: str = "epoch") -> None:
         """Do nothing."""
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Do nothing."""
 
     def log_onnx(self, path: Path, name: str) -> None:
-        """Do nothing."""
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
         """Do nothing."""
 
     def log_dataset(self, info: DatasetInfo) -> None:
@@ -106,54 +115,70 @@ class NullTracker:
         """Do nothing."""
 
 
-class OptionalTracker:
+class _OptionalRecorder:
+    """Recording that must not end the run.
+
+    ``attempt`` runs what is given to it, or nothing once something has failed.
+    """
+
+    def __init__(self, inner: RunRecorder, attempt: Callable[[Callable[[], None]], None]) -> None:
+        self._recorder = inner
+        self._attempt = attempt
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record settings while tracking works."""
+        self._attempt(lambda: self._recorder.log_params(params))
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record final numbers while tracking works."""
+        self._attempt(lambda: self._recorder.log_metrics(metrics))
+
+    def log_history(self, history: Sequence[Mapping[str, float]], prefix: str = "epoch") -> None:
+        """Record curves while tracking works."""
+        self._attempt(lambda: self._recorder.log_history(history, prefix))
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Record one file while tracking works."""
+        self._attempt(lambda: self._recorder.log_artifact(path, folder))
+
+    def log_dataset(self, info: DatasetInfo) -> None:
+        """Record the data set while tracking works."""
+        self._attempt(lambda: self._recorder.log_dataset(info))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Record tags while tracking works."""
+        self._attempt(lambda: self._recorder.set_tags(tags))
+
+
+class OptionalTracker(_OptionalRecorder):
     """Tracking that must not end the run.
 
     The first failure is one warning, and what follows is not tracked.
     """
 
     def __init__(self, inner: StepTracker, warn: Callable[[str], None]) -> None:
+        super().__init__(inner, self._try)
         self._inner = inner
         self._warn = warn
+        self._failed = False
 
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record settings while tracking works."""
-        self._try(lambda: self._inner.log_params(params))
-
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Record final numbers while tracking works."""
-        self._try(lambda: self._inner.log_metrics(metrics))
-
-    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Record curves while tracking works."""
-        self._try(lambda: self._inner.log_history(history))
-
-    def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Record one file while tracking works."""
-        self._try(lambda: self._inner.log_artifact(path, folder))
+    @property
+    def pipeline(self) -> RunRecorder:
+        """The run of the pipeline, recorded while tracking works."""
+        return _OptionalRecorder(self._inner.pipeline, self._try)
 
     def log_onnx(self, path: Path, name: str) -> None:
         """Record an ONNX model while tracking works."""
         self._try(lambda: self._inner.log_onnx(path, name))
 
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        """Register a champion while tracking works."""
-        self._try(lambda: self._inner.register_champion(path, model, digest))
-
-    def log_dataset(self, info: DatasetInfo) -> None:
-        """Record the data set while tracking works."""
-        self._try(lambda: self._inner.log_dataset(info))
-
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Record tags while tracking works."""
-        self._try(lambda: self._inner.set_tags(tags))
-
     def _try(self, action: Callable[[], None]) -> None:
+        if self._failed:
+            return
         try:
             action()
         except TrackingError as error:
             self._warn(f"tracking stops for this step: {error}")
-            self._inner = NullTracker()
+            self._failed = True
 
 
 def tracking_mode(environment: Mapping[str, str] | None = None) -> str:

@@ -15,6 +15,7 @@ import typer
 from pipelines.cli import cluster as cli_cluster
 from pipelines.cli import config as cli_config
 from pipelines.cli import model as cli_model
+from pipelines.cli import records as cli_records
 from pipelines.cli import registry as cli_registry
 from pipelines.cli import runs as cli_runs
 from pipelines.cli.errors import reported, say_renamed
@@ -150,23 +151,24 @@ def compile_(
         typer.echo(f"Wrote {output}")
 
 
-@app.command("compare", rich_help_panel="Runs")
-def compare_command(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False
-        ),
-    ] = None,
-    runs_dir: RunsDirOption = None,
-    output: OldRunsDirOption = None,
+@app.command("components", rich_help_panel="Runs")
+def components_(
+    output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")] = Path(
+        "components"
+    ),
+    config: ConfigOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Compare runs: differing config values and metrics, from MLflow."""
+    """Write each step as a Kubeflow component, for pipelines of your own."""
     with reported(debug=debug):
-        from pipelines.run.compare import compare_runs
+        from pipelines.cluster.component_files import write_components
+        from pipelines.config.run_config import load_config
 
-        compare_runs(runs or [], output=runs_folder(runs_dir, output) or Path("runs"))
+        loaded = load_config(config, profiles=profile or [], overrides=set_ or [])
+        files = write_components(output, loaded.cluster.images)
+        typer.echo(f"Wrote {len(files)} components to {output}")
 
 
 @app.command(rich_help_panel="Runs")
@@ -185,6 +187,7 @@ def ui(
 
 
 cli_registry.add_registry_commands(app)
+cli_records.add_record_commands(app)
 cli_model.register(app)
 
 

@@ -8,30 +8,38 @@ left in the store, so that every run looks whole. A child that a killed step lef
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.artifacts import Dataset, Promotion, Quantized
 from components.artifacts.evaluation import row_metrics
 from components.runtime.events import emit
 from components.runtime.steps import load_step
 from components.store.directories import read_step_manifest
 from components.tracking.database import database_uri
-from components.tracking.mlflow_tracker import MlflowWriter
-from components.tracking.store import ensure_store, translated
-from components.tracking.tracked import environment_tags, flatten, log_outputs, log_settings
+from components.tracking.mlflow_writer import MlflowWriter
+from components.tracking.pipeline_run import children, close_children, find_or_create_parent
+from components.tracking.store import ensure_store, open_client, probe, translated
+from components.tracking.tracked import (
+    DESCRIPTION_TAG,
+    environment_tags,
+    flatten,
+    log_outputs,
+    log_settings,
+)
 from components.tracking.tracker import MODE_VARIABLE, PARENT_VARIABLE, URI_VARIABLE, step_run
 from pipelines.config.run_config import RunConfig
 from pipelines.run.folder import RunFolder
 from pipelines.run.record import TrackingRecord, read_tracking, write_json
-from pipelines.run.result import RunResult
+from pipelines.run.result import FinishedStep, RunResult
+from pipelines.run.tracking_watch import watched
 from pipelines.steps import STEP_ARTIFACTS
 from qat_lib.errors import TrackingError
 
 _RUN_VARIABLE = "MLFLOW_RUN_ID"
 _FOLDER_TAG = "qatline.run_dir"
+_STATUS_TAG = "qatline.status"  # of a step that this launcher records
 
 
 class ParentRun(Protocol):
@@ -73,7 +81,7 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
         yield NullParentRun()
         return
     try:
-        run = _open(folder, config)
+        run = open_record(folder, config)
     except TrackingError as error:
         if config.tracking.required:
             raise
@@ -83,7 +91,8 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
         return
     status = "FAILED"
     try:
-        yield run
+        with watched(run.uri, required=config.tracking.required):
+            yield run
         status = "FINISHED"
     except (SystemExit, KeyboardInterrupt):
         status = "KILLED"
@@ -92,25 +101,39 @@ def open_parent_run(folder: RunFolder, config: RunConfig) -> Iterator[ParentRun]
         run.close(status)
 
 
-def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
+def open_record(
+    folder: RunFolder, config: RunConfig, *, start_time: int | None = None
+) -> MlflowParentRun:
+    """Open a run's record in the store, the one that it has or a new one.
+
+    The steps find it through the environment.
+
+    Args:
+        folder: the run.
+        config: its config.
+        start_time: when a new record began, in milliseconds; default: now.
+
+    Raises:
+        TrackingError: the store can't be reached or refuses.
+    """
     output = folder.path.parent
-    given = config.tracking.uri or os.environ.get(URI_VARIABLE)
-    uri = given or default_uri(output)
-    location = None if given else (output / "mlflow-artifacts").absolute().as_uri()
+    uri = config.tracking.uri or os.environ.get(URI_VARIABLE) or default_uri(output)
     # The child that writes the store's first tables must be this one; see ensure_store.
-    experiment = ensure_store(uri, config.tracking.experiment, location)
+    experiment = ensure_store(uri, config.tracking.experiment, _artifact_location(output, uri))
     os.environ[URI_VARIABLE] = uri
     os.environ["MLFLOW_EXPERIMENT_ID"] = experiment
     os.environ[MODE_VARIABLE] = "required" if config.tracking.required else "optional"
+    client = open_client(uri)
     with translated("the tracking run can't be opened"):
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=uri)
-        run_id = (
-            _reopened(client, folder)
-            or client.create_run(experiment, run_name=folder.run_id).info.run_id
+        run_id = _reopened(client, folder) or find_or_create_parent(
+            client,
+            experiment,
+            folder.run_id,
+            name=folder.run_id,
+            tags={DESCRIPTION_TAG: _description(config)},
+            start_time=start_time,
         )
-        run = _MlflowParentRun(client, run_id, experiment, folder, config)
+        run = MlflowParentRun(client, run_id, experiment, folder, config)
         run.begin()
     record = TrackingRecord(uri=uri, experiment_id=experiment, run_id=run_id)
     write_json(folder.tracking_file, record.to_dict())
@@ -118,21 +141,40 @@ def _open(folder: RunFolder, config: RunConfig) -> _MlflowParentRun:
     return run
 
 
+def _artifact_location(output: Path, uri: str) -> str | None:
+    """Return where a new experiment keeps its artifacts; None leaves it to a server.
+
+    A database says nothing of files: MLflow would put them into the working directory.
+    """
+    if uri.startswith(("http://", "https://", "databricks", "file:")):
+        return None
+    return (output / "mlflow-artifacts").absolute().as_uri()
+
+
 def _reopened(client: Any, folder: RunFolder) -> str | None:
+    """Return the run's record of an earlier attempt; None if the store has none."""
+    from mlflow.exceptions import MlflowException
+
     if not folder.tracking_file.exists():
         return None
     run_id = read_tracking(folder.tracking_file).run_id
     try:
         client.update_run(run_id, status="RUNNING")
-    except Exception:  # noqa: BLE001 - the store was changed or emptied since: the run gets a new record there
-        return None
+    except MlflowException as error:
+        # The store was changed or emptied since: the run gets a new record there.
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
     return run_id
 
 
-class _MlflowParentRun:
+class MlflowParentRun:
+    """The record of a whole run."""
+
     def __init__(
         self, client: Any, run_id: str, experiment: str, folder: RunFolder, config: RunConfig
     ) -> None:
+        self.uri: str = client.tracking_uri
         self._client = client
         self._writer = MlflowWriter(client, run_id)
         self._run_id = run_id
@@ -161,6 +203,7 @@ class _MlflowParentRun:
         tracking = read_tracking(self._folder.tracking_file)
         result = result.model_copy(update={"tracking": tracking})
         try:
+            probe(self.uri)
             with translated("the results can't be recorded"):
                 self._record(result, artifacts)
         except TrackingError as error:
@@ -172,44 +215,57 @@ class _MlflowParentRun:
     def close(self, status: str) -> None:
         """End the run and the children that a killed step left open."""
         try:
+            probe(self.uri)
             with translated("the tracking run can't be closed"):
-                self._sweep("KILLED" if status == "KILLED" else "FAILED")
-                self._client.set_terminated(self._run_id, status)
+                self.end(status)
         except TrackingError as error:
             # What the run achieved, or why it failed, matters more than its record.
             emit("warning", "", message=str(error))
 
-    def _record(self, result: RunResult, artifacts: Mapping[str, Path]) -> None:
-        known = self._finished_steps()
-        for step in result.steps:
-            # A step that an earlier attempt at this run executed has its child run already.
-            if step.status == "reused" and step.name not in known:
-                self._record_reused(step.name, artifacts)
-        self._writer.log_metrics(row_metrics(result.rows, separator="."))
-        self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
-        self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
-        for path in _main_files(artifacts):
-            self._writer.log_artifact(path)
-        if "dataset" in artifacts and Dataset(artifacts["dataset"]).has(Dataset.INFO):
-            self._writer.log_dataset(Dataset(artifacts["dataset"]).info())
+    def end(self, status: str, end_time: int | None = None) -> None:
+        """End the run and the children that a killed step left open.
 
-    def _record_reused(self, name: str, artifacts: Mapping[str, Path]) -> None:
-        directory = artifacts[STEP_ARTIFACTS[name]]
-        definition, manifest = load_step(name), read_step_manifest(directory)
+        Raises:
+            TrackingError: the store is away or refuses.
+        """
+        self._sweep("KILLED" if status == "KILLED" else "FAILED")
+        self._writer.end(status, end_time)
+
+    def finished_steps(self) -> set[str]:
+        """Return the names of the steps whose runs are complete."""
+        finished = children(self._client, self._experiment, self._run_id, "FINISHED")
+        return {child.data.tags.get("qatline.step", "") for child in finished}
+
+    def _record(self, result: RunResult, artifacts: Mapping[str, Path]) -> None:
+        known = self.finished_steps()
+        for step in result.steps:
+            # A step that was executed has its run already, unless the store was away meanwhile.
+            if step.name not in known and STEP_ARTIFACTS[step.name] in artifacts:
+                self._record_step(step, artifacts[STEP_ARTIFACTS[step.name]])
+        self._writer.log_metrics(row_metrics(result.rows))
+        if result.rows or result.gate.verdict:
+            self._writer.set_tags({"qatline.verdict": str(result.gate.verdict)})
+        self._client.log_dict(self._run_id, result.to_dict(), self._folder.result_file.name)
+
+    def _record_step(self, step: FinishedStep, directory: Path) -> None:
+        """Write the run of a step from what it left in the store."""
+        self._remove_unfinished(step.name)
+        definition, manifest = load_step(step.name), read_step_manifest(directory)
         sections = {key: getattr(self._config, key) for key in definition.sections}
-        with step_run(name, warn=_warn) as tracker:
+        with step_run(step.name, warn=_warn) as tracker:
+            tracker.set_tags({_STATUS_TAG: step.status})
             log_settings(tracker, sections, seed=self._config.seed, key=manifest.key)
-            tracker.set_tags({"qatline.status": "reused"})
-            log_outputs(tracker, name, directory, manifest)
+            log_outputs(tracker, step.name, directory, manifest)
+
+    def _remove_unfinished(self, step: str) -> None:
+        """Remove runs of a step that an interrupted record left."""
+        for status in ("RUNNING", "FAILED", "KILLED"):
+            for child in children(self._client, self._experiment, self._run_id, status):
+                if child.data.tags.get("qatline.step") == step and _STATUS_TAG in child.data.tags:
+                    self._client.delete_run(child.info.run_id)
 
     def _sweep(self, status: str) -> None:
-        _close_children(self._client, self._experiment, self._run_id, status)
-
-    def _finished_steps(self) -> set[str]:
-        return {child.data.tags.get("qatline.step", "") for child in self._children("FINISHED")}
-
-    def _children(self, status: str) -> Sequence[Any]:
-        return _children(self._client, self._experiment, self._run_id, status)
+        close_children(self._client, self._experiment, self._run_id, status)
 
 
 def close_dead_runs(client: Any, experiment: str) -> None:
@@ -218,30 +274,14 @@ def close_dead_runs(client: Any, experiment: str) -> None:
     for run in client.search_runs([experiment], filter_string=wanted, max_results=1000):
         folder = RunFolder(path=Path(run.data.tags[_FOLDER_TAG]))
         if folder.record_file.is_file() and folder.settle().status != "running":
-            _close_children(client, experiment, run.info.run_id, "KILLED")
+            close_children(client, experiment, run.info.run_id, "KILLED")
             client.set_terminated(run.info.run_id, "KILLED")
 
 
-def _close_children(client: Any, experiment: str, parent: str, status: str) -> None:
-    for child in _children(client, experiment, parent, "RUNNING"):
-        client.set_terminated(child.info.run_id, status)
-
-
-def _children(client: Any, experiment: str, parent: str, status: str) -> Sequence[Any]:
-    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{status}'"
-    found: Sequence[Any] = client.search_runs([experiment], filter_string=wanted, max_results=1000)
-    return found
-
-
-def _main_files(artifacts: Mapping[str, Path]) -> list[Path]:
-    """Return the report, spec and plan that the steps wrote."""
-    files = []
-    if "promotion" in artifacts:
-        files.append(Promotion(artifacts["promotion"]).report_file)
-    if "ptq" in artifacts:
-        ptq = Quantized(artifacts["ptq"])
-        files += [ptq.file(ptq.SPEC), ptq.file(ptq.PLAN)]
-    return [path for path in files if path.is_file()]
+def _description(config: RunConfig) -> str:
+    """Return what the run is about, before it has results."""
+    data = config.data.path or config.data.name or config.data.kind
+    return f"{config.model.name} on {data}, seed {config.seed}."
 
 
 def _warn(message: str) -> None:

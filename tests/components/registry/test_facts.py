@@ -8,7 +8,7 @@ import pytest
 
 from components.artifacts.promotion import Reason, Verdict
 from components.artifacts.result_row import ResultRow
-from components.registry.facts import ModelFacts, run_name, tag_number, this_user
+from components.registry.facts import ModelFacts, name_of_run, tag_number, this_user
 
 ROW = ResultRow(accuracy=0.9123456, latency_ms_p50=0.512, bytes=1000, backend="openvino")
 REJECTED = Verdict(
@@ -80,9 +80,9 @@ def test_run_name_is_that_of_the_cluster_where_there_is_no_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("QATLINE_RUN", raising=False)
-    assert run_name() == ""
+    assert name_of_run() == ""
     monkeypatch.setenv("QATLINE_PIPELINE_RUN_ID", "kfp-1")
-    assert run_name() == "kfp-1"
+    assert name_of_run() == "kfp-1"
 
 
 @pytest.mark.parametrize(("text", "number"), [("0.5", 0.5), ("x", None), (None, None)])

@@ -10,6 +10,7 @@ import pytest
 from components.registry.lock import registry_lock
 from components.registry.mlflow_registry import MlflowRegistry, open_registry
 from components.registry.registry import ModelState
+from components.settings import RegistrySettings
 from components.tracking.tracker import ensure_store
 from qat_lib.errors import TrackingError
 
@@ -100,6 +101,18 @@ def test_versions_keep_tags_description_and_files(
     registry.download(number, tmp_path / "copy")
     assert (tmp_path / "copy" / "model.onnx").read_bytes() == b"graph"
     assert (tmp_path / "copy" / "baseline" / "model.keras").read_bytes() == b"float"
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2_1.00_224", "модель", "-", "x" * 200, "a b"])
+def test_registry_takes_every_name_that_the_config_takes(
+    store: tuple[str, str], client: Any, files: Path, name: str
+) -> None:
+    assert RegistrySettings(name=name).name == name
+    registry = MlflowRegistry(client, name, experiment_id=store[1])
+    registry.ensure()
+    registry.set_alias("champion", version_of(registry, files))
+    assert client.get_model_version_by_alias(name, "champion").version == 1
+    assert [version.number for version in registry.versions()] == [1]
 
 
 def test_discard_upload_removes_files_of_no_version(

@@ -2,19 +2,17 @@
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow_server import MlflowServer
 
 from components.data.info import DatasetInfo
-from components.tracking.model_names import registered_name
 from components.tracking.tracker import ensure_store, step_run
 from qat_lib.errors import DataError, TrackingError
 
@@ -146,45 +144,6 @@ def test_everything_of_a_step_is_found_again(
     assert "tensorflow" not in sys.modules or "keras" in sys.modules
 
 
-def test_champion_moves_to_a_new_model_alone(
-    store: tuple[str, str],
-    tracked_here: Any,
-    progress: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(
-        "MLFLOW_EXPERIMENT_ID", tracked_here.create_experiment("champions", f"file://{tmp_path}/a")
-    )
-    path = write_model(tmp_path / "champion.onnx")
-    seen = []
-    for digest in ("first", "first", "second"):
-        with step_run("promote", warn=progress.warn) as tracker:
-            tracker.register_champion(path, "resnet_digits", digest)
-        champion = tracked_here.get_model_version_by_alias("resnet_digits", "champion")
-        seen.append((int(champion.version), champion.tags["qatline.digest"]))
-    assert seen == [(1, "first"), (1, "first"), (2, "second")]
-    assert len(tracked_here.search_model_versions("name='resnet_digits'")) == 2
-
-
-@pytest.mark.parametrize(
-    "name", ["mobilenetv2_1.00_224", "../my/net:2 'x'%", "модель", "-", "x" * 300]
-)
-def test_register_champion_accepts_every_model_name(
-    store: tuple[str, str], tracked_here: Any, progress: Any, tmp_path: Path, name: str
-) -> None:
-    path = write_model(tmp_path / "champion.onnx")
-    registered = registered_name(name)
-    with step_run("promote", warn=progress.warn) as tracker:
-        tracker.register_champion(path, registered, "digest")
-    assert (
-        tracked_here.get_model_version_by_alias(registered, "champion").tags["qatline.digest"]
-        == "digest"
-    )
-    if "/" not in name and len(name) < 200:
-        assert registered == name
-
-
 def test_context_tags_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.tracking.context import registry
 
@@ -273,58 +232,12 @@ def test_two_launchers_may_make_one_database_at_once(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real ``mlflow server`` that stores artifacts for its clients."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "PYTHONWARNINGS": "ignore",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    stores = [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "files"),
-    ]
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        [*command, *stores], env=environment, stdout=log, stderr=log, start_new_session=True
-    )
-    uri = f"http://127.0.0.1:{port}"
+    started = MlflowServer(tmp_path_factory.mktemp("server"))
     try:
-        wait_until_up(uri, process, folder / "log")
-        yield uri
+        started.start()
+        yield started.uri
     finally:
-        os.killpg(process.pid, 15)
-        process.wait(timeout=30)
-        log.close()
-
-
-def wait_until_up(uri: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{uri}/health", timeout=5):
-                return
-        except OSError:
-            if process.poll() is not None:
-                break
-            time.sleep(0.3)
-    pytest.fail(f"the MLflow server did not come up: {log.read_text()[-2000:]}")
+        started.kill(signal.SIGTERM)
 
 
 def test_through_a_server(

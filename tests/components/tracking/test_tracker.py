@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from recording_tracker import RecordingTracker
 
 from components.data.info import DatasetInfo
 from components.settings import DataSettings, QATSettings
@@ -32,52 +33,6 @@ INFO = DatasetInfo(
     fingerprint="f" * 64,
     source="http://u:p@host/d.npz",
 )
-
-
-class RecordingTracker:
-    """A tracker that remembers; ``fail`` makes every call fail."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.fail = False
-        self.closed: str | None = None
-
-    def _record(self, name: str, value: Any) -> None:
-        self.calls.append((name, value))
-        if self.fail:
-            raise TrackingError("the server went away")
-
-    def of(self, name: str) -> list[Any]:
-        return [value for called, value in self.calls if called == name]
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        self._record("params", dict(params))
-
-    def log_metrics(self, metrics: Mapping[str, float]) -> None:
-        self._record("metrics", dict(metrics))
-
-    def log_history(self, history: Sequence[Mapping[str, float]]) -> None:
-        self._record("history", history)
-
-    def log_artifact(self, path: Path, folder: str = "") -> None:
-        self._record("artifact", (path.name, folder))
-
-    def log_onnx(self, path: Path, name: str) -> None:
-        self._record("onnx", (path.name, name))
-
-    def register_champion(self, path: Path, model: str, digest: str) -> None:
-        self._record("champion", (path.name, model, digest))
-
-    def log_dataset(self, info: DatasetInfo) -> None:
-        self._record("dataset", info)
-
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        self._record("tags", dict(tags))
-
-    def close(self, status: str) -> None:
-        self.closed = status
-        if self.fail:
-            raise TrackingError("the run can't be closed")
 
 
 @pytest.fixture
@@ -173,10 +128,9 @@ def test_optional_tracking_hands_everything_on() -> None:
     tracker.log_history([{"loss": 1.0}])
     tracker.log_artifact(Path("a"), "b")
     tracker.log_onnx(Path("c"), "d")
-    tracker.register_champion(Path("c"), "d", "e")
     tracker.log_dataset(INFO)
     tracker.set_tags({"f": "g"})
-    names = ["params", "metrics", "history", "artifact", "onnx", "champion", "dataset", "tags"]
+    names = ["params", "metrics", "history", "artifact", "onnx", "dataset", "tags"]
     assert [name for name, _ in inner.calls] == names
 
 
@@ -345,7 +299,7 @@ def test_history_and_data_set_are_recorded_as_such(tmp_path: Path) -> None:
     tracker = RecordingTracker()
     log_outputs(tracker, "finetune_qat", tmp_path, describe(tmp_path))
     log_outputs(tracker, "prepare_data", tmp_path, describe(tmp_path))
-    assert tracker.of("history") == [[{"epoch": 1, "loss": 0.5}]]
+    assert tracker.of("history") == [([{"epoch": 1, "loss": 0.5}], "epoch")]
     assert tracker.of("dataset") == [INFO]
 
 
@@ -354,7 +308,7 @@ def test_log_outputs_leaves_the_registry_to_the_promotion(tmp_path: Path) -> Non
     (tmp_path / "champion.onnx").write_bytes(b"o")
     tracker = RecordingTracker()
     log_outputs(tracker, "promote", tmp_path, describe(tmp_path))
-    assert tracker.of("champion") == []
+    assert {name for name, _ in tracker.calls} <= {"metrics", "tags", "artifact"}
     assert tracker.of("artifact") == [("verdict.json", "")]
 
 

@@ -73,7 +73,7 @@ def test_killed_run_resumes_its_own_record(fake_cli: Any) -> None:
         "evaluate": ["FINISHED"],
     }
     assert parent(before).info.status == "FINISHED"
-    assert parent(before).data.metrics["fp32.accuracy"] == 0.9
+    assert parent(before).data.metrics["fp32/accuracy"] == 0.9
     assert parent(before).data.params["training.epochs"]
     assert not [name for name in parent(before).data.params if name.startswith("cluster")]
 

@@ -1,0 +1,234 @@
+"""The one MLflow run of a pipeline run, which every step's run is a child of.
+
+On this machine the launcher makes it. On a cluster nobody comes before the first step: whichever
+step needs it finds it by the id of the pipeline run, or makes it. The environment says which one:
+
+    MLFLOW_RUN_ID            the KFP backend's own MLflow plugin is on, and owns both runs
+    QATLINE_PARENT_RUN_ID    the MLflow run itself
+    QATLINE_PIPELINE_RUN_ID  the id of the pipeline run, such as the label pipeline/runid of a pod
+    QATLINE_PIPELINE_NAME    what the run is called (default: "pipeline run" and the id)
+    QATLINE_USER             who started it (default: the user of the process)
+
+MLflow has no compare-and-set, but one thing in a run can be written only once: a param. Two steps
+that start at once may both make a run; a param of each run says which run leads, and all agree on
+the run that names itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from components.runtime.credentials import scrub
+from components.tracking.mlflow_writer import MlflowWriter
+from components.tracking.store import ensure_store, open_client, translated
+from components.tracking.tracked import DESCRIPTION_TAG
+from components.tracking.tracker import (
+    PARENT_VARIABLE,
+    PIPELINE_RUN_VARIABLE,
+    URI_VARIABLE,
+    tracking_mode,
+)
+from qat_lib.errors import TrackingError
+
+RUN_TAG = "qatline.pipeline_run"
+"""Tag of the MLflow run: the id of the pipeline run."""
+
+NAME_VARIABLE = "QATLINE_PIPELINE_NAME"
+USER_VARIABLE = "QATLINE_USER"
+_LEADER = "qatline.parent"
+_ATTEMPTS = 20
+_LONGEST_REASON = 2000  # characters
+
+
+def find_or_create_parent(
+    client: Any,
+    experiment_id: str,
+    pipeline_run_id: str,
+    *,
+    name: str = "",
+    tags: Mapping[str, str] | None = None,
+    start_time: int | None = None,
+) -> str:
+    """Return the MLflow run of a pipeline run; make it if there is none.
+
+    Any number of processes may call this at once: all get the same run.
+
+    Args:
+        client: an ``MlflowClient``.
+        experiment_id: where the run is.
+        pipeline_run_id: id of the pipeline run: KFP's, or the name of a run's folder.
+        name: name of a new run; default: ``pipeline run`` and the beginning of the id.
+        tags: tags of a new run.
+        start_time: when a new run began, in milliseconds; default: now.
+
+    Returns:
+        The id of the MLflow run.
+
+    Raises:
+        TrackingError: the store is away or refuses.
+    """
+
+    def create() -> None:
+        named = name or f"pipeline run {pipeline_run_id[:8]}"
+        given = {**source_tags(), RUN_TAG: pipeline_run_id, **(tags or {})}
+        safe = {tag: scrub(str(text)) for tag, text in given.items()}
+        client.create_run(experiment_id, start_time, safe, named)
+
+    with translated("the run of the pipeline can't be found or made"):
+        for _ in range(_ATTEMPTS):
+            found = _candidates(client, experiment_id, pipeline_run_id)
+            if not found:
+                create()
+            elif leader := _elect(client, found):
+                return leader
+    raise TrackingError(
+        f"the MLflow run of pipeline run {pipeline_run_id} can't be agreed on: expected one within "
+        f"{_ATTEMPTS} attempts. Start the run again."
+    )
+
+
+def pipeline_run(client: Any) -> tuple[str | None, str | None]:
+    """Return the MLflow run of the pipeline that the environment names.
+
+    Args:
+        client: an ``MlflowClient``.
+
+    Returns:
+        Its id and its experiment's id. The run is None outside a pipeline run, the experiment None
+        where the environment names none.
+
+    Raises:
+        TrackingError: the store is away or refuses.
+    """
+    experiment = _experiment(client)
+    if parent := os.environ.get(PARENT_VARIABLE):
+        return parent, experiment or client.get_run(parent).info.experiment_id
+    if not (key := os.environ.get(PIPELINE_RUN_VARIABLE)):
+        return None, experiment
+    experiment = experiment or ensure_store(client.tracking_uri, "qatline")
+    name = os.environ.get(NAME_VARIABLE, "")
+    return find_or_create_parent(client, experiment, key, name=name), experiment
+
+
+def close_parent(
+    pipeline_run_id: str, status: str, *, reason: str = "", tags: Mapping[str, str] | None = None
+) -> str | None:
+    """Close the MLflow run of a pipeline run, and the children that pods left open.
+
+    The environment names the store, as for a step. A run of the KFP backend's own plugin is the
+    plugin's to close and stays as it is, and so does a run that nothing was recorded for.
+
+    Args:
+        pipeline_run_id: id of the pipeline run: KFP's, or the name of a run's folder.
+        status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+        reason: why it failed, for the description.
+        tags: tags to add.
+
+    Returns:
+        The id of the MLflow run, None without one.
+
+    Raises:
+        TrackingError: the store is away or refuses.
+    """
+    if tracking_mode() == "off" or os.environ.get("MLFLOW_RUN_ID"):
+        return None
+    client = open_client(os.environ.get(URI_VARIABLE, ""))
+    with translated("the run of the pipeline can't be closed"):
+        experiment = _experiment(client) or ensure_store(client.tracking_uri, "qatline")
+        if not _candidates(client, experiment, pipeline_run_id):
+            return None
+        writer = MlflowWriter(client, find_or_create_parent(client, experiment, pipeline_run_id))
+        left = "KILLED" if status == "KILLED" else "FAILED"
+        close_children(client, experiment, writer.run_id, left)
+    if tags:
+        writer.set_tags(tags)
+    if reason:
+        writer.set_tags({DESCRIPTION_TAG: f"{status}: {reason[:_LONGEST_REASON]}"})
+    writer.end(status)
+    return writer.run_id
+
+
+def children(client: Any, experiment: str, parent: str, status: str) -> Sequence[Any]:
+    """Return the runs of a pipeline's steps that have a status."""
+    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{status}'"
+    found: Sequence[Any] = client.search_runs([experiment], filter_string=wanted, max_results=1000)
+    return found
+
+
+def close_children(client: Any, experiment: str, parent: str, status: str) -> None:
+    """Close the runs of steps that ended without a word."""
+    for child in children(client, experiment, parent, "RUNNING"):
+        client.set_terminated(child.info.run_id, status)
+
+
+def source_tags() -> dict[str, str]:
+    """Return the tags of a new run: who started it, from where."""
+    from mlflow.tracking.context.registry import resolve_tags
+
+    tags = {name: scrub(str(value)) for name, value in resolve_tags().items()}
+    if user := os.environ.get(USER_VARIABLE):
+        tags["mlflow.user"] = user
+    # By itself MLflow names the script of the process, whichever it is.
+    return {**tags, "mlflow.source.name": "qatline", "mlflow.source.type": "JOB"}
+
+
+def _experiment(client: Any) -> str | None:
+    if experiment := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return experiment
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    return ensure_store(client.tracking_uri, name) if name else None
+
+
+def _candidates(client: Any, experiment: str, pipeline_run_id: str) -> list[Any]:
+    wanted = f"tags.`{RUN_TAG}` = '{pipeline_run_id}'"
+    found = client.search_runs([experiment], filter_string=wanted, max_results=100)
+    # The search also meets the runs of steps that carry the tag.
+    return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+
+
+def _elect(client: Any, candidates: Sequence[Any]) -> str | None:
+    """Return the run that leads, or None if the choice has to be repeated.
+
+    A run that names itself leads for ever. One becomes leader only after all others that are there
+    have been made to name it: so of two that are made at once, whoever looks second sees the first.
+    """
+    named: dict[str, str | None] = {}
+    for run in candidates:
+        named[run.info.run_id] = run.data.params.get(_LEADER)
+    for run_id, leader in named.items():
+        if leader == run_id:
+            return run_id
+    free = [run for run in candidates if named[run.info.run_id] is None]
+    if not free:
+        _withdraw(client, list(named))
+        return None
+    chosen: str = min(free, key=_age).info.run_id
+    for run_id in named:
+        if run_id != chosen and named[run_id] is None and not _name(client, run_id, chosen):
+            return None
+    if not _name(client, chosen, chosen):
+        return None
+    _withdraw(client, [run_id for run_id in named if run_id != chosen])
+    return chosen
+
+
+def _age(run: Any) -> tuple[int, str]:
+    return (run.info.start_time, run.info.run_id)
+
+
+def _name(client: Any, run_id: str, leader: str) -> bool:
+    """Write into a run, once for all, who leads; return whether it now says so."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.log_param(run_id, _LEADER, leader)
+    except MlflowException:  # another process has named one, or has removed the run
+        return bool(client.get_run(run_id).data.params.get(_LEADER) == leader)
+    return True
+
+
+def _withdraw(client: Any, run_ids: Sequence[str]) -> None:
+    for run_id in run_ids:
+        client.delete_run(run_id)

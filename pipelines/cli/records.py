@@ -1,0 +1,102 @@
+"""``qatline sync`` and ``qatline compare``: runs as MLflow knows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.errors import reported
+from pipelines.cli.options import (
+    PLACE_PANEL,
+    DebugOption,
+    JsonOption,
+    OldRunsDirOption,
+    RunArgument,
+    RunsDirOption,
+    print_json,
+    runs_folder,
+)
+
+TrackingUriOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow store (the run's own).",
+        rich_help_panel=PLACE_PANEL,
+        show_default=False,
+    ),
+]
+
+
+def add_record_commands(app: typer.Typer) -> None:
+    """Add the commands to ``qatline``."""
+    app.command("compare", rich_help_panel="Runs")(compare_records)
+    app.command("sync", rich_help_panel="Runs")(sync_record)
+
+
+def compare_records(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Ids or folders, MLflow's or Kubeflow's ids (the last five).",
+            show_default=False,
+        ),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option("--experiment", help="MLflow experiment (qatline).", show_default=False),
+    ] = None,
+    tracking_uri: TrackingUriOption = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Page to write.", show_default=False),
+    ] = None,
+    runs_dir: RunsDirOption = None,
+    output: OldRunsDirOption = None,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare runs: differing config values and metrics, from MLflow.
+
+    They may have run here or on a cluster.
+    """
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli.comparison_view import show_comparison
+        from pipelines.comparison.find_runs import RunChoice
+
+        choice = RunChoice(
+            names=runs or [],
+            output=runs_folder(runs_dir, output) or Path("runs"),
+            experiment=experiment,
+            uri=tracking_uri,
+        )
+        show_comparison(choice, html=html, as_json=json_)
+
+
+def sync_record(
+    run: RunArgument,
+    tracking_uri: TrackingUriOption = None,
+    runs_dir: RunsDirOption = None,
+    json_: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Record a run in MLflow from its folder, after the store was away.
+
+    What the store holds already stays as it is.
+    """
+    with reported(debug=debug, as_json=json_):
+        from pipelines.run.folder import find_run
+        from pipelines.run.sync import sync_run
+
+        done = sync_run(find_run(runs_dir or Path("runs"), run), uri=tracking_uri)
+        if json_:
+            print_json(done.to_dict())
+            return
+        new, old = ", ".join(done.recorded) or "none", ", ".join(done.present) or "none"
+        typer.echo(f"Run {done.run_id} is recorded in {done.tracking.uri}")
+        typer.echo(f"Steps recorded now: {new}")
+        typer.echo(f"Steps recorded before: {old}")

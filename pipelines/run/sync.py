@@ -1,0 +1,100 @@
+"""Record a run in MLflow from its folder, after the store was away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pipelines.config.run_config import RunConfig, build_config
+from pipelines.run.collect import finished_steps, link_artifacts
+from pipelines.run.folder import RunFolder
+from pipelines.run.overview import read_result
+from pipelines.run.record import TrackingRecord, write_json
+from pipelines.run.result import FinishedStep
+from pipelines.run.tracking import open_record
+from pipelines.steps import STEP_ARTIFACTS
+
+_STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncedRun:
+    """What a record was completed with.
+
+    Attributes:
+        run_id: name of the run's folder.
+        tracking: where the record is.
+        recorded: steps that were missing in the store, in order.
+        present: steps that it held already.
+    """
+
+    run_id: str
+    tracking: TrackingRecord
+    recorded: tuple[str, ...]
+    present: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "run_id": self.run_id,
+            "tracking": self.tracking.to_dict(),
+            "recorded": list(self.recorded),
+            "present": list(self.present),
+        }
+
+
+def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
+    """Record what a run achieved and the store does not hold.
+
+    What the store holds stays as it is, so a second call changes nothing.
+
+    Args:
+        folder: a run that has ended, however.
+        uri: the store; default: that of the run's config, else ``MLFLOW_TRACKING_URI``, else the
+            SQLite file beside the run.
+
+    Raises:
+        ConfigError: ``uri`` is no address of a store, or holds credentials.
+        StorageError: the run goes on in another process, or a file of it is damaged.
+        TrackingError: the store can't be reached or refuses.
+    """
+    record = folder.settle()
+    with folder.hold():
+        config = _required(folder.config(), uri)
+        artifacts = link_artifacts(folder, folder.attempt_dir(record.attempts))
+        result = read_result(folder)
+        steps: dict[str, FinishedStep] = {}
+        for step in finished_steps(folder, since=0):
+            if STEP_ARTIFACTS.get(step.name) in artifacts:
+                steps[step.name] = step
+        run = open_record(folder, config, start_time=_milliseconds(record.created))
+        present = run.finished_steps()
+        done = run.finish(result.model_copy(update={"steps": list(steps.values())}), artifacts)
+        run.end(_STATUS.get(record.status, "KILLED"), _milliseconds(record.ended))
+        if folder.result_file.exists():
+            whole = result.model_copy(update={"tracking": done.tracking})
+            write_json(folder.result_file, whole.to_dict())
+    return SyncedRun(
+        run_id=folder.run_id,
+        tracking=done.tracking or TrackingRecord(),
+        recorded=tuple(name for name in steps if name not in present),
+        present=tuple(name for name in steps if name in present),
+    )
+
+
+def _required(config: RunConfig, uri: str | None) -> RunConfig:
+    """Return a config under which a store that fails is an error."""
+    values = config.to_dict()
+    values["tracking"]["required"] = True
+    if uri is not None:
+        values["tracking"]["uri"] = uri
+    return build_config(values, source="--tracking-uri")
+
+
+def _milliseconds(time: str | None) -> int | None:
+    """Return an ISO 8601 time as MLflow counts it; None for none."""
+    try:
+        return int(datetime.fromisoformat(time or "").timestamp() * 1000)
+    except ValueError:
+        return None

@@ -1,0 +1,101 @@
+"""Records that are written twice, and stores that go away."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from components.tracking import store as tracking_store
+from components.tracking.mlflow_writer import MlflowWriter
+from components.tracking.store import CONTACT_SECONDS, ensure_store, open_client
+from qat_lib.errors import TrackingError
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    ensure_store(uri, "writer")
+    return open_client(uri)
+
+
+def new_writer(client: Any) -> MlflowWriter:
+    experiment = client.get_experiment_by_name("writer").experiment_id
+    return MlflowWriter(client, client.create_run(experiment).info.run_id)
+
+
+def test_points_written_again_stay_single(client: Any) -> None:
+    writer = new_writer(client)
+    history = [{"epoch": 1, "loss": 0.5, "note": "x"}, {"epoch": 2, "loss": 0.25}]
+    for _ in range(2):
+        writer.log_history(history)  # type: ignore[arg-type]
+        writer.log_metrics({"accuracy": 0.5})
+    writer.log_history([{"loss": 0.125}], "finetune_qat")
+    points = {
+        name: [
+            (point.step, point.value) for point in client.get_metric_history(writer.run_id, name)
+        ]
+        for name in client.get_run(writer.run_id).data.metrics
+    }
+    assert points == {
+        "epoch/loss": [(1, 0.5), (2, 0.25)],
+        "accuracy": [(0, 0.5)],
+        "finetune_qat/loss": [(0, 0.125)],
+    }
+
+
+def test_changed_metric_gets_a_new_point(client: Any) -> None:
+    writer = new_writer(client)
+    for value in (0.5, 0.75):
+        writer.log_metrics({"accuracy": value})
+    assert client.get_run(writer.run_id).data.metrics["accuracy"] == 0.75
+    assert len(client.get_metric_history(writer.run_id, "accuracy")) == 2
+
+
+def test_large_records_go_in_batches(client: Any) -> None:
+    writer = new_writer(client)
+    writer.log_params({f"p{index}": index for index in range(150)})
+    writer.set_tags({f"t{index}": "x" for index in range(150)})
+    writer.log_history([{"epoch": epoch, "loss": 1.0 / (epoch + 1)} for epoch in range(1100)])
+    run = client.get_run(writer.run_id)
+    assert len(run.data.params) == 150
+    assert run.data.tags["t149"] == "x"
+    assert len(client.get_metric_history(writer.run_id, "epoch/loss")) == 1100
+
+
+def test_end_closes_the_run(client: Any) -> None:
+    writer = new_writer(client)
+    writer.end("KILLED")
+    assert client.get_run(writer.run_id).info.status == "KILLED"
+
+
+def test_server_that_goes_away_is_asked_before_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's own retries are not waited for."""
+    clock, asked = SimpleNamespace(now=100.0), list[str]()
+    monkeypatch.setattr(tracking_store.time, "monotonic", lambda: clock.now)
+
+    def probe(uri: str) -> None:
+        asked.append(uri)
+        if len(asked) == 2:
+            raise TrackingError("nobody answers")
+
+    monkeypatch.setattr(tracking_store, "probe", probe)
+    ended = list[str]()
+    fake = SimpleNamespace(
+        tracking_uri="http://x", set_terminated=lambda run_id, status, time: ended.append(status)
+    )
+    writer = MlflowWriter(fake, "run")
+    for _ in range(2):  # the second within the time in which no answer is needed
+        writer.end("FINISHED")
+    assert (asked, ended) == (["http://x"], ["FINISHED"] * 2)
+    clock.now += CONTACT_SECONDS
+    with pytest.raises(TrackingError, match="nobody answers"):
+        writer.end("FAILED")
+    assert ended == ["FINISHED"] * 2
+
+
+def test_missing_file_names_itself(client: Any, tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match=r"gone\.json can't be recorded"):
+        new_writer(client).log_artifact(tmp_path / "gone.json")
