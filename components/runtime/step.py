@@ -136,7 +136,7 @@ def _prepare(
         inputs={
             name: verify_directory(path, contents=False).digest for name, path in paths.items()
         },
-        files=settings_files(plain),
+        files={**settings_files(plain), **definition.state(sections)},
         versions=library_versions(),
         machine=machine_identity() if STEP_BY_NAME[definition.name].machine_bound else None,
     )
