@@ -116,7 +116,10 @@ STEPS = (
         artifact="qat",
         kind="Model",
         tracked=TrackedOutputs(
-            artifacts=(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+            artifacts=(
+                *(FineTuned.PLAN, FineTuned.RANGES, FineTuned.HISTORY, FineTuned.METRICS),
+                *(FineTuned.CONTROL_HISTORY, FineTuned.CONTROL_METRICS),
+            ),
             history=(FineTuned.HISTORY,),
         ),
     ),

@@ -20,7 +20,8 @@ S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_E
 """Environment variables that hold the address of an object store."""
 
 _MASK = "***"
-_SHORTEST = 8  # characters; masking shorter values would hit words that mean something else
+_SHORTEST = 8  # characters; shorter values hit words that mean something else
+_SHORTEST_WORD = 5  # characters of one that is no plain word, and stands alone
 _SECRET_NAME = re.compile(
     r"(?:passw(?:or)?d|passphrase|pwd|secret|token|signature|credentials?|jwt|bearer|session_?id"
     r"|(?:api|access|account|private|secret)_?key(?:_?id)?)$"
@@ -38,6 +39,7 @@ _DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle", "sqlite")
 _USERINFO = re.compile(
     r"(?:(?<=://)|(?<=http:/)|(?<=https:/))(?:[^\s/?#@:]{0,256}:\S{0,512}|[^\s/?#@]{0,512})@"
 )
+_PASSWORD = re.compile(r"[a-zA-Z][\w+.-]{0,31}://[^\s/?#@:]{0,256}:([^\s/?#@]{1,512})@")
 _ASSIGNED = re.compile(
     r"(?<![\w.-])([\w.-]{1,64})=('[^'\n]*'|\"[^\"\n]*\"|[^\s&;,'\"#()\[\]{}<>]+)"
 )
@@ -63,7 +65,10 @@ def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
         environment: Where secret variables are; default: ``os.environ``.
     """
     for value in _secret_values(os.environ if environment is None else environment):
-        text = text.replace(value, _MASK)
+        if len(value) >= _SHORTEST:
+            text = text.replace(value, _MASK)
+        elif value in text:
+            text = re.sub(rf"(?<![\w./-]){re.escape(value)}(?![\w/-])", _MASK, text)
     text = _USERINFO.sub(f"{_MASK}@", text)
     text = _HEADER.sub(rf"\1 {_MASK}", text)
     text = _KNOWN_FORMAT.sub(_MASK, text)
@@ -180,18 +185,25 @@ def _advice(uri: str, name: str) -> str:
 
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return secret variables' values, longest first.
+    """Return the secrets in variables, longest first.
 
-    A path to a secret is none.
+    They are the values of variables whose names say so, and the passwords of addresses. A path to a
+    secret is none.
     """
-    found = {
-        value
-        for name, value in environment.items()
-        if is_secret_name(name)
-        and len(value) >= _SHORTEST
-        and not value.startswith(("/", ".", "~"))
-    }
-    return sorted(found, key=len, reverse=True)
+    found = set()
+    for name, value in environment.items():
+        if is_secret_name(name) and not value.startswith(("/", ".", "~")):
+            found.add(value)
+        elif (address := _PASSWORD.match(value)) is not None:
+            found.add(address[1])
+    return sorted(filter(_can_be_masked, found), key=len, reverse=True)
+
+
+def _can_be_masked(value: str) -> bool:
+    """Whether a value is no word that a text may hold by chance."""
+    if len(value) >= _SHORTEST:
+        return True
+    return len(value) >= _SHORTEST_WORD and not value.isalpha() and not value.isdigit()
 
 
 def _masked_assignment(match: re.Match[str]) -> str:

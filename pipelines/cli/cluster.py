@@ -114,7 +114,7 @@ def image(
     profile: ProfileOption = None,
     set_: SetOption = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write; new or empty.")
+        Path, typer.Option("--output-dir", "-o", help="Folder to write; new or empty.")
     ] = Path("cluster-image"),
     debug: DebugOption = False,
 ) -> None:

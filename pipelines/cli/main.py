@@ -147,7 +147,7 @@ def compile_(
 
 @app.command("components", rich_help_panel="Runs")
 def components_(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")] = Path(
+    output: Annotated[Path, typer.Option("--output-dir", "-o", help="Folder to write.")] = Path(
         "components"
     ),
     config: ConfigOption = None,
@@ -180,7 +180,7 @@ def ui(
         open_ui(run, output=runs_folder(runs_dir, output) or Path("runs"), port=port)
 
 
-cli_records.register(app)
+cli_records.add_record_commands(app)
 cli_model.register(app)
 
 

@@ -31,31 +31,53 @@ TrackingUriOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def add_record_commands(app: typer.Typer) -> None:
     """Add the commands to ``qatline``."""
-    app.command("compare", rich_help_panel="Runs")(compare)
-    app.command("sync", rich_help_panel="Runs")(sync)
+    app.command("compare", rich_help_panel="Runs")(compare_records)
+    app.command("sync", rich_help_panel="Runs")(sync_record)
 
 
-def compare(
+def compare_records(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...", help="Ids or folders (the last five).", show_default=False
+            metavar="[RUN]...",
+            help="Ids or folders, MLflow's or Kubeflow's ids (the last five).",
+            show_default=False,
         ),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option("--experiment", help="MLflow experiment (qatline).", show_default=False),
+    ] = None,
+    tracking_uri: TrackingUriOption = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Page to write.", show_default=False),
     ] = None,
     runs_dir: RunsDirOption = None,
     output: OldRunsDirOption = None,
+    json_: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Compare runs: differing config values and metrics, from MLflow."""
-    with reported(debug=debug):
-        from pipelines.run.compare import compare_runs
+    """Compare runs: differing config values and metrics, from MLflow.
 
-        compare_runs(runs or [], output=runs_folder(runs_dir, output) or Path("runs"))
+    They may have run here or on a cluster.
+    """
+    with reported(debug=debug, as_json=json_):
+        from pipelines.cli.comparison_view import show_comparison
+        from pipelines.comparison.find_runs import RunChoice
+
+        choice = RunChoice(
+            names=runs or [],
+            output=runs_folder(runs_dir, output) or Path("runs"),
+            experiment=experiment,
+            uri=tracking_uri,
+        )
+        show_comparison(choice, html=html, as_json=json_)
 
 
-def sync(
+def sync_record(
     run: RunArgument,
     tracking_uri: TrackingUriOption = None,
     runs_dir: RunsDirOption = None,

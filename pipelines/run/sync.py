@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipelines.config.run_config import RunConfig
+from pipelines.config.run_config import RunConfig, build_config
 from pipelines.run.collect import finished_steps, link_artifacts
 from pipelines.run.folder import RunFolder
 from pipelines.run.overview import read_result
@@ -55,6 +55,7 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
             SQLite file beside the run.
 
     Raises:
+        ConfigError: ``uri`` is no address of a store, or holds credentials.
         StorageError: the run goes on in another process, or a file of it is damaged.
         TrackingError: the store can't be reached or refuses.
     """
@@ -84,11 +85,11 @@ def sync_run(folder: RunFolder, *, uri: str | None = None) -> SyncedRun:
 
 def _required(config: RunConfig, uri: str | None) -> RunConfig:
     """Return a config under which a store that fails is an error."""
-    update: dict[str, Any] = {"required": True}
+    values = config.to_dict()
+    values["tracking"]["required"] = True
     if uri is not None:
-        update["uri"] = uri
-    tracking = config.tracking.model_validate({**config.tracking.model_dump(), **update})
-    return config.model_copy(update={"tracking": tracking})
+        values["tracking"]["uri"] = uri
+    return build_config(values, source="--tracking-uri")
 
 
 def _milliseconds(time: str | None) -> int | None:

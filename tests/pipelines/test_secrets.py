@@ -4,6 +4,7 @@ They are planted wherever one can enter; nothing that a run writes, prints, comp
 holds them.
 """
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli.main import app
 from pipelines.config.run_config import load_config
+from pipelines.run.folder import create_run
 from qat_lib.errors import ConfigError
 
 # MLflow's own use of SQLAlchemy 2.1.
@@ -33,7 +35,8 @@ ADDRESSES = [
 LEAK = (
     "403 for url: https://b.s3.amazonaws.com/k?X-Amz-Signature=planted1&X-Amz-Security-Token=planted2 "
     "http://me:planted3@proxy:3128 http://me:pl/planted4@host {'password': 'planted5'} token=planted6 "
-    "Authorization: Bearer planted7planted sent planted-in-the-environment"
+    "Authorization: Bearer planted7planted sent planted-in-the-environment "
+    "login failed with pl4nt, tried also planted-in-a-url"
 )
 
 
@@ -95,16 +98,30 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "planted-secret-key",
     "AWS_SESSION_TOKEN": "planted-session",
     "HTTPS_PROXY": "http://me:planted-proxy@localhost:1",
+    "PGPASSWORD": "pl4nt",
+    "DATABASE_URL": "postgresql://me:planted-in-a-url@localhost:1/runs",
 }
+PLANTED = re.compile("planted|pl4nt")
 
 
 def test_a_failing_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
     failed = fail(fake_cli, "prepare_data")
-    assert "planted" not in failed.stdout + failed.stderr
+    assert not PLANTED.search(failed.stdout + failed.stderr)
     check_files(fake_cli, {"mlflow.db", "pipeline.log", "config.yaml", "events.jsonl", "run.json"})
     log = (fake_cli.only_run() / "logs" / "pipeline.log").read_text()
     # The warning, the print, the log record, both tracebacks.
     assert log.count("X-Amz-Signature=***") >= 4
+
+
+@pytest.mark.parametrize("uri", ADDRESSES)
+def test_sync_refuses_a_secret_in_an_address(uri: str, tmp_path: Path) -> None:
+    config = load_config(overrides=[f"output={tmp_path}"])
+    folder = create_run(config, pipeline="a:b", cache=True, version="1")
+    arguments = ["sync", str(folder.path), "--tracking-uri", uri, "--debug"]
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 2, done.output
+    assert "planted" not in done.output
+    assert not folder.tracking_file.exists()
 
 
 @pytest.mark.slow
@@ -113,12 +130,13 @@ def test_a_resumed_tracked_run_keeps_no_secret(fake_cli: Any) -> None:
     shown = [
         fake_cli("run", "--resume", "--json", **ENVIRONMENT),
         fake_cli("config", "show", **ENVIRONMENT),
-        fake_cli("compare", **ENVIRONMENT),
+        fake_cli("sync", fake_cli.only_run().name, "--json", **ENVIRONMENT),
+        fake_cli("compare", "--html", "compare.html", **ENVIRONMENT),
         fake_cli("compile", "--set", "tracking.uri=https://mlflow.example", **ENVIRONMENT),
     ]
-    assert [done.returncode for done in shown] == [0] * 4
-    assert "planted" not in "".join(done.stdout + done.stderr for done in shown)
-    check_files(fake_cli, {"result.json", "pipeline.yaml", "tracking.json"})
+    assert [done.returncode for done in shown] == [0] * 5
+    assert not PLANTED.search("".join(done.stdout + done.stderr for done in shown))
+    check_files(fake_cli, {"result.json", "pipeline.yaml", "tracking.json", "compare.html"})
 
 
 def fail(fake_cli: Any, step: str) -> subprocess.CompletedProcess[str]:
@@ -132,4 +150,4 @@ def fail(fake_cli: Any, step: str) -> subprocess.CompletedProcess[str]:
 def check_files(fake_cli: Any, expected: set[str]) -> None:
     written = [path for path in fake_cli.folder.rglob("*") if path.is_file()]
     assert expected <= {path.name for path in written}
-    assert [path for path in written if b"planted" in path.read_bytes()] == []
+    assert [path for path in written if PLANTED.search(path.read_text(errors="replace"))] == []

@@ -54,6 +54,24 @@ def test_scrub_masks_values_of_secret_variables() -> None:
     assert scrub(text, environment) == "abc *** *** /home/someone /run/token-file"
 
 
+def test_scrub_masks_short_secrets_that_are_no_words() -> None:
+    environment = {
+        "PGPASSWORD": "hunt3",
+        "B_TOKEN": "abcdefg",
+        "C_TOKEN": "1234567",
+        "D_TOKEN": "ab3",
+    }
+    text = "hunt3, 'hunt3' hunt3. x=hunt3 ahunt3 hunt3b /hunt3/x abcdefg 1234567 ab3"
+    masked = "***, '***' ***. x=*** ahunt3 hunt3b /hunt3/x abcdefg 1234567 ab3"
+    assert scrub(text, environment) == masked
+
+
+def test_scrub_masks_passwords_of_addresses_in_variables() -> None:
+    environment = {"DATABASE_URL": "postgresql+psycopg2://me:correct-horse@db.example:5432/runs"}
+    text = "login failed for me with correct-horse at db.example"
+    assert scrub(text, environment) == "login failed for me with *** at db.example"
+
+
 @pytest.mark.parametrize(
     "part", ["a", "://a:", "://", "a='", "?a=", "'a':'", "x.-", "-----BEGIN PRIVATE KEY-----"]
 )

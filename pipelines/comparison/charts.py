@@ -1,0 +1,172 @@
+"""Pictures of several runs: accuracy against latency or size, and curves over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from components.evaluation.rows import FP32_ENGINE, ROWS
+from components.report import svg
+from components.report.axis import Axis, log_axis, nice_axis
+from components.report.numbers import significant
+from components.variants import CANDIDATE_VARIANT, Variant
+from pipelines.comparison.tracked_runs import TrackedRun
+
+_WIDTH, _HEIGHT = 560.0, 300.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 16.0, 14.0, 44.0
+_LOG_RATIO = 50.0
+_COLORS = 8
+"""Colours that the page's style has."""
+
+SHAPES = {
+    FP32_ENGINE: "square",
+    Variant.FP16.row: "diamond",
+    Variant.PTQ.row: "triangle",
+    CANDIDATE_VARIANT.row: "circle",
+}
+"""Shape of a dot by the row that it stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A drawn chart and its caption."""
+
+    title: str
+    drawing: Markup
+
+
+@dataclass(frozen=True)
+class _Dot:
+    x: float
+    y: float
+    color: str
+    shape: str
+    label: str
+
+
+def color_of(index: int) -> str:
+    """Return the class that gives a run its colour, by the run's place."""
+    return f"c{index % _COLORS}"
+
+
+def cost_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
+    """Return accuracy against latency and against size, where they were measured."""
+    pictures = []
+    for title, figure, unit, scale in (
+        ("Accuracy against latency", "latency_ms_p50", "p50 at batch 1, ms", 1.0),
+        ("Accuracy against size", "bytes", "size, kB", 1e-3),
+    ):
+        dots = _dots(runs, figure, scale)
+        if dots:
+            pictures.append(Picture(title=title, drawing=_cloud(title, dots, unit)))
+    return pictures
+
+
+def curve_pictures(runs: Sequence[TrackedRun]) -> list[Picture]:
+    """Return one picture for each curve, with a line for each run that has it."""
+    names: list[str] = []
+    for run in runs:
+        names += [name for name in run.curves if name not in names]
+    return [Picture(title=curve_title(name), drawing=_overlay(name, runs)) for name in names]
+
+
+def curve_title(name: str) -> str:
+    """Return ``QAT: validation accuracy`` of ``finetune_qat/val_accuracy``."""
+    step, _, figure = name.partition("/")
+    stage = {"train_baseline": "FP32 baseline", "finetune_qat": "QAT"}.get(step, step)
+    return f"{stage}: {figure.replace('val_', 'validation ')}"
+
+
+def _dots(runs: Sequence[TrackedRun], figure: str, scale: float) -> list[_Dot]:
+    dots = []
+    for index, run in enumerate(runs):
+        for row, shape in SHAPES.items():
+            cost, accuracy = getattr(run.row(row), figure), run.row(row).accuracy
+            if cost is None or accuracy is None:
+                continue
+            text = f"{run.name}, {ROWS[row]}: {accuracy:.2%}, {significant(cost * scale, 3)}"
+            dots.append(_Dot(cost * scale, accuracy * 100, color_of(index), shape, text))
+    return dots
+
+
+def _cloud(title: str, dots: Sequence[_Dot], unit: str) -> Markup:
+    x_axis = _axis([dot.x for dot in dots], _LEFT, _WIDTH - _RIGHT)
+    y_axis = nice_axis([dot.y for dot in dots], start=_HEIGHT - _BOTTOM, end=_TOP)
+    parts = [_frame(x_axis, y_axis, unit, "accuracy, %")]
+    for dot in dots:
+        parts.append(_shape(dot, x_axis.at(dot.x), y_axis.at(dot.y)))
+    label = f"{title}: " + "; ".join(dot.label for dot in dots)
+    return svg.picture(_WIDTH, _HEIGHT, *parts, label=label, class_="chart")
+
+
+def _overlay(name: str, runs: Sequence[TrackedRun]) -> Markup:
+    lines = [(index, run) for index, run in enumerate(runs) if run.curves.get(name)]
+    points = [point for _, run in lines for point in run.curves[name]]
+    x_axis = nice_axis(
+        (epoch for epoch, _ in points), start=_LEFT, end=_WIDTH - _RIGHT, ticks=8, whole=True
+    )
+    y_axis = _axis([value for _, value in points], _HEIGHT - _BOTTOM, _TOP)
+    title = curve_title(name)
+    parts = [_frame(x_axis, y_axis, "epoch", title.rpartition(": ")[2])]
+    for index, run in lines:
+        parts.append(_line(run, name, color_of(index), x_axis, y_axis))
+    label = f"{title} by epoch of " + ", ".join(run.name for _, run in lines)
+    return svg.picture(_WIDTH, _HEIGHT, *parts, label=label, class_="chart")
+
+
+def _line(run: TrackedRun, name: str, color: str, x_axis: Axis, y_axis: Axis) -> Markup:
+    path: list[str] = []
+    dots = []
+    for epoch, value in run.curves[name]:
+        x, y = x_axis.at(epoch), y_axis.at(value)
+        path.append(f"{'L' if path else 'M'}{x:.1f},{y:.1f}")
+        told = svg.element("title", f"{run.name}, epoch {epoch}: {significant(value, 4)}")
+        dots.append(svg.element("circle", told, cx=x, cy=y, r=2.2))
+    return svg.element("g", svg.element("path", d=" ".join(path)), *dots, class_=f"run {color}")
+
+
+def _axis(values: Sequence[float], start: float, end: float) -> Axis:
+    """Return a logarithmic axis for positive values far apart, else a linear one."""
+    if min(values) > 0 and max(values) / min(values) > _LOG_RATIO:
+        return log_axis(values, start=start, end=end)
+    return nice_axis(values, start=start, end=end)
+
+
+def _frame(x_axis: Axis, y_axis: Axis, across: str, up: str) -> Markup:
+    base, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    parts = []
+    for tick in y_axis.ticks:
+        y = y_axis.at(tick)
+        parts.append(svg.element("line", x1=_LEFT, x2=right, y1=y, y2=y, class_="grid"))
+        number = y_axis.label(tick)
+        parts.append(svg.text(_LEFT - 8, y + 4, number, text_anchor="end", class_="tick"))
+    for tick in x_axis.ticks:
+        place, number = x_axis.at(tick), x_axis.label(tick)
+        parts.append(svg.text(place, base + 18, number, text_anchor="middle", class_="tick"))
+    parts.append(svg.element("line", x1=_LEFT, x2=right, y1=base, y2=base, class_="axis"))
+    middle, height = (_LEFT + right) / 2, (_TOP + base) / 2
+    kind = {"text_anchor": "middle", "class_": "axis-title"}
+    parts.append(svg.text(middle, _HEIGHT - 6, _title(across, x_axis), **kind))
+    turned = f"rotate(-90 12 {height})"
+    parts.append(svg.text(12, height, _title(up, y_axis), transform=turned, **kind))
+    return svg.element("g", *parts)
+
+
+def _title(text: str, axis: Axis) -> str:
+    return f"{text}, logarithmic" if axis.log else text
+
+
+def _shape(dot: _Dot, x: float, y: float) -> Markup:
+    told = svg.element("title", dot.label)
+    kind = f"dot {dot.color}"
+    if dot.shape == "circle":
+        return svg.element("circle", told, cx=x, cy=y, r=5.5, class_=kind)
+    corners = {
+        "square": ((-5, -5), (5, -5), (5, 5), (-5, 5)),
+        "diamond": ((0, -7), (7, 0), (0, 7), (-7, 0)),
+        "triangle": ((0, -6.5), (6.5, 5.5), (-6.5, 5.5)),
+    }[dot.shape]
+    points = " ".join(f"{x + across:.1f},{y + down:.1f}" for across, down in corners)
+    return svg.element("polygon", told, points=points, class_=kind)

@@ -1,0 +1,76 @@
+"""The comparison of runs as one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from components.evaluation.rows import CANDIDATE, ROWS
+from components.report import page as report_page
+from pipelines.comparison.charts import SHAPES, color_of, cost_pictures, curve_pictures
+from pipelines.comparison.tracked_runs import TrackedRun, differing_params, plan_differences
+from pipelines.run.compare import comparison_lines
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_REPORT = Path(report_page.__file__).parent / "templates"
+
+
+def render_comparison(runs: Sequence[TrackedRun], *, source: str) -> str:
+    """Return one HTML document without outside assets.
+
+    Args:
+        runs: the runs, read with their details.
+        source: where they are from, for the heading.
+    """
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # These are files of the packages, not of a run: the only text that goes in as it is.
+    style = (_REPORT / "report.css").read_text(encoding="utf-8")
+    style += (_TEMPLATES / "compare.css").read_text(encoding="utf-8")
+    script = (_REPORT / "report.js").read_text(encoding="utf-8")
+    return templates.get_template("compare.html.j2").render(
+        source=source,
+        runs=[{"run": run, "color": color_of(index)} for index, run in enumerate(runs)],
+        lines=_lines(runs),
+        settings=_settings(runs),
+        plans=plan_differences(runs),
+        first=runs[0].name if runs else "",
+        has_plans=any(run.plan is not None for run in runs),
+        costs=cost_pictures(runs),
+        curves=curve_pictures(runs),
+        shapes=[(shape, ROWS[row]) for row, shape in SHAPES.items() if _measured(runs, row)],
+        style=style,
+        script=script,
+    )
+
+
+def _measured(runs: Sequence[TrackedRun], row: str) -> bool:
+    return any(run.row(row).accuracy is not None for run in runs)
+
+
+def _lines(runs: Sequence[TrackedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the figures' names with a text and a tone for each run."""
+    best = max((run.row(CANDIDATE).accuracy or 0.0 for run in runs), default=0.0)
+    lines = []
+    for heading, cell in comparison_lines(runs):
+        cells = []
+        for run in runs:
+            leads = heading == f"{ROWS[CANDIDATE]}: accuracy" and best > 0.0
+            leads = leads and run.row(CANDIDATE).accuracy == best
+            cells.append((cell(run), "good" if leads else ""))
+        lines.append((heading, cells))
+    return lines
+
+
+def _settings(runs: Sequence[TrackedRun]) -> list[tuple[str, list[str]]]:
+    found = []
+    for name in differing_params(runs):
+        found.append((name, [run.params.get(name, "–") for run in runs]))
+    return found

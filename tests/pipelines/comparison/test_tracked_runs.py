@@ -1,0 +1,67 @@
+"""What MLflow holds of a run, and what differs between runs."""
+
+from pathlib import Path
+
+import pytest
+from compared_runs import make_plan, three_runs
+
+from components.tracking.mlflow_writer import MlflowWriter
+from components.tracking.store import ensure_store, open_client
+from pipelines.comparison.tracked_runs import (
+    differing_params,
+    plan_differences,
+    read_tracked_run,
+)
+from qat_lib.errors import TrackingError
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+
+
+def test_read_tracked_run_reads_figures_curves_and_plan(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    experiment = ensure_store(uri, "e", (tmp_path / "artifacts").as_uri())
+    client = open_client(uri)
+    run = client.create_run(experiment, 1000, {"qatline.verdict": "reject"}, "nightly")
+    writer = MlflowWriter(client, run.info.run_id)
+    writer.log_params({"qat.epochs": 3})
+    writer.log_metrics({"qat_engine/accuracy": 0.5, "fp32.accuracy": 0.75, "promote/x": 1.0})
+    epochs = [{"epoch": 2, "val_loss": 0.25}, {"epoch": 1, "val_loss": 0.5, "lr": 0.1}]
+    writer.log_history(epochs, "finetune_qat")
+    make_plan().save(tmp_path / "plan.json")
+    writer.log_artifact(tmp_path / "plan.json")
+    writer.end("FINISHED", 3500)
+
+    read = read_tracked_run(client, run.info.run_id, details=True)
+    assert (read.name, read.status, read.verdict) == ("nightly", "FINISHED", "reject")
+    assert (read.started, read.seconds) == ("1970-01-01T00:00:01+00:00", 2.5)
+    assert read.params == {"qat.epochs": "3"}
+    assert read.row("qat_engine").accuracy == 0.5
+    assert read.row("fp32").accuracy == 0.75  # as earlier versions spelled it
+    assert read.curves == {"finetune_qat/val_loss": [(1, 0.5), (2, 0.25)]}
+    assert read.plan == make_plan()
+    said = read_tracked_run(client, run.info.run_id, name="mine").to_dict()
+    assert (said["name"], said["accuracy"]) == ("mine", 0.5)
+
+
+def test_plan_of_another_version_is_left_out(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client, experiment = None, ensure_store(uri, "e", (tmp_path / "artifacts").as_uri())
+    client = open_client(uri)
+    run_id = client.create_run(experiment).info.run_id
+    (tmp_path / "plan.json").write_text('{"version": 999}')
+    client.log_artifact(run_id, str(tmp_path / "plan.json"))
+    assert read_tracked_run(client, run_id, details=True).plan is None
+    with pytest.raises(TrackingError, match="can't be read from sqlite"):
+        read_tracked_run(client, "0" * 32)
+
+
+def test_differing_params_leave_places_out() -> None:
+    assert differing_params(three_runs()) == ["qat.epochs"]
+    assert differing_params(three_runs()[:1]) == []
+
+
+def test_plan_differences_are_against_the_first_run() -> None:
+    found = plan_differences(three_runs())
+    assert found["middle"] == []
+    assert found["<high>"] == ["~ q: num_bits: 8 -> 4"]
+    assert plan_differences([]) == {}
