@@ -25,6 +25,7 @@ from components.runtime.steps import StepDefinition, load_step
 from components.settings import Settings
 from components.steps import STEP_BY_NAME
 from components.store.directories import (
+    MANIFEST_NAME,
     Manifest,
     as_storage_error,
     describe,
@@ -100,6 +101,30 @@ def run_component(
         if page:
             shutil.copyfile(Path(output) / STEP_BY_NAME[step].page, page)
     return dict(manifest.metrics)
+
+
+def stored_result(
+    step: str, *, settings: Mapping[str, Any], seed: int, inputs: Mapping[str, str]
+) -> Path | None:
+    """Return where the store has the result of an execution; None if it has none.
+
+    Its files are not looked at: ``run_component`` does that when it takes them.
+
+    Args:
+        step: name of the step.
+        settings: the sections that the step reads, as plain values.
+        seed: seed of the run.
+        inputs: path of each input directory, by the name of the function's parameter.
+
+    Raises:
+        QatlineError: the arguments are wrong, or an input is not finished.
+    """
+    store = StepStore.from_environment()
+    if store is None:
+        return None
+    call = _prepare(load_step(step), settings, seed, inputs)
+    path = store.path(step, call.key)
+    return path if (path / MANIFEST_NAME).is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
